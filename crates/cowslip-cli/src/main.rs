@@ -1,0 +1,5 @@
+//! The `cowslip` command.
+
+mod output;
+
+fn main() {}
