@@ -1,1 +1,31 @@
-//! x
+//! The only crate of Cowslip that makes system calls: typed, without policy.
+//!
+//! * [`memory`]: reserve, map, move, protect, advise. All of it `unsafe`: it changes what addresses
+//!   mean.
+//! * [`memfile`]: the files that hold memory (memfd, hugetlb, a detached tmpfs).
+//! * [`uffd`]: userfaultfd, its ioctls as values, its events.
+//! * [`pagemap`]: which pages of a range are private copies (`PAGEMAP_SCAN`, or `/proc/self/pagemap`).
+//! * [`process`], [`held`]: children, signals, descriptors that must survive the host program.
+//! * [`passthrough`]: the calls a preload library hands on unchanged.
+//! * [`seam`]: makes the n-th call of an operation fail, so that errno paths are tested, not hoped for.
+//!
+//! Calls go to the kernel directly (rustix' `linux_raw` backend or `syscall(2)`), never through the
+//! libc functions that the preload library replaces.
+//!
+//! Errors are [`Errno`] values; nothing here retries, logs or allocates in its steady state.
+
+pub mod held;
+pub mod memfile;
+pub mod memory;
+pub mod pagemap;
+pub mod passthrough;
+pub mod process;
+pub mod seam;
+pub mod uffd;
+pub mod units;
+
+pub use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+pub use rustix::io::Errno;
+
+/// What every wrapper returns: the value, or the kernel's error number.
+pub type Result<T> = core::result::Result<T, Errno>;

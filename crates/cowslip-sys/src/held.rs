@@ -1,0 +1,116 @@
+#![allow(unsafe_code)]
+//! Descriptors that the host program does not know of, must not close, and must not trip over.
+//!
+//! A [`HeldFd`] sits at a high number and in a table that the preload library asks before it lets the
+//! program close a descriptor. It is closed by system call, not through libc's `close`, which that
+//! library replaces.
+//!
+//! # Safety
+//! The only `unsafe` here borrows a descriptor number that this module owns until it closes it.
+
+use core::sync::atomic::{AtomicI32, Ordering};
+use std::os::fd::IntoRawFd;
+
+use crate::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd, Result};
+
+const SLOTS: usize = 256;
+const FREE: i32 = -1;
+
+static TABLE: [AtomicI32; SLOTS] = [const { AtomicI32::new(FREE) }; SLOTS];
+
+/// Whether `fd` is one of ours.
+pub fn is_held(fd: RawFd) -> bool {
+    fd >= 0 && TABLE.iter().any(|slot| slot.load(Ordering::Relaxed) == fd)
+}
+
+/// Our descriptors in `first ..= last`, smallest first, one after the other.
+pub fn next_held(first: RawFd, last: RawFd) -> Option<RawFd> {
+    TABLE
+        .iter()
+        .map(|slot| slot.load(Ordering::Relaxed))
+        .filter(|&fd| fd != FREE && first <= fd && fd <= last)
+        .min()
+}
+
+/// A descriptor of ours.
+#[derive(Debug)]
+pub struct HeldFd {
+    fd: RawFd,
+    slot: Option<usize>,
+}
+
+impl HeldFd {
+    /// Takes `fd` over and moves it to a high number if there is room (`F_DUPFD_CLOEXEC`).
+    pub fn hold(fd: OwnedFd) -> Self {
+        let low = fd.into_raw_fd();
+        // SAFETY: `low` was just taken out of an owned descriptor and is still open.
+        let fd = match rustix::io::fcntl_dupfd_cloexec(
+            unsafe { BorrowedFd::borrow_raw(low) },
+            floor(),
+        ) {
+            Ok(high) => {
+                close_now(low);
+                high.into_raw_fd()
+            }
+            Err(_) => low,
+        };
+        let slot = TABLE.iter().position(|slot| {
+            slot.compare_exchange(FREE, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        });
+        Self { fd, slot }
+    }
+}
+
+impl AsFd for HeldFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is ours and stays open as long as `self`, which the borrow is tied
+        // to; the preload library keeps the program from closing it.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+}
+
+impl AsRawFd for HeldFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd
+    }
+}
+
+impl Drop for HeldFd {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            TABLE[slot].store(FREE, Ordering::Relaxed);
+        }
+        close_now(self.fd);
+    }
+}
+
+fn close_now(fd: RawFd) {
+    // SAFETY: the number comes from a descriptor this module owned, and nobody uses it afterwards.
+    unsafe { rustix::io::close(fd) }
+}
+
+/// Above what programs and `select(2)` commonly use, below the usual limit of 1024.
+fn floor() -> RawFd {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(900, |limit| limit.saturating_sub(60).min(900)) as RawFd
+}
+
+/// `fd` refers to the same file as when it was opened, as far as `fstat(2)` can tell.
+pub fn same_file(fd: BorrowedFd<'_>, identity: FileIdentity) -> bool {
+    FileIdentity::of(fd) == Ok(identity)
+}
+
+/// Device and inode of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    /// Asks `fstat(2)`.
+    pub fn of(fd: BorrowedFd<'_>) -> Result<Self> {
+        let stat = rustix::fs::fstat(fd)?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
+    }
+}

@@ -1,0 +1,157 @@
+//! Files that hold memory: memfd (shmem or hugetlb) and a file in a tmpfs of our own.
+
+use bitflags::bitflags;
+use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
+use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
+
+use crate::seam::{self, Op};
+use crate::units::VirtRange;
+use crate::{AsFd, BorrowedFd, Errno, OwnedFd, Result};
+
+bitflags! {
+    /// What may no longer be done to a memfd (`memfd_create(2)`, `fcntl(2)`).
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Seals: u32 {
+        /// `F_SEAL_SEAL`
+        const SEAL = 1;
+        /// `F_SEAL_SHRINK`
+        const SHRINK = 2;
+        /// `F_SEAL_GROW`
+        const GROW = 4;
+        /// `F_SEAL_WRITE`: refused with `EBUSY` while anybody maps the file shared and writable.
+        const WRITE = 8;
+    }
+}
+
+/// What a memfd is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemfdKind {
+    /// shmem
+    Shmem,
+    /// hugetlb pages of 2 MiB, from the system's pool
+    Hugetlb2M,
+}
+
+/// Creates a memfd of `len_bytes`, all holes, that can be sealed.
+pub fn memfd(name: &str, kind: MemfdKind, len_bytes: u64) -> Result<OwnedFd> {
+    seam::check(Op::MemfileOpen)?;
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    if kind == MemfdKind::Hugetlb2M {
+        flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    }
+    let fd = fs::memfd_create(name, flags)?;
+    fs::ftruncate(&fd, len_bytes)?;
+    Ok(fd)
+}
+
+/// Opens an unnamed file of `len_bytes` in a tmpfs mounted for it alone, with huge pages whatever
+/// `shmem_enabled` says. Nothing appears in the mount table; the mount ends with the file.
+///
+/// `fsopen(2)`, `fsmount(2)`, `tmpfs(5)`. Needs `CAP_SYS_ADMIN` (else `EPERM`).
+pub fn huge_tmpfs_file(len_bytes: u64) -> Result<OwnedFd> {
+    seam::check(Op::MemfileOpen)?;
+    let context = mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    mount::fsconfig_set_string(context.as_fd(), "huge", "always")?;
+    mount::fsconfig_set_string(context.as_fd(), "size", "0")?;
+    mount::fsconfig_set_string(context.as_fd(), "mode", "0700")?;
+    mount::fsconfig_create(context.as_fd())?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let mount = mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let fd = fs::openat(&mount, ".", flags, Mode::RUSR | Mode::WUSR)?;
+    fs::ftruncate(&fd, len_bytes)?;
+    Ok(fd)
+}
+
+/// Adds seals; `EBUSY` means that somebody still maps the file shared and writable.
+pub fn seal(fd: BorrowedFd<'_>, seals: Seals) -> Result<()> {
+    fs::fcntl_add_seals(fd, SealFlags::from_bits_retain(seals.bits()))
+}
+
+/// Gives the pages of a part of the file back; it reads as zeroes afterwards.
+pub fn punch_hole(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result<()> {
+    seam::check(Op::Fallocate)?;
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fs::fallocate(fd, flags, offset_bytes, len_bytes)
+}
+
+/// Allocates a part of the file now; `ENOSPC` if the hugetlb pool or the file system has no room.
+pub fn allocate(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result<()> {
+    seam::check(Op::Fallocate)?;
+    fs::fallocate(fd, FallocateFlags::KEEP_SIZE, offset_bytes, len_bytes)
+}
+
+/// Overwrites a part of the file with zeroes, keeping its pages.
+pub fn write_zeroes(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result<()> {
+    static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+    let mut done = 0;
+    while done < len_bytes {
+        let part = (len_bytes - done).min(ZEROES.len() as u64) as usize;
+        match rustix::io::pwrite(fd, &ZEROES[..part], offset_bytes + done) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n as u64,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// The first part with data in `from .. end` of the file: offsets of its start and end.
+pub fn next_data(fd: BorrowedFd<'_>, from: u64, end: u64) -> Result<Option<(u64, u64)>> {
+    let start = match fs::seek(fd, SeekFrom::Data(from)) {
+        Ok(start) if start < end => start,
+        Ok(_) | Err(Errno::NXIO) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    let stop = fs::seek(fd, SeekFrom::Hole(start))?;
+    Ok(Some((start, stop.min(end))))
+}
+
+/// Bytes of memory that the file holds.
+pub fn allocated_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
+    Ok(fs::fstat(fd)?.st_blocks as u64 * 512)
+}
+
+/// Reads at an offset, as `pread(2)`.
+pub fn read_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -> Result<usize> {
+    rustix::io::pread(fd, buffer, offset_bytes)
+}
+
+/// Opens a file of `/proc/self` for reading.
+pub fn open_proc_self(name: &str) -> Result<OwnedFd> {
+    let mut path = [0u8; 64];
+    let prefix = b"/proc/self/";
+    let whole = prefix.len() + name.len();
+    let place = path.get_mut(..whole).ok_or(Errno::NAMETOOLONG)?;
+    place[..prefix.len()].copy_from_slice(prefix);
+    place[prefix.len()..].copy_from_slice(name.as_bytes());
+    fs::open(&*place, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Writes the memory of `source` to the file at an offset; fails with the errno of the first write
+/// that made no progress (`ENOSPC`, `ENOMEM` under a cgroup's limit, `EFAULT` if unreadable).
+///
+/// # Safety
+/// `source` is mapped and nobody writes to it meanwhile.
+#[allow(unsafe_code)]
+pub unsafe fn write_range_at(
+    fd: BorrowedFd<'_>,
+    source: VirtRange,
+    offset_bytes: u64,
+) -> Result<()> {
+    seam::check(Op::Pwrite)?;
+    // SAFETY: the caller vouches for the range; an unreadable page is an EFAULT of pwrite(2), since
+    // only the kernel reads through this slice.
+    let source = unsafe { core::slice::from_raw_parts(source.start as *const u8, source.len) };
+    let mut done = 0;
+    while done < source.len() {
+        match rustix::io::pwrite(fd, &source[done..], offset_bytes + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+#![allow(unsafe_code)]
+//! Address space: reserve, map, move, protect, advise.
+//!
+//! # Safety
+//! Every `unsafe` function here changes what the addresses of a range mean. Its caller owns the
+//! range: nobody relies on another meaning of it, and no Rust reference into it is held across a
+//! change that a reader of the reference could see. `mmap(2)`, `mremap(2)`, `madvise(2)`.
+
+use core::ffi::c_void;
+
+use bitflags::bitflags;
+use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+
+use crate::seam::{self, Op};
+use crate::units::VirtRange;
+use crate::{BorrowedFd, Errno, Result};
+
+bitflags! {
+    /// What a mapping lets its users do.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+    pub struct Prot: u32 {
+        /// `PROT_READ`
+        const READ = 1;
+        /// `PROT_WRITE`
+        const WRITE = 2;
+        /// `PROT_EXEC`
+        const EXEC = 4;
+    }
+}
+
+impl Prot {
+    /// Nothing: a guard, or space not in use.
+    pub const NONE: Self = Self::empty();
+    /// Read and write.
+    pub const RW: Self = Self::READ.union(Self::WRITE);
+}
+
+/// Whether writes reach the file or a private copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sharing {
+    /// `MAP_SHARED`
+    Shared,
+    /// `MAP_PRIVATE`
+    Private,
+}
+
+/// Advice that Cowslip gives; the number is the kernel's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+#[allow(missing_docs, reason = "named as in madvise(2)")]
+pub enum Advice {
+    DontNeed = 4,
+    DontFork = 10,
+    DoFork = 11,
+    HugePage = 14,
+    NoHugePage = 15,
+    WipeOnFork = 18,
+    PopulateRead = 22,
+    PopulateWrite = 23,
+    Collapse = 25,
+}
+
+fn ptr(range: VirtRange) -> *mut c_void {
+    range.start as *mut c_void
+}
+
+/// Reserves `len` bytes of address space aligned to `align` (a power of two, at least a page):
+/// `PROT_NONE`, no memory behind it.
+pub fn reserve(len: usize, align: usize) -> Result<VirtRange> {
+    seam::check(Op::Mmap)?;
+    let padded = len.checked_add(align).ok_or(Errno::NOMEM)?;
+    // SAFETY: an anonymous mapping at an address of the kernel's choice overlaps nothing.
+    let start = unsafe {
+        mm::mmap_anonymous(
+            core::ptr::null_mut(),
+            padded,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )
+    }? as usize;
+    let whole = VirtRange::new(start, padded);
+    let kept = VirtRange::new((start + align - 1) & !(align - 1), len);
+    for extra in
+        [VirtRange::between(whole.start, kept.start), VirtRange::between(kept.end(), whole.end())]
+    {
+        if !extra.is_empty() {
+            // SAFETY: both ends lie in the mapping made above, outside the part that is handed out.
+            unsafe { unmap(extra) }?;
+        }
+    }
+    Ok(kept)
+}
+
+/// Maps `file` from `offset_bytes` on at exactly `range`, replacing what is there, in one step.
+/// `MAP_NORESERVE`: pages are paid for when they are touched.
+///
+/// # Safety
+/// The caller owns `range` (see the module).
+pub unsafe fn map_file(
+    range: VirtRange,
+    file: BorrowedFd<'_>,
+    offset_bytes: u64,
+    sharing: Sharing,
+    prot: Prot,
+) -> Result<()> {
+    seam::check(Op::Mmap)?;
+    let flags = MapFlags::FIXED | MapFlags::NORESERVE | sharing_flag(sharing);
+    // SAFETY: the caller owns the range that MAP_FIXED replaces.
+    unsafe { mm::mmap(ptr(range), range.len, prot_flags(prot), flags, file, offset_bytes) }?;
+    Ok(())
+}
+
+/// Maps `file` anywhere, with reservation: for hugetlb, the pool pays for the whole range now or the
+/// call fails with `ENOMEM`.
+pub fn map_file_reserved(
+    len: usize,
+    file: BorrowedFd<'_>,
+    offset_bytes: u64,
+    sharing: Sharing,
+) -> Result<VirtRange> {
+    seam::check(Op::Mmap)?;
+    // SAFETY: a mapping at an address of the kernel's choice overlaps nothing.
+    let start = unsafe {
+        mm::mmap(
+            core::ptr::null_mut(),
+            len,
+            prot_flags(Prot::RW),
+            sharing_flag(sharing),
+            file,
+            offset_bytes,
+        )
+    }?;
+    Ok(VirtRange::new(start as usize, len))
+}
+
+/// Maps private zeroed memory at exactly `range`, replacing what is there.
+///
+/// # Safety
+/// The caller owns `range`.
+pub unsafe fn map_anonymous(range: VirtRange, prot: Prot) -> Result<()> {
+    seam::check(Op::Mmap)?;
+    let flags = MapFlags::FIXED | MapFlags::NORESERVE | MapFlags::PRIVATE;
+    // SAFETY: the caller owns the range that MAP_FIXED replaces.
+    unsafe { mm::mmap_anonymous(ptr(range), range.len, prot_flags(prot), flags) }?;
+    Ok(())
+}
+
+/// Unmaps `range`.
+///
+/// # Safety
+/// The caller owns `range`.
+pub unsafe fn unmap(range: VirtRange) -> Result<()> {
+    // SAFETY: as the caller promised.
+    unsafe { mm::munmap(ptr(range), range.len) }
+}
+
+/// Moves the pages of `from` to `to` and leaves an empty mapping of the same kind at `from`
+/// (`MREMAP_DONTUNMAP`, Linux 5.13 for file mappings).
+///
+/// # Safety
+/// The caller owns both ranges; they have the same length and `from` is one mapping.
+pub unsafe fn move_pages_out(from: VirtRange, to: VirtRange) -> Result<()> {
+    seam::check(Op::Mremap)?;
+    debug_assert_eq!(from.len, to.len);
+    // SAFETY: the caller owns both ranges.
+    unsafe {
+        mm::mremap_fixed(
+            ptr(from),
+            from.len,
+            to.len,
+            MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP,
+            ptr(to),
+        )
+    }?;
+    Ok(())
+}
+
+/// Moves the mapping at `from` over whatever is at `to`.
+///
+/// # Safety
+/// The caller owns both ranges; they have the same length and `from` is one mapping.
+pub unsafe fn move_mapping(from: VirtRange, to: VirtRange) -> Result<()> {
+    seam::check(Op::Mremap)?;
+    // SAFETY: the caller owns both ranges.
+    unsafe { mm::mremap_fixed(ptr(from), from.len, to.len, MremapFlags::MAYMOVE, ptr(to)) }?;
+    Ok(())
+}
+
+/// Changes what the users of `range` may do.
+///
+/// # Safety
+/// The caller owns `range`.
+pub unsafe fn protect(range: VirtRange, prot: Prot) -> Result<()> {
+    seam::check(Op::Mprotect)?;
+    let flags = MprotectFlags::from_bits_retain(prot.bits());
+    // SAFETY: as the caller promised.
+    unsafe { mm::mprotect(ptr(range), range.len, flags) }
+}
+
+/// Gives the kernel advice about `range`.
+///
+/// # Safety
+/// The caller owns `range`; some advice drops its contents.
+pub unsafe fn advise(range: VirtRange, advice: Advice) -> Result<()> {
+    seam::check(Op::Madvise)?;
+    // SAFETY: madvise(2) takes an address, a length and a number; the caller owns the range.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_madvise, range.start, range.len, advice as libc::c_int as usize)
+    };
+    if answer == 0 { Ok(()) } else { Err(crate::process::last_errno()) }
+}
+
+fn sharing_flag(sharing: Sharing) -> MapFlags {
+    match sharing {
+        Sharing::Shared => MapFlags::SHARED,
+        Sharing::Private => MapFlags::PRIVATE,
+    }
+}
+
+fn prot_flags(prot: Prot) -> ProtFlags {
+    ProtFlags::from_bits_retain(prot.bits())
+}

@@ -1,0 +1,294 @@
+#![allow(unsafe_code)]
+//! Which pages of a private file mapping are private copies, and what the rest is.
+//!
+//! `PAGEMAP_SCAN` (Linux 6.7) where the kernel has it, else the entries of `/proc/PID/pagemap`
+//! (bits 63 present, 62 swapped, 61 file or shared). Both give the same answer.
+//!
+//! **A page that is not present may still be a private copy**: swapped out, or just being migrated
+//! by compaction. Both look like a swap entry. So do the markers that write protection leaves for
+//! pages that were never there, and only a pagemap entry read with `CAP_SYS_ADMIN` tells them apart
+//! (its swap type). The scanner learns what a marker looks like once, by making one; without that
+//! privilege it calls every such page private. Its content is then copied onto itself: slower, exact.
+//!
+//! # Safety
+//! `PAGEMAP_SCAN` writes page regions to the vector it is given, no more than its length says.
+
+use core::ffi::c_void;
+
+use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
+
+use crate::memory::{self, Prot, Sharing};
+use crate::seam::{self, Op};
+use crate::uffd::{Features, RegisterMode, Uffd};
+use crate::units::{VirtRange, page_size_bytes};
+use crate::{AsFd, Errno, OwnedFd, Result};
+
+const IS_FILE: u64 = 1 << 2;
+const IS_PRESENT: u64 = 1 << 3;
+const IS_SWAPPED: u64 = 1 << 4;
+
+const ENTRY_PRESENT: u64 = 1 << 63;
+const ENTRY_SWAPPED: u64 = 1 << 62;
+const ENTRY_FILE: u64 = 1 << 61;
+const ENTRY_SWAP_TYPE: u64 = 0x1f;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const _: () = assert!(size_of::<ScanArg>() == 96 && size_of::<Region>() == 24);
+
+/// How a [`Scanner`] looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Method {
+    /// The `PAGEMAP_SCAN` ioctl.
+    Scan,
+    /// Reading the entries of `/proc/self/pagemap`.
+    Entries,
+}
+
+/// Finds private pages of this process.
+#[derive(Debug)]
+pub struct Scanner<F: AsFd = OwnedFd> {
+    pagemap: F,
+    method: Method,
+    marker: Option<u64>,
+}
+
+/// What `PAGEMAP_SCAN` answers on this kernel: `Ok`, or `ENOTTY` before 6.7.
+pub fn probe_scan(pagemap: crate::BorrowedFd<'_>) -> Result<()> {
+    scan(pagemap, VirtRange::default(), &mut []).map(|_| ())
+}
+
+impl<F: AsFd> Scanner<F> {
+    /// A scanner over `pagemap`, an open `/proc/self/pagemap` of this very process.
+    pub fn new(pagemap: F) -> Self {
+        let method = match probe_scan(pagemap.as_fd()) {
+            Ok(()) => Method::Scan,
+            Err(_) => Method::Entries,
+        };
+        Self { pagemap, method, marker: None }
+    }
+
+    /// A scanner that reads entries even where `PAGEMAP_SCAN` works.
+    pub fn with_entries(pagemap: F) -> Self {
+        Self { pagemap, method: Method::Entries, marker: None }
+    }
+
+    /// How it looks.
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Whether markers of write protection are told from swap and migration entries.
+    pub fn knows_markers(&self) -> bool {
+        self.marker.is_some()
+    }
+
+    /// Learns what a marker of write protection looks like, by making one in a page of its own.
+    pub fn learn_markers(&mut self) -> Result<()> {
+        let page = page_size_bytes();
+        let file =
+            crate::memfile::memfd("cowslip-probe", crate::memfile::MemfdKind::Shmem, page as u64)?;
+        let range = memory::reserve(page, page)?;
+        let learnt = self.learn_markers_at(range, file.as_fd());
+        // SAFETY: the range was reserved above for this probe alone.
+        unsafe { memory::unmap(range) }?;
+        self.marker = learnt?;
+        Ok(())
+    }
+
+    fn learn_markers_at(
+        &self,
+        range: VirtRange,
+        file: crate::BorrowedFd<'_>,
+    ) -> Result<Option<u64>> {
+        // SAFETY: the range was reserved for this probe alone.
+        unsafe { memory::map_file(range, file, 0, Sharing::Private, Prot::RW) }?;
+        let (fd, _) = crate::uffd::open()?;
+        let uffd = Uffd::new(fd, Features::PAGEFAULT_FLAG_WP | Features::WP_HUGETLBFS_SHMEM)?;
+        uffd.register(range, RegisterMode::WP)?;
+        uffd.write_protect(range, true)?;
+        let mut entry = [0u8; 8];
+        self.read_entries(range, &mut entry)?;
+        let entry = u64::from_ne_bytes(entry);
+        // Without CAP_SYS_ADMIN the type and offset read as zero: nothing was learnt.
+        let kind = entry & ENTRY_SWAP_TYPE;
+        Ok((entry & ENTRY_SWAPPED != 0 && kind != 0).then_some(kind))
+    }
+
+    /// Calls `found` for every run of private pages in `range` (whole pages), in order.
+    /// Returns how many pages they are.
+    pub fn private_runs(&self, range: VirtRange, mut found: impl FnMut(VirtRange)) -> Result<u64> {
+        seam::check(Op::PagemapScan)?;
+        let mut merged = Merger { run: VirtRange::default(), pages: 0, found: &mut found };
+        match self.method {
+            Method::Scan => self.scan_runs(range, &mut merged)?,
+            Method::Entries => self.entry_runs(range, &mut merged)?,
+        }
+        Ok(merged.finish())
+    }
+
+    fn scan_runs(&self, range: VirtRange, merged: &mut Merger<'_>) -> Result<()> {
+        let mut at = range;
+        while !at.is_empty() {
+            let mut regions = [Region::default(); 128];
+            let (filled, walk_end) = scan(self.pagemap.as_fd(), at, &mut regions)?;
+            for region in &regions[..filled] {
+                let run = VirtRange::between(region.start as usize, region.end as usize);
+                if region.categories & IS_PRESENT != 0 {
+                    merged.add(run);
+                } else {
+                    self.entry_runs(run, merged)?;
+                }
+            }
+            at = VirtRange::between(walk_end.max(at.start + 1), range.end());
+        }
+        Ok(())
+    }
+
+    fn entry_runs(&self, range: VirtRange, merged: &mut Merger<'_>) -> Result<()> {
+        const BATCH: usize = 512;
+        let page = page_size_bytes();
+        let mut at = range;
+        while !at.is_empty() {
+            let part = VirtRange::new(at.start, at.len.min(BATCH * page));
+            let mut entries = [0u8; BATCH * 8];
+            let entries = &mut entries[..part.len / page * 8];
+            self.read_entries(part, entries)?;
+            for (i, entry) in entries.chunks_exact(8).enumerate() {
+                let entry = u64::from_ne_bytes(entry.try_into().expect("eight bytes"));
+                if self.is_private(entry) {
+                    merged.add(VirtRange::new(part.start + i * page, page));
+                }
+            }
+            at = VirtRange::between(part.end(), range.end());
+        }
+        Ok(())
+    }
+
+    fn is_private(&self, entry: u64) -> bool {
+        if entry & ENTRY_FILE != 0 {
+            return false;
+        }
+        if entry & ENTRY_PRESENT != 0 {
+            return true;
+        }
+        entry & ENTRY_SWAPPED != 0 && self.marker != Some(entry & ENTRY_SWAP_TYPE)
+    }
+
+    fn read_entries(&self, range: VirtRange, buffer: &mut [u8]) -> Result<()> {
+        let mut offset = (range.start / page_size_bytes() * 8) as u64;
+        let mut rest = buffer;
+        while !rest.is_empty() {
+            match rustix::io::pread(&self.pagemap, &mut *rest, offset) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(read) => {
+                    offset += read as u64;
+                    rest = &mut rest[read..];
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Joins neighbouring runs.
+struct Merger<'a> {
+    run: VirtRange,
+    pages: u64,
+    found: &'a mut dyn FnMut(VirtRange),
+}
+
+impl Merger<'_> {
+    fn add(&mut self, run: VirtRange) {
+        if !self.run.is_empty() && self.run.end() == run.start {
+            self.run.len += run.len;
+        } else {
+            self.hand_over();
+            self.run = run;
+        }
+    }
+
+    fn hand_over(&mut self) {
+        if !self.run.is_empty() {
+            self.pages += (self.run.len / page_size_bytes()) as u64;
+            (self.found)(self.run);
+        }
+    }
+
+    fn finish(mut self) -> u64 {
+        self.hand_over();
+        self.pages
+    }
+}
+
+/// One `PAGEMAP_SCAN` for pages that are not file pages and are present or swapped: how many regions
+/// were filled in, and where the walk ended.
+fn scan(
+    pagemap: crate::BorrowedFd<'_>,
+    range: VirtRange,
+    regions: &mut [Region],
+) -> Result<(usize, usize)> {
+    let arg = ScanArg {
+        size: size_of::<ScanArg>() as u64,
+        start: range.start as u64,
+        end: range.end() as u64,
+        vec: regions.as_mut_ptr() as u64,
+        vec_len: regions.len() as u64,
+        category_inverted: IS_FILE,
+        category_mask: IS_FILE,
+        category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+        return_mask: IS_PRESENT,
+        ..ScanArg::default()
+    };
+    // SAFETY: the vector is `regions`, of the length the argument says.
+    unsafe { rustix::ioctl::ioctl(pagemap, Scan { arg }) }
+}
+
+struct Scan {
+    arg: ScanArg,
+}
+
+// SAFETY: the opcode is PAGEMAP_SCAN, the structure its own; the answer is a count of regions.
+unsafe impl Ioctl for Scan {
+    type Output = (usize, usize);
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        opcode::read_write::<ScanArg>(b'f', 16)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        (&raw mut self.arg).cast()
+    }
+
+    unsafe fn output_from_ptr(out: IoctlOutput, arg: *mut c_void) -> Result<(usize, usize)> {
+        // SAFETY: rustix hands back the pointer that `as_ptr` gave, to our structure.
+        let walk_end = unsafe { (*arg.cast::<ScanArg>()).walk_end };
+        Ok((out as usize, walk_end as usize))
+    }
+}

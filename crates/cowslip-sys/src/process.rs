@@ -1,0 +1,168 @@
+#![allow(unsafe_code)]
+//! Children, signals, threads: what the service thread and the fork path need.
+//!
+//! # Safety
+//! Signal masks are per thread and restored by a guard; the rest takes and returns plain values.
+
+use core::mem::MaybeUninit;
+
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::seam::{self, Op};
+use crate::{BorrowedFd, Errno, OwnedFd, Result};
+
+/// The errno that libc's `syscall(2)` left in this thread.
+pub(crate) fn last_errno() -> Errno {
+    // SAFETY: errno is a thread-local integer that is always there.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
+/// Blocks every signal of this thread until dropped, and keeps `errno` as it was.
+///
+/// A handler that ran while a lock of ours is held could call into the library again and wait for
+/// that lock forever.
+#[derive(Debug)]
+pub struct Quiet {
+    mask: libc::sigset_t,
+    errno: i32,
+}
+
+impl Quiet {
+    /// Blocks all signals that can be blocked.
+    pub fn enter() -> Self {
+        let mut all = MaybeUninit::uninit();
+        let mut mask = MaybeUninit::uninit();
+        // SAFETY: both sets are written before they are read: `all` by sigfillset, `mask` by
+        // pthread_sigmask, which cannot fail with SIG_BLOCK.
+        unsafe {
+            let errno = *libc::__errno_location();
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), mask.as_mut_ptr());
+            Self { mask: mask.assume_init(), errno }
+        }
+    }
+
+    /// Leaves this value in `errno` instead of what it was.
+    pub fn set_errno(&mut self, errno: Errno) {
+        self.errno = errno.raw_os_error();
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        // SAFETY: `mask` is the mask this thread had; errno is a thread-local integer.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, core::ptr::null_mut());
+            *libc::__errno_location() = self.errno;
+        }
+    }
+}
+
+/// A descriptor that becomes readable when the child `pid` has ended (`pidfd_open(2)`, Linux 5.3).
+pub fn pidfd(pid: i32) -> Result<OwnedFd> {
+    seam::check(Op::PidfdOpen)?;
+    let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty())
+}
+
+/// A counter that wakes a poll (`eventfd(2)`).
+pub fn eventfd() -> Result<OwnedFd> {
+    rustix::event::eventfd(
+        0,
+        rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
+    )
+}
+
+/// Adds one to an eventfd.
+pub fn notify(fd: BorrowedFd<'_>) {
+    // A full counter is a notification already.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+/// Takes an eventfd back to zero.
+pub fn drain(fd: BorrowedFd<'_>) {
+    let _ = rustix::io::read(fd, &mut [0u8; 8][..]);
+}
+
+/// Waits until one of `fds` is readable or has hung up, or `timeout` has passed (`None`: for ever).
+/// `ready[i]` says whether `fds[i]` is.
+pub fn wait_readable(
+    fds: &[BorrowedFd<'_>],
+    ready: &mut [bool],
+    timeout: Option<core::time::Duration>,
+) -> Result<()> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    const MOST: usize = 64;
+    let timeout = timeout.map(|t| rustix::event::Timespec {
+        tv_sec: t.as_secs() as i64,
+        tv_nsec: i64::from(t.subsec_nanos()),
+    });
+    let fds = &fds[..fds.len().min(MOST)];
+    let mut polled: [MaybeUninit<PollFd<'_>>; MOST] = [const { MaybeUninit::uninit() }; MOST];
+    for (place, fd) in polled.iter_mut().zip(fds) {
+        place.write(PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+    }
+    // SAFETY: the first `fds.len()` elements were just written, and MaybeUninit<T> has T's layout.
+    let polled = unsafe {
+        core::slice::from_raw_parts_mut(polled.as_mut_ptr().cast::<PollFd<'_>>(), fds.len())
+    };
+    match poll(polled, timeout.as_ref()) {
+        Ok(_) => {}
+        Err(Errno::INTR) => polled.iter_mut().for_each(PollFd::clear_revents),
+        Err(errno) => return Err(errno),
+    }
+    for (ready, fd) in ready.iter_mut().zip(polled.iter()) {
+        *ready = !fd.revents().is_empty();
+    }
+    Ok(())
+}
+
+/// The process that this one is a child of.
+pub fn parent_pid() -> i32 {
+    rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get())
+}
+
+/// This process.
+pub fn pid() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}
+
+/// Whether the system has swap: then a page that is not present may still be a private copy.
+pub fn has_swap() -> bool {
+    rustix::system::sysinfo().totalswap > 0
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Waits for the child `pid` to end and returns its wait status.
+pub fn wait_for(pid: i32) -> Result<i32> {
+    let mut status = 0;
+    // SAFETY: waitpid writes the status to the place it is given.
+    match unsafe { libc::waitpid(pid, &mut status, 0) } {
+        -1 => Err(last_errno()),
+        _ => Ok(status),
+    }
+}
+
+/// `fork(2)` through libc, which runs the program's `pthread_atfork` handlers: 0 in the child.
+///
+/// # Safety
+/// As for fork(2): in the child of a program with threads only async-signal-safe functions may be
+/// called.
+pub unsafe fn fork() -> Result<i32> {
+    // SAFETY: the caller keeps to what a child may do.
+    match unsafe { libc::fork() } {
+        -1 => Err(last_errno()),
+        pid => Ok(pid),
+    }
+}
+
+/// Ends this process at once (`_exit(2)`).
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: ends the process; nothing runs afterwards.
+    unsafe { libc::_exit(code) }
+}
