@@ -35,7 +35,7 @@ pub fn next_held(first: RawFd, last: RawFd) -> Option<RawFd> {
 /// A descriptor of ours.
 #[derive(Debug)]
 pub struct HeldFd {
-    fd: RawFd,
+    fd: AtomicI32,
     slot: Option<usize>,
 }
 
@@ -57,30 +57,40 @@ impl HeldFd {
         let slot = TABLE.iter().position(|slot| {
             slot.compare_exchange(FREE, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         });
-        Self { fd, slot }
+        Self { fd: AtomicI32::new(fd), slot }
+    }
+
+    /// Closes the descriptor now, though others still refer to this value and will not use it: in a
+    /// forked child, where threads that held a reference do not exist.
+    pub fn close_early(&self) {
+        let fd = self.fd.swap(FREE, Ordering::Relaxed);
+        if fd == FREE {
+            return;
+        }
+        if let Some(slot) = self.slot {
+            TABLE[slot].store(FREE, Ordering::Relaxed);
+        }
+        close_now(fd);
     }
 }
 
 impl AsFd for HeldFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is ours and stays open as long as `self`, which the borrow is tied
-        // to; the preload library keeps the program from closing it.
-        unsafe { BorrowedFd::borrow_raw(self.fd) }
+        // SAFETY: the descriptor is ours and stays open as long as `self` is used, which the borrow is
+        // tied to; the preload library keeps the program from closing it.
+        unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 }
 
 impl AsRawFd for HeldFd {
     fn as_raw_fd(&self) -> RawFd {
-        self.fd
+        self.fd.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for HeldFd {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot {
-            TABLE[slot].store(FREE, Ordering::Relaxed);
-        }
-        close_now(self.fd);
+        self.close_early();
     }
 }
 

@@ -96,6 +96,11 @@ impl<F: AsFd> Scanner<F> {
         Self { pagemap, method: Method::Entries, marker: None }
     }
 
+    /// The descriptor.
+    pub fn get_ref(&self) -> &F {
+        &self.pagemap
+    }
+
     /// How it looks.
     pub fn method(&self) -> Method {
         self.method

@@ -166,3 +166,9 @@ pub fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process; nothing runs afterwards.
     unsafe { libc::_exit(code) }
 }
+
+/// Memory and swap of this machine.
+pub fn memory_and_swap() -> crate::units::ByteCount {
+    let info = rustix::system::sysinfo();
+    crate::units::ByteCount((info.totalram + info.totalswap) * u64::from(info.mem_unit))
+}

@@ -197,6 +197,11 @@ impl<F: AsFd> Uffd<F> {
         Ok(Self { fd })
     }
 
+    /// The descriptor.
+    pub fn get_ref(&self) -> &F {
+        &self.fd
+    }
+
     /// Has faults of `mode` on `range` wait for us. Asking again for the same is nothing special.
     pub fn register(&self, range: VirtRange, mode: RegisterMode) -> Result<()> {
         seam::check(Op::UffdRegister)?;

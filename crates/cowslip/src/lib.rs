@@ -1,1 +1,42 @@
-//! x
+//! Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
+//!
+//! An [`Arena`] is memory that can be [frozen](Arena::freeze): at one instant, in constant time, with
+//! every thread running. The [`Frozen`] view shows its content at that instant for as long as one
+//! likes; the program goes on under the same addresses and copies 4 KiB at its first write to a page.
+//! When the view is dropped the arena is thawed in the background and is on huge pages again.
+//!
+//! ```
+//! use cowslip::{Arena, units::ByteCount};
+//!
+//! let arena = Arena::new(ByteCount::mib(64))?;
+//! let mut table = arena.slice::<u64>(1 << 20)?;
+//! table.fill(1);
+//!
+//! let frozen = arena.freeze()?;
+//! table.fill(2);
+//! assert!(frozen.slice(&table).iter().all(|&v| v == 1)); // write it to disk at leisure
+//! # Ok::<(), cowslip::Error>(())
+//! ```
+//!
+//! * [`fork`] makes a child that has the arenas' content, without copying page tables.
+//! * [`freeze_all`] freezes several arenas at the same instant.
+//! * [`host::report`] says what this kernel and these privileges allow.
+//!
+//! How it works, and what holds at every moment, stands in the source of the `freeze` module and in
+//! `docs/freeze-and-thaw.md`. The library starts one thread an arena, at its first freeze, and none
+//! before; it handles no signals and writes nothing anywhere.
+
+mod arena;
+mod error;
+mod freeze;
+pub mod host;
+mod metrics;
+
+pub use cowslip_sys as sys;
+pub use cowslip_sys::units;
+
+pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, Pages};
+pub use error::{Error, ErrorKind, Result};
+pub use freeze::{Fork, ForkCut, Frozen, Way, fork, freeze_all};
+pub use metrics::{Metrics, PAGE_NAME};
+pub use sys::memory::Prot;

@@ -1,0 +1,88 @@
+//! What a process maps, and what the machine has left.
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+use std::{fs, hint, io, thread};
+
+use super::{Error, check};
+
+/// How long the aftermath of a save is waited for.
+const LONGEST_AFTERMATH: Duration = Duration::from_secs(5);
+
+/// The memory of one process as the kernel maps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    /// Mapped by huge pages: anonymous, shared memory or file.
+    pub(crate) huge_bytes: u64,
+    pub(crate) resident_bytes: u64,
+}
+
+impl Mapped {
+    pub(crate) fn of(pid: u64) -> Result<Self, Error> {
+        let path = format!("/proc/{pid}/smaps_rollup");
+        fs::read_to_string(&path).map(|text| Self::parse(&text)).map_err(Error::io(path))
+    }
+
+    fn parse(smaps: &str) -> Self {
+        let huge = ["AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:"];
+        Self {
+            huge_bytes: huge.iter().filter_map(|field| kib_field(smaps, field)).sum(),
+            resident_bytes: kib_field(smaps, "Rss:").unwrap_or(0),
+        }
+    }
+
+    /// The share of the resident memory that huge pages map.
+    pub(crate) fn coverage(self) -> f64 {
+        self.huge_bytes as f64 / self.resident_bytes.max(1) as f64
+    }
+
+    /// Waits until a process's mappings stop changing: nothing of the last save goes on.
+    pub(crate) fn settled(pid: u64, stop: &AtomicBool) -> Result<Self, Error> {
+        let begin = Instant::now();
+        let (mut last, mut unchanged) = (Self::of(pid)?, 0);
+        while unchanged < 3 && begin.elapsed() < LONGEST_AFTERMATH {
+            check(stop)?;
+            thread::sleep(Duration::from_millis(100));
+            let now = Self::of(pid)?;
+            unchanged = if now == last { unchanged + 1 } else { 0 };
+            last = now;
+        }
+        Ok(last)
+    }
+}
+
+/// Memory that programs can still have.
+pub(crate) fn available_bytes() -> Result<u64, Error> {
+    let path = "/proc/meminfo";
+    let text = fs::read_to_string(path).map_err(Error::io(path))?;
+    kib_field(&text, "MemAvailable:").ok_or_else(|| {
+        Error::io(path)(io::Error::new(io::ErrorKind::InvalidData, "no MemAvailable"))
+    })
+}
+
+/// Touches free memory once and gives it back: a virtual machine's host may have taken it away,
+/// and the first copy of a page must not pay for that.
+pub(crate) fn warm_free(bytes: u64) {
+    hint::black_box(vec![1_u8; bytes as usize]);
+}
+
+/// The value of a `Field:   123 kB` line, in bytes.
+fn kib_field(text: &str, field: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(field))?;
+    value.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_huge_mapping_counts() {
+        let mapped = Mapped::parse(
+            "00400000-7fff [rollup]\nRss:     8192 kB\nAnonHugePages:  2048 kB\n\
+             ShmemPmdMapped: 4096 kB\nFilePmdMapped:  0 kB\n",
+        );
+        assert_eq!(mapped, Mapped { huge_bytes: 6 << 20, resident_bytes: 8 << 20 });
+        assert_eq!(mapped.coverage(), 0.75);
+    }
+}

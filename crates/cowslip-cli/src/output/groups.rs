@@ -1,0 +1,110 @@
+//! The rows of a report as tables: one per metric, one line per rival, size and variant.
+
+use super::report::{Report, Row};
+use super::units;
+
+/// The order of the columns; other stats follow in the order in which they were measured.
+const ORDER: [&str; 6] = ["value", "p50", "p99", "p999", "max", "mean"];
+
+pub(super) struct Group<'a> {
+    pub(super) metric: &'a str,
+    pub(super) stats: Vec<&'a str>,
+    pub(super) lines: Vec<Line<'a>>,
+}
+
+pub(super) struct Line<'a> {
+    pub(super) rival: &'a str,
+    pub(super) size_bytes: Option<u64>,
+    pub(super) variant: Option<&'a str>,
+    pub(super) skipped: Option<&'a str>,
+    rows: Vec<&'a Row>,
+}
+
+pub(super) fn groups(report: &Report) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for row in &report.rows {
+        let at = groups.iter().position(|group| group.metric == row.metric).unwrap_or_else(|| {
+            groups.push(Group { metric: &row.metric, stats: Vec::new(), lines: Vec::new() });
+            groups.len() - 1
+        });
+        groups[at].add(row);
+    }
+    for group in &mut groups {
+        group.stats.sort_by_key(|stat| {
+            ORDER.iter().position(|known| known == stat).unwrap_or(ORDER.len())
+        });
+    }
+    groups
+}
+
+impl<'a> Group<'a> {
+    fn add(&mut self, row: &'a Row) {
+        let key = (row.rival.as_str(), row.size_bytes, row.variant.as_deref());
+        let at = self.lines.iter().position(|line| line.key() == key).unwrap_or_else(|| {
+            let (rival, size_bytes, variant) = key;
+            let rows = Vec::new();
+            self.lines.push(Line { rival, size_bytes, variant, skipped: None, rows });
+            self.lines.len() - 1
+        });
+        let line = &mut self.lines[at];
+        if row.skipped.is_some() {
+            line.skipped = row.skipped.as_deref();
+        } else {
+            line.rows.push(row);
+            if !self.stats.contains(&row.stat.as_str()) {
+                self.stats.push(&row.stat);
+            }
+        }
+    }
+}
+
+impl Group<'_> {
+    pub(super) fn has_size(&self) -> bool {
+        self.lines.iter().any(|line| line.size_bytes.is_some())
+    }
+
+    pub(super) fn has_variant(&self) -> bool {
+        self.lines.iter().any(|line| line.variant.is_some())
+    }
+
+    pub(super) fn has_n(&self) -> bool {
+        self.lines.iter().any(|line| line.n().is_some())
+    }
+}
+
+impl<'a> Line<'a> {
+    fn key(&self) -> (&'a str, Option<u64>, Option<&'a str>) {
+        (self.rival, self.size_bytes, self.variant)
+    }
+
+    pub(super) fn row(&self, stat: &str) -> Option<&'a Row> {
+        self.rows.iter().copied().find(|row| row.stat == stat)
+    }
+
+    pub(super) fn value(&self, stat: &str) -> Option<f64> {
+        self.row(stat)?.value
+    }
+
+    pub(super) fn human(&self, stat: &str) -> Option<String> {
+        let row = self.row(stat)?;
+        Some(units::human(row.value?, row.unit))
+    }
+
+    pub(super) fn measured(&self) -> bool {
+        !self.rows.is_empty()
+    }
+
+    pub(super) fn n(&self) -> Option<u64> {
+        self.rows.iter().filter_map(|row| row.n).max()
+    }
+}
+
+/// The name of a stat as a heading.
+pub(super) fn heading(stat: &str) -> &str {
+    if stat == "p999" { "p99.9" } else { stat }
+}
+
+/// Whether the figures of `rival` were published by others, not measured in this run.
+pub(super) fn published(rival: &str) -> bool {
+    rival.starts_with("seed-")
+}

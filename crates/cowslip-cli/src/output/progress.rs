@@ -1,0 +1,69 @@
+//! How far a long run has come, told on standard error.
+
+use std::io::{self, IsTerminal};
+
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+
+const SPINNER: &str = "{spinner} {msg} {elapsed}";
+const BAR: &str = "{msg} {wide_bar} {pos}/{len} {eta}";
+
+/// A spinner or bar on a terminal, one plain line per phase elsewhere.
+///
+/// It redraws only when told to: a thread of its own would disturb what is being measured.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    terminal: bool,
+    bar: ProgressBar,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Self {
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        Self { terminal: io::stderr().is_terminal() && !dumb, bar: ProgressBar::hidden() }
+    }
+
+    /// Ends the phase before and begins the one called `name`.
+    pub(crate) fn phase(&mut self, name: &str) {
+        self.bar.finish_and_clear();
+        if !self.terminal {
+            return eprintln!("{name}");
+        }
+        self.bar = ProgressBar::no_length()
+            .with_style(style(SPINNER))
+            .with_message(name.to_owned())
+            .with_finish(ProgressFinish::AndClear);
+        self.bar.tick();
+    }
+
+    /// `position` of `length` steps of this phase are done.
+    pub(crate) fn set(&self, position: u64, length: u64) {
+        if self.bar.length() != Some(length) {
+            self.bar.set_style(style(BAR));
+            self.bar.set_length(length);
+        }
+        self.bar.set_position(position);
+    }
+
+    pub(crate) fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the templates are constants")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_templates_parse_and_phases_follow_each_other() {
+        let mut progress = Progress { terminal: true, bar: ProgressBar::hidden() };
+        progress.phase("filling");
+        progress.set(1, 2);
+        progress.phase("saving");
+        progress.set(2, 2);
+        progress.finish();
+    }
+}

@@ -1,0 +1,51 @@
+//! Where a report goes: a file that is whole or absent, or standard output for `-`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+
+pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+    if path == Path::new("-") { print(text) } else { replace(path, text) }
+}
+
+/// Prints `text`; a reader that went away (`| head`) is no error.
+pub(super) fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(explain("write to", Path::new("standard output"), &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let temporary = beside(path)?;
+    let written = fs::File::create_new(&temporary)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .map_err(|error| explain("write", &temporary, &error))
+        .and_then(|()| {
+            fs::rename(&temporary, path).map_err(|error| explain("replace", path, &error))
+        });
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// A name in the same directory, hence on the same file system, that no other process uses.
+fn beside(path: &Path) -> io::Result<PathBuf> {
+    let Some(name) = path.file_name() else {
+        let message = format!("cannot write {}: it is not a file name", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    };
+    let mut temporary = std::ffi::OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}.tmp", process::id()));
+    Ok(path.with_file_name(temporary))
+}
+
+fn explain(action: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
+}

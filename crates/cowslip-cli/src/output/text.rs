@@ -1,0 +1,54 @@
+//! Columns and lines of plain text.
+
+/// No line is longer.
+pub(super) const WIDTH: usize = 99;
+pub(super) const INDENT: &str = "  ";
+const NAME_WIDTH: usize = 24;
+
+/// Rows of cells as indented lines of equal width.
+pub(super) fn align(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let widths: Vec<usize> =
+        (0..columns).map(|column| widest(rows.iter().map(|row| &row[column]))).collect();
+    let pad = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{INDENT}{cell:<width$}"));
+        cells.collect()
+    };
+    rows.iter().map(pad).collect()
+}
+
+pub(super) fn widest<'a>(cells: impl IntoIterator<Item = &'a String>) -> usize {
+    cells.into_iter().map(|cell| width(cell)).max().unwrap_or(0)
+}
+
+pub(super) fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// A name that can neither break a column nor command the terminal.
+pub(super) fn clip(name: &str) -> String {
+    let name = printable(name);
+    if width(&name) <= NAME_WIDTH {
+        return name;
+    }
+    name.chars().take(NAME_WIDTH - 1).chain(['…']).collect()
+}
+
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
+}
+
+/// Breaks `text` between words; the lines after the first begin with `indent` spaces.
+pub(super) fn wrap(text: &str, indent: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in printable(text).split(' ') {
+        let line = lines.last_mut().expect("there is always one");
+        if width(line) + width(word) >= WIDTH && width(line) > indent {
+            lines.push(" ".repeat(indent) + word + " ");
+        } else {
+            line.push_str(word);
+            line.push(' ');
+        }
+    }
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
+}

@@ -1,0 +1,162 @@
+//! Who uses which part of an arena, and with what protection.
+//!
+//! The spans cover the whole range, in order, without gaps; neighbours differ. Protection matters
+//! to a freeze: parts with different protection are mappings of their own to the kernel.
+
+use crate::sys::memory::Prot;
+use crate::units::{VirtRange, round_up};
+
+/// What a part of the arena is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Usage {
+    /// Nobody's; mapped without any permission.
+    Free,
+    /// Handed out.
+    Used,
+    /// The program put another mapping there; not ours any more.
+    Foreign,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    pub(crate) range: VirtRange,
+    pub(crate) usage: Usage,
+    pub(crate) prot: Prot,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    spans: Vec<Span>,
+}
+
+impl Ledger {
+    pub(crate) fn new(range: VirtRange) -> Self {
+        Self { spans: vec![Span { range, usage: Usage::Free, prot: Prot::NONE }] }
+    }
+
+    /// The spans that meet `range`, cut to it.
+    pub(crate) fn within(&self, range: VirtRange) -> impl Iterator<Item = Span> + '_ {
+        let first = self.spans.partition_point(|span| span.range.end() <= range.start);
+        self.spans[first..]
+            .iter()
+            .take_while(move |span| span.range.start < range.end())
+            .map(move |span| Span { range: span.range.intersect(range), ..*span })
+    }
+
+    /// Makes all of `range` one span.
+    pub(crate) fn set(&mut self, range: VirtRange, usage: Usage, prot: Prot) {
+        if range.is_empty() {
+            return;
+        }
+        let first = self.spans.partition_point(|span| span.range.end() <= range.start);
+        let last = self.spans.partition_point(|span| span.range.start < range.end());
+        let mut left = self.spans[first];
+        left.range = VirtRange::between(left.range.start, range.start);
+        let mut right = self.spans[last - 1];
+        right.range = VirtRange::between(range.end(), right.range.end());
+
+        let middle = Span { range, usage, prot };
+        let mut fresh = [left, middle, right].into_iter().filter(|span| !span.range.is_empty());
+        let fresh: [Option<Span>; 3] = [fresh.next(), fresh.next(), fresh.next()];
+        self.spans.splice(first..last, fresh.into_iter().flatten());
+        self.merge_around(first.saturating_sub(1), first + 3);
+    }
+
+    fn merge_around(&mut self, first: usize, last: usize) {
+        let mut i = last.min(self.spans.len() - 1);
+        while i > first {
+            let (before, after) = (self.spans[i - 1], self.spans[i]);
+            if before.usage == after.usage && before.prot == after.prot {
+                self.spans[i - 1].range.len += after.range.len;
+                self.spans.remove(i);
+            }
+            i -= 1;
+        }
+    }
+
+    /// Whether all of `range` is of this usage.
+    pub(crate) fn is_all(&self, range: VirtRange, usage: Usage) -> bool {
+        self.within(range).all(|span| span.usage == usage)
+    }
+
+    /// Bytes handed out.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        let used = self.spans.iter().filter(|span| span.usage == Usage::Used);
+        used.map(|span| span.range.len as u64).sum()
+    }
+
+    /// The first free range of `len` bytes aligned to `align` that `allowed` cuts a free span to.
+    pub(crate) fn find_free(
+        &self,
+        len: usize,
+        align: usize,
+        mut allowed: impl FnMut(VirtRange) -> Vec<VirtRange>,
+    ) -> Option<VirtRange> {
+        let free = self.spans.iter().filter(|s| s.usage == Usage::Free && s.range.len >= len);
+        free.flat_map(|span| allowed(span.range)).find_map(|part| {
+            let start = round_up(part.start, align)?;
+            let found = VirtRange::new(start, len);
+            part.covers(found).then_some(found)
+        })
+    }
+
+    /// The mappings that `range` consists of: parts of one protection, without foreign parts.
+    pub(crate) fn pieces(&self, range: VirtRange) -> Vec<(VirtRange, Prot)> {
+        let mut pieces: Vec<(VirtRange, Prot)> = Vec::new();
+        for span in self.within(range).filter(|span| span.usage != Usage::Foreign) {
+            match pieces.last_mut() {
+                Some((piece, prot)) if *prot == span.prot && piece.end() == span.range.start => {
+                    piece.len += span.range.len;
+                }
+                _ => pieces.push((span.range, span.prot)),
+            }
+        }
+        pieces
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(ledger: &Ledger) -> Vec<(usize, usize, Usage)> {
+        ledger.spans.iter().map(|s| (s.range.start, s.range.end(), s.usage)).collect()
+    }
+
+    #[test]
+    fn spans_split_and_merge() {
+        let mut ledger = Ledger::new(VirtRange::between(0, 100));
+        ledger.set(VirtRange::between(10, 20), Usage::Used, Prot::RW);
+        ledger.set(VirtRange::between(20, 30), Usage::Used, Prot::RW);
+        assert_eq!(
+            whole(&ledger),
+            [(0, 10, Usage::Free), (10, 30, Usage::Used), (30, 100, Usage::Free)]
+        );
+        ledger.set(VirtRange::between(15, 18), Usage::Used, Prot::READ);
+        assert_eq!(ledger.pieces(VirtRange::between(12, 40)).len(), 4);
+        ledger.set(VirtRange::between(0, 100), Usage::Free, Prot::NONE);
+        assert_eq!(whole(&ledger), [(0, 100, Usage::Free)]);
+    }
+
+    #[test]
+    fn any_sequence_keeps_the_cover_whole() {
+        let mut ledger = Ledger::new(VirtRange::between(0, 64));
+        let mut model = [Usage::Free; 64];
+        let mut x = 0x9e37_79b9_7f4a_7c15u64;
+        for _ in 0..5000 {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            let start = (x >> 8) as usize % 64;
+            let end = start + 1 + (x >> 20) as usize % (64 - start);
+            let usage = [Usage::Free, Usage::Used, Usage::Foreign][(x >> 40) as usize % 3];
+            ledger.set(VirtRange::between(start, end), usage, Prot::NONE);
+            model[start..end].fill(usage);
+            let spans = whole(&ledger);
+            assert!(spans.windows(2).all(|w| w[0].1 == w[1].0 && w[0].2 != w[1].2), "{spans:?}");
+            for (start, end, usage) in spans {
+                assert!(model[start..end].iter().all(|&m| m == usage));
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Arenas: address ranges whose memory can be frozen.
+
+pub(crate) mod ledger;
+mod slice;
+mod space;
+pub(crate) mod state;
+pub(crate) mod store;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::error::{During, Error, ErrorKind, Result};
+use crate::host;
+use crate::metrics::{Counters, Metrics};
+use crate::sys::memory::{self, Prot};
+use crate::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
+
+pub use slice::ArenaSlice;
+use state::Shared;
+use store::Store;
+pub use store::{Backing, Pages};
+
+/// An address range, aligned to 1 GiB, whose memory can be frozen at one instant.
+///
+/// Handles are cheap to clone; the arena ends with the last of its handles, slices and views.
+///
+/// A `fork()` that Cowslip does not know of leaves live parts of an arena out of the child
+/// (`MADV_DONTFORK`): use [`crate::fork`].
+///
+/// ```
+/// use cowslip::{Arena, units::ByteCount};
+///
+/// let arena = Arena::new(ByteCount::mib(64))?;
+/// let mut counters = arena.slice::<u64>(1000)?;
+/// counters[7] = 42;
+/// let frozen = arena.freeze()?;
+/// counters[7] = 43; // goes on at once, to a private copy
+/// assert_eq!(frozen.slice(&counters)[7], 42);
+/// # Ok::<(), cowslip::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Arena {
+    pub(crate) handle: Arc<Handle>,
+}
+
+/// Ends the arena when the last user of it drops.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// How to make an [`Arena`].
+#[derive(Clone, Debug)]
+pub struct ArenaBuilder {
+    capacity: ByteCount,
+    backing: Backing,
+    userfaultfd: bool,
+}
+
+impl ArenaBuilder {
+    /// What the memory shall be made of.
+    pub fn backing(mut self, backing: Backing) -> Self {
+        self.backing = backing;
+        self
+    }
+
+    /// `false`: freeze the plain way even where userfaultfd works (as on a machine without it).
+    pub fn userfaultfd(mut self, wanted: bool) -> Self {
+        self.userfaultfd = wanted;
+        self
+    }
+
+    /// Makes the arena.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the capacity is zero or more than the machine's memory and swap,
+    /// [`ErrorKind::OutOfMemory`] if the address space or, for hugetlb, the pool is too small.
+    pub fn build(self) -> Result<Arena> {
+        const OPERATION: &str = "make an arena";
+        let memory_size = host::memory_and_swap();
+        if self.capacity.0 == 0 || self.capacity > memory_size {
+            return Err(Error::new(ErrorKind::Usage, OPERATION).hint(format!(
+                "its capacity must be above zero and at most the {memory_size} of memory and swap \
+                 here, not {}",
+                self.capacity
+            )));
+        }
+        let len = usize::try_from(self.capacity.0).ok().and_then(|len| round_up(len, CHUNK_BYTES));
+        let len = len.ok_or_else(|| Error::new(ErrorKind::OutOfMemory, OPERATION))?;
+        let store = Store::open(self.backing, ByteCount(len as u64))?;
+        let range = memory::reserve(len, GIB_BYTES).during(OPERATION)?;
+        let counters = Counters::create()?;
+        let shared = Shared::new(range, store, counters, self.userfaultfd);
+        let arena = Arena { handle: Arc::new(Handle { shared }) };
+        let shared = arena.shared();
+        shared.store.map_live(range, range, Prot::NONE).during(OPERATION)?;
+        counters.arena_start_address.store(range.start as u64, Relaxed);
+        counters.capacity_bytes.store(len as u64, Relaxed);
+        counters.is_owner.store(1, Relaxed);
+        counters.is_huge.store(u64::from(shared.store.pages.is_huge()), Relaxed);
+        Ok(arena)
+    }
+}
+
+impl Arena {
+    /// An arena of `capacity`, on huge pages where the system lets this process have them.
+    ///
+    /// # Errors
+    /// See [`ArenaBuilder::build`].
+    pub fn new(capacity: ByteCount) -> Result<Self> {
+        Self::builder(capacity).build()
+    }
+
+    /// An arena made to order. Address space is reserved now, memory is taken as it is touched.
+    pub fn builder(capacity: ByteCount) -> ArenaBuilder {
+        ArenaBuilder { capacity, backing: Backing::default(), userfaultfd: true }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.handle.shared
+    }
+
+    /// Its addresses.
+    pub fn range(&self) -> VirtRange {
+        self.shared().range
+    }
+
+    /// What its memory is made of.
+    pub fn pages(&self) -> Pages {
+        self.shared().store.pages
+    }
+
+    /// Its counters now.
+    pub fn metrics(&self) -> Metrics {
+        let shared = self.shared();
+        let frozen = shared.lock().not_live() as u64;
+        shared.counters.frozen_chunks.store(frozen, Relaxed);
+        shared.counters.read()
+    }
+
+    /// Hands out zeroed memory, in whole pages, aligned to 2 MiB if it is as much.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`] if no free range is as long; [`ErrorKind::Busy`] in a forked child.
+    pub fn allocate(&self, len: ByteCount, prot: Prot) -> Result<VirtRange> {
+        let len = usize::try_from(len.0)
+            .map_err(|_| Error::new(ErrorKind::OutOfMemory, "allocate from an arena"))?;
+        let shared = self.shared();
+        shared.allocate(&mut shared.lock(), len, prot)
+    }
+
+    /// Takes memory back: it may no longer be accessed (`munmap`).
+    ///
+    /// # Errors
+    /// The kernel's, if it is out of mappings (`vm.max_map_count`).
+    ///
+    /// # Safety
+    /// `range` is page-aligned, was handed out by [`Self::allocate`], and nobody uses it any more.
+    #[allow(unsafe_code)]
+    pub unsafe fn release(&self, range: VirtRange) -> Result<()> {
+        let shared = self.shared();
+        shared.release(&mut shared.lock(), range)
+    }
+
+    /// Makes memory read as zeroes, and gives its pages back where that splits no huge page
+    /// (`MADV_DONTNEED`).
+    ///
+    /// # Errors
+    /// The kernel's; then the content is as before or zeroes, page by page.
+    ///
+    /// # Safety
+    /// As for [`Self::release`]; no other thread accesses it meanwhile.
+    #[allow(unsafe_code)]
+    pub unsafe fn discard(&self, range: VirtRange) -> Result<()> {
+        let shared = self.shared();
+        shared.discard(&mut shared.lock(), range)
+    }
+
+    /// Changes what may be done to memory (`mprotect`); it stays so through freezes and thaws.
+    ///
+    /// # Errors
+    /// `ENOMEM` if a part of it is not handed out, or the kernel is out of mappings.
+    ///
+    /// # Safety
+    /// `range` is page-aligned and no Rust reference into it needs more than `prot` allows.
+    #[allow(unsafe_code)]
+    pub unsafe fn protect(&self, range: VirtRange, prot: Prot) -> Result<()> {
+        let shared = self.shared();
+        shared.protect(&mut shared.lock(), range, prot)
+    }
+
+    /// Makes the allocation at `range` `len` bytes long without moving it; `false` if it cannot.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn grow(&self, range: VirtRange, len: ByteCount) -> Result<bool> {
+        let shared = self.shared();
+        shared.grow(&mut shared.lock(), range, len.0 as usize)
+    }
+
+    /// The caller maps something else over `range`, which is not the arena's any more.
+    pub fn surrender(&self, range: VirtRange) {
+        let shared = self.shared();
+        shared.surrender(&mut shared.lock(), range);
+    }
+
+    /// Counts a mapping that had to be made elsewhere.
+    pub fn count_passed_mapping(&self) {
+        self.shared().counters.passed_mappings.fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        let (service, views) = {
+            let mut state = shared.lock();
+            (state.service.take(), std::mem::take(&mut state.stale))
+        };
+        if let Some(service) = service {
+            service.stop();
+        }
+        for range in views.into_iter().chain([shared.range]) {
+            #[allow(unsafe_code)]
+            // SAFETY: no handle, slice or view is left that could reach the arena or its old views.
+            let _ = unsafe { memory::unmap(range) };
+        }
+        shared.counters.retire();
+    }
+}

@@ -1,0 +1,227 @@
+#![allow(unsafe_code)]
+//! Handing out the arena's memory and taking it back, in every state.
+//!
+//! The rules that keep private memory private (I5):
+//! * What is handed out reads as zeroes. Free space may hold old content; it is cleaned when it is
+//!   handed out, whole chunks by punching a hole, parts of chunks by overwriting, so that a huge page
+//!   is not split for them.
+//! * While a chunk is frozen nothing is handed out of it, since its base belongs to its readers.
+//! * "Give it back and read zeroes" (`MADV_DONTNEED`) acts on the file while live, on private copies
+//!   while frozen: never on the base.
+//!
+//! # Safety
+//! The ranges these functions change were checked to be parts of the arena, which this library owns;
+//! that its users no longer rely on the content of what they give back is what giving back means.
+
+use super::ledger::Usage;
+use super::state::{Chunk, Role, Shared, State};
+use super::store::{POOL_HINT, Pages, offset};
+use crate::error::{During, Error, ErrorKind, Result};
+use crate::sys::memory::{self, Advice, Prot};
+use crate::sys::{Errno, memfile};
+use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
+
+impl Shared {
+    fn unit(&self) -> usize {
+        if self.store.pages == Pages::Hugetlb { CHUNK_BYTES } else { page_size_bytes() }
+    }
+
+    /// Hands out `len` bytes of zeroed memory, aligned to 2 MiB if they are as many.
+    pub(crate) fn allocate(&self, state: &mut State, len: usize, prot: Prot) -> Result<VirtRange> {
+        const OPERATION: &str = "allocate from an arena";
+        if state.role == Role::Reader {
+            return Err(Error::new(ErrorKind::Busy, OPERATION)
+                .hint("a forked child reads its parent's arena and takes new memory elsewhere"));
+        }
+        let full = || Error::new(ErrorKind::OutOfMemory, OPERATION);
+        let len = round_up(len.max(1), self.unit()).ok_or_else(full)?;
+        let align = if len >= CHUNK_BYTES { CHUNK_BYTES } else { self.unit() };
+        let range = state
+            .ledger
+            .find_free(len, align, |free| self.live_parts(state, free))
+            .ok_or_else(|| full().hint("the arena is full; give it more capacity"))?;
+        self.clean(range).during(OPERATION)?;
+        if self.store.pages == Pages::Hugetlb {
+            memfile::allocate(self.store.fd(), offset(self.range, range), len as u64)
+                .during(OPERATION)
+                .map_err(|error| error.hint(POOL_HINT))?;
+        }
+        // SAFETY: free space of the arena, see the module.
+        unsafe { memory::protect(range, prot) }.during(OPERATION)?;
+        state.ledger.set(range, Usage::Used, prot);
+        self.count_used(state);
+        Ok(range)
+    }
+
+    /// The parts of `free` that lie in live chunks.
+    fn live_parts(&self, state: &State, free: VirtRange) -> Vec<VirtRange> {
+        if state.not_live() == 0 {
+            return vec![free];
+        }
+        let mut parts: Vec<VirtRange> = Vec::new();
+        for (_, part) in self.by_chunk(free).filter(|(i, _)| state.chunk(*i) == Chunk::Live) {
+            match parts.last_mut() {
+                Some(last) if last.end() == part.start => last.len += part.len,
+                _ => parts.push(part),
+            }
+        }
+        parts
+    }
+
+    /// Makes live space read as zeroes.
+    fn clean(&self, range: VirtRange) -> Result<(), Errno> {
+        let file = self.store.fd();
+        let start = offset(self.range, range);
+        if memfile::next_data(file, start, start + range.len as u64)?.is_none() {
+            return Ok(());
+        }
+        for (_, part) in self.by_chunk(range) {
+            let (mut at, end) =
+                (offset(self.range, part), offset(self.range, part) + part.len as u64);
+            if part.len == CHUNK_BYTES {
+                memfile::punch_hole(file, at, part.len as u64)?;
+                continue;
+            }
+            while let Some((from, to)) = memfile::next_data(file, at, end)? {
+                memfile::write_zeroes(file, from, to - from)?;
+                at = to;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes memory back (`munmap`).
+    pub(crate) fn release(&self, state: &mut State, range: VirtRange) -> Result<()> {
+        const OPERATION: &str = "give memory back to an arena";
+        if state.role == Role::Reader {
+            // SAFETY: see the module. A reader never hands this range out again.
+            unsafe { memory::unmap(range) }.during(OPERATION)?;
+            state.ledger.set(range, Usage::Foreign, Prot::NONE);
+            return Ok(());
+        }
+        // SAFETY: see the module.
+        unsafe { memory::protect(range, Prot::NONE) }.during(OPERATION)?;
+        state.ledger.set(range, Usage::Free, Prot::NONE);
+        for (i, part) in self.by_chunk(range) {
+            match state.chunk(i) {
+                Chunk::Live if part.len == CHUNK_BYTES => {
+                    // If it fails the memory is cleaned when it is handed out again.
+                    let _ = memfile::punch_hole(
+                        self.store.fd(),
+                        offset(self.range, part),
+                        part.len as u64,
+                    );
+                }
+                Chunk::Live => {}
+                Chunk::Frozen | Chunk::Overlay => {
+                    // SAFETY: see the module; this drops private copies only.
+                    let _ = unsafe { memory::advise(part, Advice::DontNeed) };
+                }
+            }
+        }
+        self.count_used(state);
+        Ok(())
+    }
+
+    /// Makes memory read as zeroes and gives its pages back where that does not split a huge page
+    /// (`MADV_DONTNEED`).
+    pub(crate) fn discard(&self, state: &mut State, range: VirtRange) -> Result<()> {
+        const OPERATION: &str = "discard memory of an arena";
+        if state.role == Role::Reader {
+            for (piece, prot) in state.ledger.pieces(range) {
+                // SAFETY: see the module; the base stays as it is for its other readers.
+                unsafe { memory::map_anonymous(piece, prot) }.during(OPERATION)?;
+                // Not of the file any more, whoever will own it.
+                self.surrender(state, piece);
+            }
+            return Ok(());
+        }
+        for (i, part) in self.by_chunk(range) {
+            match state.chunk(i) {
+                Chunk::Live => self.clean(part).during(OPERATION)?,
+                Chunk::Overlay => {
+                    // SAFETY: see the module; private memory that is not of the file.
+                    unsafe { memory::advise(part, Advice::DontNeed) }.during(OPERATION)?;
+                }
+                Chunk::Frozen
+                    if part.len == CHUNK_BYTES && state.ledger.is_all(part, Usage::Used) =>
+                {
+                    for (piece, prot) in state.ledger.pieces(part) {
+                        // SAFETY: see the module; the base stays as it is for its readers.
+                        unsafe { memory::map_anonymous(piece, prot) }.during(OPERATION)?;
+                    }
+                    state.set_chunk(i, Chunk::Overlay);
+                }
+                Chunk::Frozen => zero_private(state, part)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the protection of memory that is handed out.
+    pub(crate) fn protect(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<()> {
+        const OPERATION: &str = "change the protection of memory of an arena";
+        if !state.ledger.is_all(range, Usage::Used) {
+            return Err(Error::from_errno(OPERATION, Errno::NOMEM).on(range));
+        }
+        // SAFETY: see the module.
+        unsafe { memory::protect(range, prot) }.during(OPERATION)?;
+        state.ledger.set(range, Usage::Used, prot);
+        Ok(())
+    }
+
+    /// Makes the allocation `range` longer in place, if what follows is free.
+    pub(crate) fn grow(&self, state: &mut State, range: VirtRange, len: usize) -> Result<bool> {
+        let Some(end) = range.start.checked_add(len).filter(|&end| end <= self.range.end()) else {
+            return Ok(false);
+        };
+        let more = VirtRange::between(range.end(), end);
+        let prot = state.ledger.within(range).next().map_or(Prot::RW, |span| span.prot);
+        let is_free = state.role == Role::Owner
+            && self.store.pages != Pages::Hugetlb
+            && state.ledger.is_all(more, Usage::Free)
+            && self.by_chunk(more).all(|(i, _)| state.chunk(i) == Chunk::Live);
+        if is_free {
+            self.clean(more).during("grow memory of an arena")?;
+            // SAFETY: free space of the arena, see the module.
+            unsafe { memory::protect(more, prot) }.during("grow memory of an arena")?;
+            state.ledger.set(more, Usage::Used, prot);
+            self.count_used(state);
+        }
+        Ok(is_free)
+    }
+
+    /// The program maps something of its own over `range`.
+    pub(crate) fn surrender(&self, state: &mut State, range: VirtRange) {
+        state.ledger.set(range, Usage::Foreign, Prot::NONE);
+        self.count_used(state);
+    }
+
+    fn count_used(&self, state: &State) {
+        self.counters
+            .used_bytes
+            .store(state.ledger.used_bytes(), std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Overwrites part of a frozen chunk with zeroes: private copies, page by page, where it is not zero.
+fn zero_private(state: &State, part: VirtRange) -> Result<()> {
+    let writable = state.ledger.within(part).all(|span| span.prot.contains(Prot::RW));
+    if !writable {
+        return Err(Error::from_errno("discard memory of an arena", Errno::AGAIN)
+            .on(part)
+            .hint("the memory is frozen and not writable"));
+    }
+    let page = page_size_bytes();
+    for start in (part.start..part.end()).step_by(page) {
+        // SAFETY: readable and writable memory of the arena whose user just gave its content up, and
+        // which no other thread uses until this call returns to it.
+        unsafe {
+            let words = core::slice::from_raw_parts_mut(start as *mut u64, page / 8);
+            if words.iter().any(|&word| word != 0) {
+                words.fill(0);
+            }
+        }
+    }
+    Ok(())
+}

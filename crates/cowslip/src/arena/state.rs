@@ -1,0 +1,171 @@
+//! What an arena knows about itself, behind one lock.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+
+use super::ledger::Ledger;
+use super::store::Store;
+use crate::freeze::readers::{OwnerToken, ReaderToken};
+use crate::freeze::service::Service;
+use crate::metrics::Counters;
+use crate::sys::held::HeldFd;
+use crate::units::{CHUNK_BYTES, VirtRange};
+
+/// What a chunk of 2 MiB maps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Chunk {
+    /// The file, shared.
+    Live,
+    /// The file, private: written pages are copies.
+    Frozen,
+    /// Nothing of the file: the program dropped all of it while frozen.
+    Overlay,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// May thaw.
+    Owner,
+    /// A forked child: reads a base that another process may own.
+    Reader,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) role: Role,
+    pub(crate) ledger: Ledger,
+    chunks: Vec<Chunk>,
+    not_live: usize,
+    /// Mapped by every process that reads the base.
+    pub(crate) readers: Option<ReaderToken>,
+    /// Mapped by the process that owns the base.
+    pub(crate) owner: Option<OwnerToken>,
+    /// Views of the base alive in this process.
+    pub(crate) views: usize,
+    /// Old views, to be unmapped bit by bit.
+    pub(crate) stale: Vec<VirtRange>,
+    /// Children whose end is worth a look at the readers.
+    pub(crate) children: Vec<Arc<HeldFd>>,
+    pub(crate) service: Option<Service>,
+    pub(crate) thaw: ThawState,
+}
+
+/// How far the thaw is.
+#[derive(Debug, Default)]
+pub(crate) struct ThawState {
+    pub(crate) paused: bool,
+    /// Frozen parts are registered for write protection.
+    pub(crate) armed: bool,
+    pub(crate) began_ns: Option<u64>,
+    /// No attempt before this time.
+    pub(crate) not_before_ns: u64,
+    pub(crate) delay_ns: u64,
+}
+
+/// An arena, shared by its handles, its views and its service thread.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) range: VirtRange,
+    pub(crate) store: Store,
+    pub(crate) counters: &'static Counters,
+    pub(crate) wants_userfaultfd: bool,
+    state: Mutex<State>,
+    pub(crate) changed: Condvar,
+    weak: Weak<Self>,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        range: VirtRange,
+        store: Store,
+        counters: &'static Counters,
+        wants_userfaultfd: bool,
+    ) -> Arc<Self> {
+        let state = State {
+            role: Role::Owner,
+            ledger: Ledger::new(range),
+            chunks: vec![Chunk::Live; range.len / CHUNK_BYTES],
+            not_live: 0,
+            readers: None,
+            owner: None,
+            views: 0,
+            stale: Vec::new(),
+            children: Vec::new(),
+            service: None,
+            thaw: ThawState::default(),
+        };
+        let state = Mutex::new(state);
+        Arc::new_cyclic(|weak| Self {
+            range,
+            store,
+            counters,
+            wants_userfaultfd,
+            state,
+            changed: Condvar::new(),
+            weak: weak.clone(),
+        })
+    }
+
+    pub(crate) fn weak(&self) -> Weak<Self> {
+        self.weak.clone()
+    }
+
+    /// A panic while the lock was held leaves the state as consistent as a failed system call does.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        self.state.try_lock().ok()
+    }
+
+    /// The range of `count` chunks from chunk `first` on.
+    pub(crate) fn chunk_range(&self, first: usize, count: usize) -> VirtRange {
+        VirtRange::new(self.range.start + first * CHUNK_BYTES, count * CHUNK_BYTES)
+    }
+
+    /// The chunks that `range` touches.
+    pub(crate) fn chunks_of(&self, range: VirtRange) -> std::ops::Range<usize> {
+        let outer = range.outer_aligned(CHUNK_BYTES).intersect(self.range);
+        let first = (outer.start - self.range.start) / CHUNK_BYTES;
+        first..first + outer.len / CHUNK_BYTES
+    }
+
+    /// `range` cut at the borders of chunks: each part with its chunk.
+    pub(crate) fn by_chunk(&self, range: VirtRange) -> impl Iterator<Item = (usize, VirtRange)> {
+        let start = self.range.start;
+        self.chunks_of(range).map(move |i| {
+            let chunk = VirtRange::new(start + i * CHUNK_BYTES, CHUNK_BYTES);
+            (i, chunk.intersect(range))
+        })
+    }
+}
+
+impl State {
+    pub(crate) fn chunk(&self, index: usize) -> Chunk {
+        self.chunks[index]
+    }
+
+    pub(crate) fn set_chunk(&mut self, index: usize, chunk: Chunk) {
+        let place = &mut self.chunks[index];
+        self.not_live -= usize::from(*place != Chunk::Live);
+        self.not_live += usize::from(chunk != Chunk::Live);
+        *place = chunk;
+    }
+
+    /// Chunks that are not live.
+    pub(crate) fn not_live(&self) -> usize {
+        self.not_live
+    }
+
+    /// The first run of chunks from `from` on for which `wanted` holds, at most `most` long.
+    pub(crate) fn next_run(
+        &self,
+        from: usize,
+        most: usize,
+        wanted: impl Fn(Chunk) -> bool,
+    ) -> Option<std::ops::Range<usize>> {
+        let first = from + self.chunks[from..].iter().position(|&chunk| wanted(chunk))?;
+        let more = self.chunks[first..].iter().take(most).take_while(|&&c| wanted(c)).count();
+        Some(first..first + more)
+    }
+}

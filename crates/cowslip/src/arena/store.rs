@@ -1,0 +1,138 @@
+//! The file behind an arena.
+
+use std::fmt;
+
+use crate::error::{During, Error, ErrorKind, Result};
+use crate::host;
+use crate::sys::held::{FileIdentity, HeldFd};
+use crate::sys::memfile::{self, MemfdKind, Seals};
+use crate::sys::memory::{self, Advice, Prot, Sharing};
+use crate::sys::{AsFd, BorrowedFd, Errno};
+use crate::units::{ByteCount, VirtRange};
+
+/// What an arena asks its memory to be made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Backing {
+    /// Transparent huge pages where the system lets a process have them, else base pages.
+    #[default]
+    Thp,
+    /// Base pages only.
+    Base,
+    /// 2 MiB pages of the hugetlb pool; an allocation or a freeze that it cannot pay for is refused.
+    Hugetlb,
+}
+
+/// What an arena's memory is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Pages {
+    /// Huge pages of a tmpfs mounted for this arena alone.
+    HugeTmpfs,
+    /// Huge pages of a memfd, as `shmem_enabled` allows.
+    HugeMemfd,
+    /// Base pages of a memfd.
+    Base,
+    /// The hugetlb pool.
+    Hugetlb,
+}
+
+impl Pages {
+    /// Whether the file is made of huge pages.
+    pub fn is_huge(self) -> bool {
+        self != Self::Base
+    }
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HugeTmpfs => "huge pages (own tmpfs)",
+            Self::HugeMemfd => "huge pages (memfd)",
+            Self::Base => "base pages",
+            Self::Hugetlb => "hugetlb pages",
+        })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Store {
+    file: HeldFd,
+    identity: FileIdentity,
+    pub(crate) pages: Pages,
+}
+
+impl Store {
+    pub(crate) fn open(backing: Backing, capacity: ByteCount) -> Result<Self> {
+        const OPERATION: &str = "make the file behind an arena";
+        let (file, pages) = match backing {
+            Backing::Thp => match memfile::huge_tmpfs_file(capacity.0) {
+                Ok(file) => (file, Pages::HugeTmpfs),
+                Err(_) => {
+                    let file = memfile::memfd("cowslip", MemfdKind::Shmem, capacity.0);
+                    let pages = match host::shmem_gives_huge_pages() {
+                        true => Pages::HugeMemfd,
+                        false => Pages::Base,
+                    };
+                    (file.during(OPERATION)?, pages)
+                }
+            },
+            Backing::Base => (
+                memfile::memfd("cowslip", MemfdKind::Shmem, capacity.0).during(OPERATION)?,
+                Pages::Base,
+            ),
+            Backing::Hugetlb => {
+                let file = memfile::memfd("cowslip", MemfdKind::Hugetlb2M, capacity.0);
+                (file.during(OPERATION).map_err(|e| e.hint(POOL_HINT))?, Pages::Hugetlb)
+            }
+        };
+        // A file of a tmpfs refuses seals; nobody else can open it, so that it needs none.
+        let _ = memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW);
+        let identity = FileIdentity::of(file.as_fd()).during(OPERATION)?;
+        Ok(Self { file: HeldFd::hold(file), identity, pages })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Fails if the program has closed our descriptor or put another file in its place: mapping that
+    /// would replace the program's memory by strange content.
+    pub(crate) fn check(&self) -> Result<()> {
+        if crate::sys::held::same_file(self.fd(), self.identity) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::System, "find the arena's file behind its descriptor")
+            .hint("the program closed or replaced a descriptor that is not its own"))
+    }
+
+    /// Maps a part of the arena so that writes reach the file.
+    pub(crate) fn map_live(
+        &self,
+        arena: VirtRange,
+        range: VirtRange,
+        prot: Prot,
+    ) -> Result<(), Errno> {
+        #[allow(unsafe_code)]
+        // SAFETY: the range is part of the arena, which this library owns, and the content that its
+        // addresses show does not change: the file holds what the program last saw there.
+        unsafe {
+            memory::map_file(range, self.fd(), offset(arena, range), Sharing::Shared, prot)?;
+            // Best effort: without it a fork that goes around us shares the memory, and without huge
+            // pages it is slower.
+            let _ = memory::advise(range, Advice::DontFork);
+            if self.pages == Pages::HugeMemfd {
+                let _ = memory::advise(range, Advice::HugePage);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where in the file a part of the arena lies.
+pub(crate) fn offset(arena: VirtRange, range: VirtRange) -> u64 {
+    debug_assert!(arena.covers(range));
+    (range.start - arena.start) as u64
+}
+
+pub(crate) const POOL_HINT: &str =
+    "the hugetlb pool is too small: see /proc/meminfo HugePages_Free; `sysctl vm.nr_hugepages=N`";

@@ -1,0 +1,147 @@
+//! One error: what failed, on what, the errno, and what to do about it.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::sys::Errno;
+use crate::units::VirtRange;
+
+/// What kind of failure it is; each has an exit code of the `cowslip` command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request makes no sense (exit code 2).
+    Usage,
+    /// This kernel cannot do it (3).
+    Unsupported,
+    /// This process may not do it (4).
+    Denied,
+    /// The process asked about is gone (5).
+    Vanished,
+    /// There is not enough memory, pool or address space for it (1).
+    OutOfMemory,
+    /// Somebody still uses what would have to change (1).
+    Busy,
+    /// The kernel refused for another reason (1).
+    System,
+}
+
+/// A failed operation.
+///
+/// ```
+/// use cowslip::{Arena, ErrorKind, units::ByteCount};
+/// let error = Arena::builder(ByteCount(0)).build().unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Usage);
+/// ```
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    operation: &'static str,
+    kind: ErrorKind,
+    range: Option<VirtRange>,
+    errno: Option<Errno>,
+    hint: Option<Cow<'static, str>>,
+}
+
+/// `Result` with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, operation: &'static str) -> Self {
+        Self(Box::new(Inner { operation, kind, range: None, errno: None, hint: None }))
+    }
+
+    pub(crate) fn from_errno(operation: &'static str, errno: Errno) -> Self {
+        let kind = match errno {
+            Errno::NOMEM | Errno::NOSPC | Errno::MFILE | Errno::NFILE => ErrorKind::OutOfMemory,
+            Errno::PERM | Errno::ACCESS => ErrorKind::Denied,
+            Errno::NOSYS | Errno::NOTTY | Errno::OPNOTSUPP => ErrorKind::Unsupported,
+            Errno::SRCH => ErrorKind::Vanished,
+            Errno::BUSY => ErrorKind::Busy,
+            _ => ErrorKind::System,
+        };
+        let mut error = Self::new(kind, operation);
+        error.0.errno = Some(errno);
+        error
+    }
+
+    pub(crate) fn on(mut self, range: VirtRange) -> Self {
+        self.0.range = Some(range);
+        self
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The kernel's error number, if the kernel refused.
+    pub fn errno(&self) -> Option<i32> {
+        self.0.errno.map(Errno::raw_os_error)
+    }
+
+    /// What to do about it, if that is known.
+    pub fn advice(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.operation)?;
+        if let Some(range) = self.0.range {
+            write!(f, " on {range}")?;
+        }
+        if let Some(errno) = self.0.errno {
+            write!(f, ": {}", std::io::Error::from(errno))?;
+        }
+        if let Some(hint) = &self.0.hint {
+            write!(f, "; {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Gives an errno the operation it came from.
+pub(crate) trait During<T> {
+    fn during(self, operation: &'static str) -> Result<T>;
+}
+
+impl<T> During<T> for crate::sys::Result<T> {
+    fn during(self, operation: &'static str) -> Result<T> {
+        self.map_err(|errno| Error::from_errno(operation, errno))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_on_what_why_and_what_to_do() {
+        let error = Error::from_errno("write-protect a chunk", Errno::NOMEM)
+            .on(VirtRange::new(0x20_0000, 0x20_0000))
+            .hint("raise vm.max_map_count");
+        assert_eq!(
+            error.to_string(),
+            "write-protect a chunk on 0x200000..0x400000 (2 MiB): Cannot allocate memory (os error \
+             12); raise vm.max_map_count"
+        );
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    }
+}

@@ -1,0 +1,198 @@
+#![allow(unsafe_code)]
+//! fork, with arenas: freeze at an instant, fork at once, thaw when no child reads the base.
+//!
+//! ```text
+//!   prepare ──▶ locked, frozen, token shown ──▶ fork ──▶ parent: token hidden, child watched, unlocked
+//!                                                   └──▶ child: reader of the base, unlocked
+//! ```
+//! The locks are held over the fork, so that the child's copy of the ledger is whole. The kernel's
+//! fork copies no page table of an arena that was just frozen: there is none. If an earlier child
+//! still reads the base, only the tables of chunks written since are copied.
+//!
+//! # Safety
+//! `in_child` unmaps the view that the parent's freeze reserved, which nobody in the child knows.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Way;
+use super::flip::{self, Flip};
+use super::readers::OwnerToken;
+use super::service::Service;
+use crate::arena::Arena;
+use crate::arena::state::{Chunk, Role};
+use crate::error::{During, Result};
+use crate::sys::held::HeldFd;
+use crate::sys::process;
+
+/// Arenas frozen and locked, about to be forked.
+///
+/// For those who call `fork` themselves, such as the preload library; others use [`fork`].
+pub struct ForkCut<'a> {
+    flips: Vec<Flip<'a>>,
+    way: Option<Way>,
+}
+
+impl<'a> ForkCut<'a> {
+    /// Freezes what is live in `arenas` (each given once) and keeps them locked.
+    ///
+    /// # Errors
+    /// As [`Arena::freeze`], but never busy: memory that is frozen already is shared with one child
+    /// more. On an error the arenas are as before.
+    pub fn prepare(arenas: &[&'a Arena]) -> Result<Self> {
+        let mut order: Vec<&'a Arena> = arenas.to_vec();
+        order.sort_by_key(|arena| arena.range().start);
+        let mut flips = Vec::with_capacity(order.len());
+        for arena in order {
+            let shared = arena.shared();
+            let state = shared.lock();
+            flips.push(match state.role {
+                Role::Owner => Flip::plan(shared, state)?,
+                Role::Reader => Flip::nothing(shared, state),
+            });
+        }
+        let way =
+            if flips.iter().all(Flip::is_empty) { None } else { Some(flip::flip(&mut flips)?) };
+        for flip in &mut flips {
+            if flip.state.role == Role::Owner && flip.state.not_live() > 0 {
+                // Shown last: whatever failed before leaves nobody counted as a reader.
+                if let Some(readers) = &flip.state.readers {
+                    readers.show()?;
+                }
+                flip.shared.counters.forks.fetch_add(1, Relaxed);
+            }
+        }
+        Ok(Self { flips, way })
+    }
+
+    /// How the memory that was live was frozen; `None` if there was none.
+    pub fn way(&self) -> Option<Way> {
+        self.way
+    }
+
+    /// In the parent, after the fork or its failure.
+    pub fn in_parent(mut self) {
+        for flip in &mut self.flips {
+            if flip.state.role == Role::Owner
+                && let Some(readers) = &flip.state.readers
+            {
+                // If it stays mapped the base counts as read: it is never thawed, and never wrong.
+                let _ = readers.hide();
+            }
+            flip.discard_view();
+            flip.state.notify();
+        }
+    }
+
+    /// In the child, before anything else uses the arenas.
+    pub fn in_child(mut self) {
+        for flip in &mut self.flips {
+            let state = &mut *flip.state;
+            state.role = Role::Reader;
+            if let Some(service) = state.service.take() {
+                Service::abandon(service);
+            }
+            for child in state.children.drain(..) {
+                child.close_early();
+            }
+            // Views are the parent's: the kernel left their mappings out of this process.
+            state.stale.clear();
+            state.views = 0;
+            flip.discard_view();
+            flip.shared.counters.is_owner.store(0, Relaxed);
+            flip.shared.counters.pid.store(process::pid() as u64, Relaxed);
+        }
+    }
+}
+
+impl Arena {
+    /// Has the end of the child `pid` looked at: thawing starts sooner than by looking now and then.
+    pub fn watch_child(&self, pid: i32) {
+        if let Ok(child) = process::pidfd(pid) {
+            let mut state = self.shared().lock();
+            state.children.push(Arc::new(HeldFd::hold(child)));
+            state.notify();
+        }
+    }
+
+    /// Whether this process was forked from the arena's owner and has not become the owner itself.
+    pub fn is_reader(&self) -> bool {
+        self.shared().lock().role == Role::Reader
+    }
+
+    /// In a forked child: becomes the owner of the arena if its owner has ended, so that it can be
+    /// thawed and used in full (a daemon whose parent exited). Whether it is the owner now.
+    ///
+    /// # Errors
+    /// The kernel's, if parts of the arena could not be mapped again; it stays a reader then.
+    pub fn adopt(&self) -> Result<bool> {
+        const OPERATION: &str = "take over an arena";
+        let shared = self.shared();
+        let mut state = shared.lock();
+        if state.role == Role::Owner {
+            return Ok(true);
+        }
+        if !state.owner.as_ref().is_some_and(OwnerToken::inherit) {
+            return Ok(false);
+        }
+        // Live parts held nothing of ours, and the fork left them out.
+        let mut from = 0;
+        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
+            from = run.end;
+            for (piece, prot) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
+                shared.store.map_live(shared.range, piece, prot).during(OPERATION)?;
+            }
+        }
+        state.owner = Some(OwnerToken::new()?);
+        if let Some(readers) = &state.readers {
+            readers.hide()?;
+        }
+        state.role = Role::Owner;
+        shared.counters.is_owner.store(1, Relaxed);
+        if shared.wants_userfaultfd {
+            state.service = Service::start(shared).ok();
+        }
+        state.notify();
+        Ok(true)
+    }
+}
+
+/// Which side of a [`fork`] this is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fork {
+    /// The parent, with the child's process id.
+    Parent(i32),
+    /// The child.
+    Child,
+}
+
+/// `fork(2)` of a process with arenas: the child has their content at this instant, and huge pages are
+/// neither copied nor split. Arenas that are not named are missing in the child.
+///
+/// # Errors
+/// As [`ForkCut::prepare`], or the kernel's for the fork itself.
+///
+/// # Safety
+/// As for fork(2): in the child of a program with threads only async-signal-safe functions may be
+/// called until it execs or ends.
+pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
+    let cut = ForkCut::prepare(arenas)?;
+    // SAFETY: the caller keeps to what a child may do; `in_child` takes no lock and starts nothing.
+    match unsafe { process::fork() } {
+        Ok(0) => {
+            cut.in_child();
+            Ok(Fork::Child)
+        }
+        Ok(pid) => {
+            cut.in_parent();
+            for arena in arenas {
+                arena.watch_child(pid);
+            }
+            Ok(Fork::Parent(pid))
+        }
+        Err(errno) => {
+            cut.in_parent();
+            Err(errno).during("fork")
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Freeze and thaw.
+//!
+//! ```text
+//!             ┌───────────────────────── freeze (constant time) ─────────────────────────┐
+//!             │                                                                          ▼
+//!  live    R ──MAP_SHARED──▶ file              frozen  R ──MAP_PRIVATE─▶ file (base)  ◀──MAP_SHARED── V
+//!          writes reach the file                       the first write to a page copies 4 KiB;
+//!          2 MiB mappings                              V (and children) read the base, nobody writes it
+//!             ▲                                                                          │
+//!             └────────── thaw, chunk by chunk, once nobody reads the base ──────────────┘
+//! ```
+//!
+//! An arena R is frozen and thawed in chunks of 2 MiB, so between the two pictures lies any mixture.
+//! A third kind of chunk, *overlay*, is private memory without a file: the program dropped all of a
+//! frozen chunk (`MADV_DONTNEED`), and it must read zeroes while the base keeps its content.
+//!
+//! **Freeze** ([`flip`]), with every thread running:
+//! 1. register R with userfaultfd (missing and minor faults);
+//! 2. `mremap` R's pages to V, leaving R empty: from here on every access to R waits;
+//! 3. map R privately; wake who waits.
+//!
+//! **Thaw** ([`thaw`]), a chunk, or a run of clean chunks, at a time: write-protect it, find the
+//! private pages, copy them into the file, map it shared, wake who waits.
+//!
+//! # What holds
+//! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: pages that are
+//!   there are write-protected, and so, by markers, are pages that are not. Pages that were private
+//!   before the protection are found by the scan after it.
+//! * **I2, frozen is frozen.** The file is written at a chunk only when the chunk is thawed (and no
+//!   view, child or clone reads it: [`readers`]) or is live.
+//! * **I3, causal cut.** Between 2 and 3 no thread can store to R. A store after the freeze comes from
+//!   a thread that was woken after step 3, or started after it. Several arenas: all are moved before
+//!   the first is mapped.
+//! * **I4, all or nothing.** If step 1 or 2 fails, unregistering R makes it live again, since the empty
+//!   mapping there is still a shared mapping of the file. If step 3 fails for a part, what is private
+//!   already is thawed. A chunk whose thaw fails loses its write protection and stays frozen.
+//! * **I5, private stays private**: see [`crate::Arena::release`] and [`crate::Arena::discard`].
+//! * **I6, nobody hangs.** Who waits is woken by the call that made him wait, on every path out of it.
+//!   The only wait for another thread is the remap event of step 2, read by the arena's service
+//!   thread, which never touches an arena and takes its lock only by trying. A child has no
+//!   registration: the kernel drops it at fork.
+//!
+//! Without userfaultfd ("the plain way") one `mmap` with `MAP_FIXED` does 2 and 3 at once: as atomic for
+//! each mapping, 0.25 ms/GiB, and the arena stays frozen, as nothing could hold writers off a thaw.
+
+pub(crate) mod cut;
+pub(crate) mod flip;
+pub(crate) mod readers;
+pub(crate) mod service;
+pub(crate) mod thaw;
+
+use std::sync::Arc;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use bytemuck::Pod;
+
+use crate::arena::state::{Role, Shared, State};
+use crate::arena::{Arena, ArenaSlice, Handle};
+use crate::error::{Error, ErrorKind, Result};
+use crate::sys::memory::{self, Prot};
+use crate::units::VirtRange;
+
+pub use cut::{Fork, ForkCut, fork};
+
+/// How a freeze was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// Pages moved away under userfaultfd: constant time, thawed in the background.
+    Userfaultfd,
+    /// Mapped over: 0.25 ms/GiB, stays frozen until [`Frozen::thaw_unattended`].
+    Plain,
+}
+
+/// The content of an arena at one instant, readable as long as this lives.
+#[derive(Debug)]
+pub struct Frozen {
+    handle: Arc<Handle>,
+    view: VirtRange,
+    way: Way,
+}
+
+impl Arena {
+    /// Freezes the arena: its memory goes on under the same addresses, its content now is in the view.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while an earlier view, a child, or an unfinished thaw needs the base;
+    /// [`ErrorKind::OutOfMemory`] if the kernel or the hugetlb pool cannot pay for it. The arena is as
+    /// before then.
+    pub fn freeze(&self) -> Result<Frozen> {
+        self.freeze_within(Duration::ZERO)
+    }
+
+    /// As [`Self::freeze`], but waits so long for an earlier view to be dropped and thawed.
+    ///
+    /// # Errors
+    /// As [`Self::freeze`].
+    pub fn freeze_within(&self, patience: Duration) -> Result<Frozen> {
+        let frozen = freeze_all_within(&[self], patience)?;
+        Ok(frozen.into_iter().next().expect("one view an arena"))
+    }
+
+    /// Keeps the thaw from going on after the chunk it is at, until [`Self::resume_thaw`].
+    pub fn pause_thaw(&self) {
+        self.shared().lock().thaw.paused = true;
+    }
+
+    /// Lets the thaw go on.
+    pub fn resume_thaw(&self) {
+        let mut state = self.shared().lock();
+        state.thaw.paused = false;
+        state.notify();
+    }
+
+    /// Waits until every chunk is live again; `false` if that took longer than `patience`.
+    pub fn wait_live(&self, patience: Duration) -> bool {
+        let shared = self.shared();
+        wait_live(shared, shared.lock(), Instant::now() + patience).not_live() == 0
+    }
+}
+
+/// Freezes several arenas at the same instant: no store to one of them lies before its freeze if a
+/// store to another that happened before it lies after.
+///
+/// # Errors
+/// As [`Arena::freeze`], for any of them; then none is frozen.
+pub fn freeze_all(arenas: &[&Arena]) -> Result<Vec<Frozen>> {
+    freeze_all_within(arenas, Duration::ZERO)
+}
+
+fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen>> {
+    let deadline = Instant::now() + patience;
+    let mut order: Vec<usize> = (0..arenas.len()).collect();
+    order.sort_by_key(|&i| arenas[i].range().start);
+    order.dedup_by_key(|i| arenas[*i].range().start);
+    if order.len() != arenas.len() {
+        return Err(Error::new(ErrorKind::Usage, "freeze").hint("an arena was given twice"));
+    }
+    let mut flips = Vec::with_capacity(arenas.len());
+    for &i in &order {
+        let shared = arenas[i].shared();
+        let state = wait_live(shared, shared.lock(), deadline);
+        if state.not_live() > 0 || state.role == Role::Reader {
+            shared.counters.failed_freezes.fetch_add(1, Relaxed);
+            return Err(busy(&state).on(shared.range));
+        }
+        flips.push(flip::Flip::plan(shared, state)?);
+    }
+    let way = flip::flip(&mut flips)?;
+    let mut views = Vec::with_capacity(arenas.len());
+    for (flip, &i) in flips.into_iter().zip(&order) {
+        let handle = Arc::clone(&arenas[i].handle);
+        let view = flip.into_view(way)?;
+        views.push((i, Frozen { handle, view, way }));
+    }
+    views.sort_by_key(|(i, _)| *i);
+    Ok(views.into_iter().map(|(_, view)| view).collect())
+}
+
+fn busy(state: &State) -> Error {
+    let error = Error::new(ErrorKind::Busy, "freeze");
+    if state.role == Role::Reader {
+        error.hint("this is a forked child that reads its parent's arena")
+    } else if state.views > 0 {
+        error.hint("drop the view of the last freeze first, or use freeze_within")
+    } else if state.readers.is_some() {
+        error.hint("a forked child may still read the last freeze; fork again instead, or wait")
+    } else {
+        error.hint("the last freeze is still being thawed; use freeze_within")
+    }
+}
+
+fn wait_live<'a>(
+    shared: &'a Shared,
+    mut state: MutexGuard<'a, State>,
+    deadline: Instant,
+) -> MutexGuard<'a, State> {
+    while state.not_live() > 0 {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let waited = shared.changed.wait_timeout(state, left);
+        state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+    }
+    state
+}
+
+impl Frozen {
+    /// How the freeze was done.
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    /// What `slice` held at the instant of the freeze.
+    ///
+    /// # Panics
+    /// If `slice` is of another arena.
+    pub fn slice<T: Pod>(&self, slice: &ArenaSlice<T>) -> &[T] {
+        assert!(Arc::ptr_eq(&self.handle, slice.handle()), "a slice of another arena");
+        let start = self.view_address(slice.range().start);
+        #[allow(unsafe_code)]
+        // SAFETY: the view maps the base of the whole arena readable wherever memory was handed out;
+        // nobody writes the base while this view lives (I2), and any bytes are a T. A slice handed out
+        // after the freeze shows memory that was free then, which is mapped readable too.
+        unsafe {
+            std::slice::from_raw_parts(start as *const T, slice.len())
+        }
+    }
+
+    /// Where this view shows what the arena has at `address`.
+    ///
+    /// # Panics
+    /// If `address` is not of the arena.
+    pub fn view_address(&self, address: usize) -> usize {
+        let range = self.handle.shared.range;
+        assert!(range.contains(address), "{address:#x} is not in the arena {range}");
+        self.view.start + (address - range.start)
+    }
+
+    /// Ends the view and thaws the arena now, in this thread. For arenas frozen the plain way,
+    /// which nothing thaws in the background.
+    ///
+    /// # Errors
+    /// The kernel's, for the first chunk that could not be thawed; the rest stays frozen.
+    ///
+    /// # Safety
+    /// No thread stores to the arena's memory, and no system call does, until this returns.
+    #[allow(unsafe_code)]
+    pub unsafe fn thaw_unattended(self) -> Result<()> {
+        let handle = Arc::clone(&self.handle);
+        drop(self);
+        let shared = &handle.shared;
+        thaw::unattended(shared, &mut shared.lock())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let mut state = self.handle.shared.lock();
+        if state.role == Role::Reader {
+            // A forked child never had the view's mapping.
+            return;
+        }
+        state.views -= 1;
+        if state.service.is_some() {
+            state.stale.push(self.view);
+            state.notify();
+        } else {
+            #[allow(unsafe_code)]
+            // SAFETY: the view is this value's own and no reference into it outlives it.
+            let _ = unsafe { memory::unmap(self.view) };
+        }
+    }
+}
+
+impl State {
+    /// Has the service thread look at what there is to do.
+    pub(crate) fn notify(&self) {
+        if let Some(service) = &self.service {
+            service.notify();
+        }
+    }
+}
+
+/// Makes everything mapped in a view readable, nothing writable.
+pub(crate) fn make_readable(view: VirtRange, pieces: &[VirtRange], arena: VirtRange) -> Result<()> {
+    use crate::error::During;
+    for piece in pieces {
+        let shown = VirtRange::new(view.start + (piece.start - arena.start), piece.len);
+        #[allow(unsafe_code)]
+        // SAFETY: the view was made by this freeze and nobody has it yet.
+        unsafe { memory::protect(shown, Prot::READ) }.during("make a view readable")?;
+    }
+    Ok(())
+}

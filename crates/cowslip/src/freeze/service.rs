@@ -1,0 +1,137 @@
+//! The service thread of an arena: reads userfaultfd events, unmaps old views, thaws.
+//!
+//! It never waits for the arena's lock (it tries), since who holds it may wait for an event that only
+//! this thread reads; and it never touches memory of an arena, since an access could wait for a freeze
+//! that waits for this thread.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::thaw::{self, Step};
+use crate::arena::state::Shared;
+use crate::error::{During, Result};
+use crate::sys::held::HeldFd;
+use crate::sys::pagemap::Scanner;
+use crate::sys::uffd::{self, Features, Uffd};
+use crate::sys::{AsFd, memfile, process};
+
+/// What the freeze path and the service thread share.
+#[derive(Debug)]
+struct Tools {
+    uffd: Uffd<HeldFd>,
+    wake: HeldFd,
+    scanner: Scanner<HeldFd>,
+    closing: AtomicBool,
+}
+
+/// A running service thread.
+#[derive(Debug)]
+pub(crate) struct Service {
+    tools: Arc<Tools>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The features a freeze and a thaw need.
+pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
+    .union(Features::EVENT_REMAP)
+    .union(Features::MISSING_SHMEM)
+    .union(Features::MINOR_SHMEM)
+    .union(Features::WP_HUGETLBFS_SHMEM);
+
+impl Service {
+    pub(crate) fn start(shared: &Shared) -> Result<Self> {
+        const OPERATION: &str = "start the service thread of an arena";
+        let (fd, _) = uffd::open().during(OPERATION)?;
+        let uffd = Uffd::new(HeldFd::hold(fd), FEATURES).during(OPERATION)?;
+        let wake = HeldFd::hold(process::eventfd().during(OPERATION)?);
+        let pagemap = HeldFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);
+        let mut scanner = Scanner::new(pagemap);
+        // Without it every page that is not present counts as private: slower, as right.
+        let _ = scanner.learn_markers();
+        let tools = Arc::new(Tools { uffd, wake, scanner, closing: AtomicBool::new(false) });
+
+        let shared = shared.weak();
+        let theirs = Arc::clone(&tools);
+        let thread = {
+            // The thread inherits a mask that blocks every signal: handlers are the program's.
+            let _quiet = process::Quiet::enter();
+            std::thread::Builder::new()
+                .name("cowslip".into())
+                .stack_size(256 << 10)
+                .spawn(move || serve(&theirs, &shared))
+        };
+        let thread = thread.map_err(|error| {
+            let errno = crate::sys::Errno::from_io_error(&error);
+            crate::Error::from_errno(OPERATION, errno.unwrap_or(crate::sys::Errno::AGAIN))
+        })?;
+        Ok(Self { tools, thread: Some(thread) })
+    }
+
+    pub(crate) fn uffd(&self) -> &Uffd<HeldFd> {
+        &self.tools.uffd
+    }
+
+    pub(crate) fn scanner(&self) -> &Scanner<HeldFd> {
+        &self.tools.scanner
+    }
+
+    pub(crate) fn notify(&self) {
+        process::notify(self.tools.wake.as_fd());
+    }
+
+    /// Ends the thread and waits for it, unless it is this very thread.
+    pub(crate) fn stop(mut self) {
+        self.tools.closing.store(true, Relaxed);
+        self.notify();
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            let _ = thread.join();
+        }
+    }
+
+    /// In a forked child, which has the descriptors but not the thread.
+    pub(crate) fn abandon(mut self) {
+        // A handle whose thread does not exist here can be neither joined nor detached.
+        std::mem::forget(self.thread.take());
+        self.tools.uffd.get_ref().close_early();
+        self.tools.wake.close_early();
+        self.tools.scanner.get_ref().close_early();
+    }
+}
+
+fn serve(tools: &Tools, shared: &Weak<Shared>) {
+    let mut children: Vec<Arc<HeldFd>> = Vec::new();
+    let mut pause = None;
+    while !tools.closing.load(Relaxed) {
+        let mut fds = vec![tools.uffd.as_fd(), tools.wake.as_fd()];
+        fds.extend(children.iter().map(|child| child.as_fd()));
+        let mut ready = vec![false; fds.len()];
+        if process::wait_readable(&fds, &mut ready, pause).is_err() {
+            return;
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        if ready[0]
+            && let Ok(events) = tools.uffd.read_events()
+        {
+            shared.counters.waits.fetch_add(events.faults, Relaxed);
+        }
+        if ready[1] {
+            process::drain(tools.wake.as_fd());
+        }
+        let mut ended = ready[2..].iter();
+        children.retain(|_| !ended.next().unwrap_or(&false));
+        let Some(mut state) = shared.try_lock() else {
+            pause = Some(Duration::from_micros(100));
+            continue;
+        };
+        children.append(&mut state.children);
+        pause = match thaw::step(&shared, &mut state) {
+            Step::Again => Some(Duration::ZERO),
+            Step::Later(delay) => Some(delay),
+            Step::Idle => None,
+        };
+    }
+}

@@ -1,0 +1,149 @@
+//! Counters of an arena, readable by its process and, from outside, by `cowslip status`.
+//!
+//! They live in one page of their own that `/proc/PID/maps` shows under [`PAGE_NAME`]. A forked child
+//! gets a copy, so that each process counts for itself.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::error::{During, Result};
+use crate::sys::memfile::{self, MemfdKind};
+use crate::sys::memory::{self, Prot, Sharing};
+use crate::sys::{AsFd, process};
+use crate::units::{VirtRange, page_size_bytes};
+
+/// Name of the mapping that holds the counters.
+pub const PAGE_NAME: &str = "cowslip-status";
+
+const MAGIC: u64 = u64::from_le_bytes(*b"COWSLIP1");
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// The counters, shared with the service thread.
+        #[repr(C)]
+        #[derive(Debug)]
+        pub(crate) struct Counters {
+            magic: AtomicU64,
+            $(pub(crate) $name: AtomicU64),*
+        }
+
+        /// The counters of an arena at one moment.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[non_exhaustive]
+        pub struct Metrics {
+            $($(#[$doc])* pub $name: u64),*
+        }
+
+        impl Counters {
+            pub(crate) fn read(&self) -> Metrics {
+                Metrics { $($name: self.$name.load(Relaxed)),* }
+            }
+        }
+
+        impl Metrics {
+            /// Reads the counters out of a copy of their page; `None` if it is not one.
+            pub fn from_page(page: &[u8]) -> Option<Self> {
+                let mut words = page.chunks_exact(8).map(|word| {
+                    u64::from_ne_bytes(word.try_into().expect("eight bytes"))
+                });
+                if words.next()? != MAGIC {
+                    return None;
+                }
+                Some(Self { $($name: words.next()?),* })
+            }
+
+            /// Every counter with its name.
+            pub fn fields(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name)),*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Process that owns the counters.
+    pid,
+    /// First address of the arena.
+    arena_start_address,
+    /// Address space of the arena.
+    capacity_bytes,
+    /// Bytes handed out.
+    used_bytes,
+    /// 1 while this process may thaw; 0 in a forked child that reads its parent's base.
+    is_owner,
+    /// 1 if the file behind the arena is made of huge pages (where the system has them).
+    is_huge,
+    /// 1 if freezes move pages out of the way and threads wait in userfaultfd; 0 for the plain way.
+    has_userfaultfd,
+    /// Chunks of 2 MiB that are frozen now.
+    frozen_chunks,
+    /// Freezes, for views and for forks.
+    freezes,
+    /// Freezes that took the plain way (one `MAP_FIXED` mmap per run).
+    plain_freezes,
+    /// Freezes refused or failed; the arena stayed as it was.
+    failed_freezes,
+    /// Time threads could be held up by the last freeze.
+    last_freeze_ns,
+    /// The longest of these.
+    longest_freeze_ns,
+    /// Forks.
+    forks,
+    /// Thaws that ended with the whole arena live.
+    thaws,
+    /// Chunks made live again.
+    thawed_chunks,
+    /// Private pages copied back into the base.
+    thawed_pages,
+    /// The longest time a writer could be held up by a thaw.
+    longest_thaw_chunk_ns,
+    /// Time from the first chunk to the last of the last whole thaw.
+    last_thaw_ns,
+    /// Chunks that could not be thawed at the first attempt.
+    failed_thaw_chunks,
+    /// The errno of the last failed chunk.
+    last_thaw_errno,
+    /// Threads that waited for a freeze or a thaw.
+    waits,
+    /// Longest time a thread could be held up, by any of them.
+    longest_stall_ns,
+    /// Mappings that did not fit, or came while this process read its parent's base.
+    passed_mappings,
+}
+
+impl Counters {
+    /// A zeroed page of counters that lives as long as the process.
+    pub(crate) fn create() -> Result<&'static Self> {
+        const OPERATION: &str = "make the page of counters";
+        let len = page_size_bytes();
+        let file = memfile::memfd(PAGE_NAME, MemfdKind::Shmem, len as u64).during(OPERATION)?;
+        let page = memory::reserve(len, len).during(OPERATION)?;
+        #[allow(unsafe_code)]
+        // SAFETY: the range was reserved just now for this page, which is never unmapped; all-zero
+        // bytes are a valid `Counters`, which is smaller than any page and made of atomics.
+        let counters = unsafe {
+            memory::map_file(page, file.as_fd(), 0, Sharing::Private, Prot::RW)
+                .during(OPERATION)?;
+            &*(page.start as *const Self)
+        };
+        counters.magic.store(MAGIC, Relaxed);
+        counters.pid.store(process::pid() as u64, Relaxed);
+        Ok(counters)
+    }
+
+    /// Gives the page back; the counters must not be used any more.
+    pub(crate) fn retire(&'static self) {
+        self.magic.store(0, Relaxed);
+        let page = VirtRange::new(std::ptr::from_ref(self) as usize, page_size_bytes());
+        #[allow(unsafe_code)]
+        // SAFETY: only the arena that created the page refers to it, and it is being dropped. What is
+        // kept is a reserved address range, which nobody else can come to own by accident.
+        let _ = unsafe { memory::advise(page, memory::Advice::DontNeed) };
+    }
+
+    /// A thread may have been held up for `ns`.
+    pub(crate) fn stalled(&self, ns: u64) {
+        self.longest_stall_ns.fetch_max(ns, Relaxed);
+    }
+}
+
+const _: () = assert!(size_of::<Counters>() <= 4096);
