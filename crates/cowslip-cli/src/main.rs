@@ -1,5 +1,24 @@
 //! The `cowslip` command.
 
+mod args;
+mod commands;
+mod exit;
 mod output;
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let answer = match args::Args::parse().command {
+        args::Command::Run(args) => commands::run::run(args),
+        args::Command::Status(args) => commands::status::run(args),
+        args::Command::Doctor(args) => commands::doctor::run(args),
+        args::Command::Demo(args) => commands::demo::run(args),
+        args::Command::Bench(args::Bench::Cow(args)) => commands::bench_cow::run(args),
+    };
+    match answer {
+        Ok(code) => code,
+        Err(failure) => failure.report(),
+    }
+}

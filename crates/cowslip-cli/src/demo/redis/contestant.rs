@@ -136,7 +136,7 @@ impl Contestant {
         check(session.stop)?;
         let of_rival = |what: &str| format!("{what} {label} of {}", self.name);
         let (running, checking, reading) = (of_rival("run"), of_rival("check"), of_rival("read"));
-        warm_free(session.shape.footprint_bytes() / 2);
+        warm_free(session.shape.footprint_bytes());
         let mapped_before = Mapped::settled(self.pid, session.stop)?;
 
         let (times, logs) = match writers {

@@ -1,0 +1,157 @@
+//! The one table of commands and options.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use cowslip::units::ByteCount;
+
+/// Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
+#[derive(Parser, Debug)]
+#[command(version, max_term_width = 100, after_help = EXIT_CODES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 ok · 1 it ran and the answer is no · 2 usage · 3 the kernel \
+lacks it · 4 not permitted · 5 the target vanished · 6 bad or corrupt file";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    Run(RunArgs),
+    Status(StatusArgs),
+    Doctor(DoctorArgs),
+    Demo(DemoArgs),
+    /// Measure Cowslip beside its rivals, all in one run
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+/// Run a program with its large memory on huge pages and its fork() cheap
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  cowslip run -- redis-server --port 7777\n  \
+    cowslip run --capacity 4G --log - -- ./my-store\n\nWithout --report the program takes this \
+    process over (same process id).")]
+pub(crate) struct RunArgs {
+    /// Address space for the program's memory [default: the machine's memory and swap]
+    #[arg(long, value_name = "SIZE", value_parser = byte_count)]
+    pub(crate) capacity: Option<ByteCount>,
+    /// What the memory is made of
+    #[arg(long, value_enum, default_value_t = BackingArg::Thp)]
+    pub(crate) backing: BackingArg,
+    /// Smallest anonymous mapping that goes into the arena
+    #[arg(long, value_name = "SIZE", value_parser = byte_count, default_value = "256K")]
+    pub(crate) threshold: ByteCount,
+    /// Freeze the plain way even where userfaultfd works
+    #[arg(long)]
+    pub(crate) no_userfaultfd: bool,
+    /// Pass prctl(PR_SET_THP_DISABLE) on instead of answering it
+    #[arg(long)]
+    pub(crate) respect_thp_disable: bool,
+    /// Refuse to run a program that cannot be helped, instead of running it unchanged
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Write the counters as JSON when the program calls exit
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Say what happens, to a file or `-` for stderr (also COWSLIP_LOG)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) program: Vec<std::ffi::OsString>,
+}
+
+/// Ask a running program for its counters: arenas, freezes, thaws, private pages, longest stall
+#[derive(clap::Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// Process id
+    pub(crate) pid: i32,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Say what works here, at what cost, and which command mends what does not
+#[derive(clap::Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Save a store under write load, the stock ways and with Cowslip, and verify every save
+#[derive(clap::Args, Debug)]
+pub(crate) struct DemoArgs {
+    /// Data to keep in memory [default: fits the machine, 1 GiB at most]
+    #[arg(long, value_name = "SIZE", value_parser = byte_count)]
+    pub(crate) size: Option<ByteCount>,
+    /// Saves a rival
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) saves: u32,
+    /// Connections that write during the saves
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) clients: u32,
+    /// Only the store of our own, without Redis
+    #[arg(long)]
+    pub(crate) no_redis: bool,
+    /// The redis-server to run
+    #[arg(long, value_name = "PATH", default_value = "redis-server")]
+    pub(crate) redis_server: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Bench {
+    Cow(BenchCowArgs),
+}
+
+/// Copy-on-write under huge pages: the pause and the writes after it (seed 000, seed 002)
+#[derive(clap::Args, Debug)]
+pub(crate) struct BenchCowArgs {
+    /// The largest memory to freeze [default: 8 GiB, or a third of the machine's memory]
+    #[arg(long, value_name = "SIZE", value_parser = byte_count)]
+    pub(crate) size: Option<ByteCount>,
+    /// Repetitions of each measurement of a pause
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) runs: u32,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// Where results go besides the table
+#[derive(clap::Args, Debug)]
+pub(crate) struct OutputArgs {
+    /// Write JSON to a file, or `-` for stdout (then no table)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write one self-contained page with charts
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum BackingArg {
+    /// Transparent huge pages, else base pages
+    Thp,
+    /// Base pages
+    Base,
+}
+
+fn byte_count(text: &str) -> Result<ByteCount, String> {
+    match ByteCount::parse(text) {
+        Some(count) if count.0 > 0 => Ok(count),
+        _ => Err("a size such as 512M or 8GiB is wanted".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_table_is_consistent() {
+        super::Args::command().debug_assert();
+    }
+}
