@@ -1,7 +1,9 @@
 //! The `cowslip` command.
 
 mod args;
+mod bench;
 mod commands;
+mod demo;
 mod exit;
 mod output;
 

@@ -1,1 +1,29 @@
-//! x
+//! The preload library: a program's large memory in an arena, its `fork()` a freeze and a fork.
+//!
+//! `cowslip run -- PROGRAM` loads it with `LD_PRELOAD`. Rules for every line here, since it runs inside
+//! a program that knows nothing of it:
+//!
+//! 1. **On any doubt, pass through**: what is not certainly ours goes to the kernel as it came.
+//! 2. **No memory of the program**: allocations come from [`alloc`], which maps its own. The program's
+//!    allocator may be what called us, with its locks held.
+//! 3. **Kernel by system call**: the libc functions replaced here are never called from here.
+//! 4. **Before main**: the first call may come from another library's constructor, or from the
+//!    allocator's initialisation. Everything is set up at the first call that needs it.
+//! 5. **Signals are blocked while a lock of ours is held**, so that a handler may call us.
+//! 6. **In a child** of fork only the forking thread exists, and no lock is left held: [`forking`].
+//! 7. `errno` is touched only to report a failure.
+
+#![allow(unsafe_code)]
+#![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]
+
+mod alloc;
+mod config;
+mod descriptors;
+mod forking;
+mod log;
+mod mapping;
+mod program;
+mod report;
+
+#[global_allocator]
+static ALLOCATOR: alloc::Own = alloc::Own;

@@ -11,6 +11,21 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::seam::{self, Op};
 use crate::{BorrowedFd, Errno, OwnedFd, Result};
 
+/// This thread's id.
+pub fn thread_id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// The errno of this thread.
+pub fn current_errno() -> Errno {
+    last_errno()
+}
+
+/// One `write(2)`.
+pub fn write_once(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
+    rustix::io::write(fd, bytes)
+}
+
 /// The errno that libc's `syscall(2)` left in this thread.
 pub(crate) fn last_errno() -> Errno {
     // SAFETY: errno is a thread-local integer that is always there.

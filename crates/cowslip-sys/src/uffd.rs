@@ -213,7 +213,8 @@ impl<F: AsFd> Uffd<F> {
         }
     }
 
-    /// Ends [`Self::register`] and wakes who waits there.
+    /// Ends [`Self::register`]. Wakes who waits there if missing faults were registered; after a
+    /// registration for write protection alone, [`Self::wake`] them.
     pub fn unregister(&self, range: VirtRange) -> Result<()> {
         seam::check(Op::UffdUnregister)?;
         // SAFETY: UFFDIO_UNREGISTER reads its own structure.

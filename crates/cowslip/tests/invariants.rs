@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, ErrorKind, Fork, Prot, freeze_all};
-use support::{Counters, PATIENCE, Scatter, Writers, checksum, huge_mapped_bytes};
+use support::{Counters, PATIENCE, Scatter, Writers, checksum, huge_mapped_bytes, scaled};
 
 const SIZE: ByteCount = ByteCount::mib(64);
 
@@ -19,7 +19,7 @@ fn i1_no_update_is_lost_through_hundreds_of_cycles() {
     let counters = Counters::new(&arena, SIZE);
     let writers = Writers::start(&counters, 3);
     let mut scatter = Scatter(7);
-    for _ in 0..200 {
+    for _ in 0..scaled(200) {
         let frozen = arena.freeze_within(PATIENCE).unwrap();
         if scatter.next() % 4 == 0 {
             checksum(frozen.slice(counters.slice()));
@@ -29,7 +29,7 @@ fn i1_no_update_is_lost_through_hundreds_of_cycles() {
     assert!(arena.wait_live(PATIENCE));
     let written = writers.stop();
     assert_eq!(counters.sum(), written);
-    assert_eq!(arena.metrics().thaws, 200);
+    assert_eq!(arena.metrics().thaws, scaled(200) as u64);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn i1_no_system_call_into_the_arena_fails_or_is_lost() {
             calls
         }
     });
-    for _ in 0..150 {
+    for _ in 0..scaled(150) {
         drop(arena.freeze_within(PATIENCE).unwrap());
     }
     assert!(arena.wait_live(PATIENCE));
@@ -68,7 +68,7 @@ fn i2_the_view_does_not_change() {
     let arena = Arena::new(ByteCount::mib(256)).unwrap();
     let counters = Counters::new(&arena, SIZE);
     let writers = Writers::start(&counters, 2);
-    for _ in 0..20 {
+    for _ in 0..scaled(20) {
         let frozen = arena.freeze_within(PATIENCE).unwrap();
         let first = checksum(frozen.slice(counters.slice()));
         std::thread::yield_now();
@@ -130,7 +130,7 @@ fn i3_the_cut_is_causal_across_threads_and_arenas() {
             }
         }
     });
-    for _ in 0..200 {
+    for _ in 0..scaled(200) {
         assert!(first.wait_live(PATIENCE) && second.wait_live(PATIENCE));
         let views = freeze_all(&[&second, &first]).unwrap();
         let in_b = views[0].slice(b.slice())[0];
@@ -196,7 +196,7 @@ fn i5_discarded_memory_reads_zeroes_live_and_frozen_and_the_view_keeps_it() {
 #[allow(unsafe_code)]
 fn i5_released_memory_comes_back_zeroed_in_every_state() {
     let arena = Arena::new(ByteCount::mib(32)).unwrap();
-    for round in 0..12 {
+    for round in 0..scaled(12) {
         let frozen = (round % 3 == 1).then(|| arena.freeze_within(PATIENCE).unwrap());
         for len in [4096, 64 << 10, CHUNK_BYTES, 3 * CHUNK_BYTES + 4096] {
             let mut slice = arena.slice::<u8>(len).unwrap();
@@ -247,7 +247,7 @@ fn i6_threads_that_wait_for_a_freeze_or_a_thaw_go_on() {
     let arena = Arena::new(ByteCount::mib(256)).unwrap();
     let counters = Counters::new(&arena, SIZE);
     let writers = Writers::start(&counters, 8);
-    for round in 0..40 {
+    for round in 0..scaled(40) {
         let frozen = arena.freeze_within(PATIENCE).unwrap();
         if round % 8 == 0 {
             arena.pause_thaw();
@@ -266,7 +266,7 @@ fn i6_a_child_killed_at_once_does_not_keep_the_arena_frozen() {
     let arena = Arena::new(ByteCount::mib(256)).unwrap();
     let counters = Counters::new(&arena, SIZE);
     let writers = Writers::start(&counters, 2);
-    for _ in 0..20 {
+    for _ in 0..scaled(20) {
         #[allow(unsafe_code)]
         // SAFETY: the child waits to be killed.
         match unsafe { cowslip::fork(&[&arena]) }.unwrap() {
@@ -293,10 +293,10 @@ fn huge_pages_are_whole_after_the_thaw() {
     let arena = Arena::new(ByteCount::mib(256)).unwrap();
     let counters = Counters::new(&arena, SIZE);
     if !arena.pages().is_huge() {
-        support_skip("this process gets no huge pages");
+        support::skip("huge", "this process gets no huge pages");
         return;
     }
-    for _ in 0..5 {
+    for _ in 0..scaled(5) {
         let frozen = arena.freeze_within(PATIENCE).unwrap();
         for i in (0..counters.len()).step_by(40_000) {
             counters.at(i).store(1, Ordering::Relaxed);
@@ -306,9 +306,4 @@ fn huge_pages_are_whole_after_the_thaw() {
         counters.sum();
         assert_eq!(huge_mapped_bytes(counters.slice().range()), SIZE.0);
     }
-}
-
-fn support_skip(why: &str) {
-    assert!(std::env::var_os("COWSLIP_EXPECT").is_none(), "declared present, but: {why}");
-    println!("SKIPPED: {why}");
 }

@@ -3,11 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use super::report::Report;
 use super::sink;
 
-/// Writes `report` to `path`, or to standard output if that is `-`.
-pub(crate) fn write(report: &Report, path: &Path) -> io::Result<()> {
+/// Writes a report, or anything else that has a JSON form, to `path`, or to standard output if that is `-`.
+pub(crate) fn write(report: &impl serde::Serialize, path: &Path) -> io::Result<()> {
     let text = serde_json::to_string_pretty(report)?;
     sink::write(path, &(text + "\n"))
 }

@@ -149,7 +149,14 @@ impl Arena {
         shared.allocate(&mut shared.lock(), len, prot)
     }
 
-    /// Takes memory back: it may no longer be accessed (`munmap`).
+    /// Whether any part of `range` is handed out.
+    pub fn has_used(&self, range: VirtRange) -> bool {
+        let range = range.intersect(self.range());
+        self.shared().lock().ledger.within(range).any(|span| span.usage == ledger::Usage::Used)
+    }
+
+    /// Takes memory back: it may no longer be accessed (`munmap`). Parts that are free already are
+    /// skipped, parts that were surrendered are unmapped.
     ///
     /// # Errors
     /// The kernel's, if it is out of mappings (`vm.max_map_count`).

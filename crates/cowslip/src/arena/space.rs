@@ -21,6 +21,9 @@ use crate::sys::memory::{self, Advice, Prot};
 use crate::sys::{Errno, memfile};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 
+const DISCARD: &str = "discard memory of an arena";
+const RELEASE: &str = "give memory back to an arena";
+
 impl Shared {
     fn unit(&self) -> usize {
         if self.store.pages == Pages::Hugetlb { CHUNK_BYTES } else { page_size_bytes() }
@@ -92,15 +95,24 @@ impl Shared {
 
     /// Takes memory back (`munmap`).
     pub(crate) fn release(&self, state: &mut State, range: VirtRange) -> Result<()> {
-        const OPERATION: &str = "give memory back to an arena";
-        if state.role == Role::Reader {
-            // SAFETY: see the module. A reader never hands this range out again.
-            unsafe { memory::unmap(range) }.during(OPERATION)?;
-            state.ledger.set(range, Usage::Foreign, Prot::NONE);
-            return Ok(());
+        for span in state.ledger.within(range).collect::<Vec<_>>() {
+            match (span.usage, state.role) {
+                (Usage::Free, _) => {}
+                (Usage::Used, Role::Owner) => self.release_used(state, span.range)?,
+                (Usage::Foreign, _) | (Usage::Used, Role::Reader) => {
+                    // SAFETY: see the module. What is unmapped here is never handed out again.
+                    unsafe { memory::unmap(span.range) }.during(RELEASE)?;
+                    state.ledger.set(span.range, Usage::Foreign, Prot::NONE);
+                }
+            }
         }
+        self.count_used(state);
+        Ok(())
+    }
+
+    fn release_used(&self, state: &mut State, range: VirtRange) -> Result<()> {
         // SAFETY: see the module.
-        unsafe { memory::protect(range, Prot::NONE) }.during(OPERATION)?;
+        unsafe { memory::protect(range, Prot::NONE) }.during(RELEASE)?;
         state.ledger.set(range, Usage::Free, Prot::NONE);
         for (i, part) in self.by_chunk(range) {
             match state.chunk(i) {
@@ -119,40 +131,52 @@ impl Shared {
                 }
             }
         }
-        self.count_used(state);
         Ok(())
     }
 
     /// Makes memory read as zeroes and gives its pages back where that does not split a huge page
     /// (`MADV_DONTNEED`).
     pub(crate) fn discard(&self, state: &mut State, range: VirtRange) -> Result<()> {
-        const OPERATION: &str = "discard memory of an arena";
-        if state.role == Role::Reader {
-            for (piece, prot) in state.ledger.pieces(range) {
-                // SAFETY: see the module; the base stays as it is for its other readers.
-                unsafe { memory::map_anonymous(piece, prot) }.during(OPERATION)?;
-                // Not of the file any more, whoever will own it.
-                self.surrender(state, piece);
+        for span in state.ledger.within(range).collect::<Vec<_>>() {
+            match (span.usage, state.role) {
+                (Usage::Free, _) => {}
+                (Usage::Used, Role::Owner) => self.discard_used(state, span.range)?,
+                (Usage::Used, Role::Reader) => {
+                    // SAFETY: see the module; the base stays as it is for its other readers.
+                    unsafe { memory::map_anonymous(span.range, span.prot) }.during(DISCARD)?;
+                    // Not of the file any more, whoever will own it.
+                    self.surrender(state, span.range);
+                }
+                (Usage::Foreign, _) => {
+                    // SAFETY: see the module; the program's own mapping.
+                    unsafe { memory::advise(span.range, Advice::DontNeed) }.during(DISCARD)?;
+                }
             }
-            return Ok(());
+        }
+        Ok(())
+    }
+
+    fn discard_used(&self, state: &mut State, range: VirtRange) -> Result<()> {
+        if self.store.pages == Pages::Hugetlb {
+            // hugetlbfs has no write(2), and a page given back to the pool may be another's when it is
+            // touched again, which kills.
+            return zero_in_place(state, range);
         }
         for (i, part) in self.by_chunk(range) {
             match state.chunk(i) {
-                Chunk::Live => self.clean(part).during(OPERATION)?,
+                Chunk::Live => self.clean(part).during(DISCARD)?,
                 Chunk::Overlay => {
                     // SAFETY: see the module; private memory that is not of the file.
-                    unsafe { memory::advise(part, Advice::DontNeed) }.during(OPERATION)?;
+                    unsafe { memory::advise(part, Advice::DontNeed) }.during(DISCARD)?;
                 }
-                Chunk::Frozen
-                    if part.len == CHUNK_BYTES && state.ledger.is_all(part, Usage::Used) =>
-                {
+                Chunk::Frozen if part.len == CHUNK_BYTES => {
                     for (piece, prot) in state.ledger.pieces(part) {
                         // SAFETY: see the module; the base stays as it is for its readers.
-                        unsafe { memory::map_anonymous(piece, prot) }.during(OPERATION)?;
+                        unsafe { memory::map_anonymous(piece, prot) }.during(DISCARD)?;
                     }
                     state.set_chunk(i, Chunk::Overlay);
                 }
-                Chunk::Frozen => zero_private(state, part)?,
+                Chunk::Frozen => zero_in_place(state, part)?,
             }
         }
         Ok(())
@@ -161,12 +185,17 @@ impl Shared {
     /// Changes the protection of memory that is handed out.
     pub(crate) fn protect(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<()> {
         const OPERATION: &str = "change the protection of memory of an arena";
-        if !state.ledger.is_all(range, Usage::Used) {
+        let spans: Vec<_> = state.ledger.within(range).collect();
+        if spans.iter().any(|span| span.usage == Usage::Free) {
             return Err(Error::from_errno(OPERATION, Errno::NOMEM).on(range));
         }
-        // SAFETY: see the module.
-        unsafe { memory::protect(range, prot) }.during(OPERATION)?;
-        state.ledger.set(range, Usage::Used, prot);
+        for span in spans {
+            // SAFETY: see the module.
+            unsafe { memory::protect(span.range, prot) }.during(OPERATION)?;
+            if span.usage == Usage::Used {
+                state.ledger.set(span.range, Usage::Used, prot);
+            }
+        }
         Ok(())
     }
 
@@ -204,13 +233,13 @@ impl Shared {
     }
 }
 
-/// Overwrites part of a frozen chunk with zeroes: private copies, page by page, where it is not zero.
-fn zero_private(state: &State, part: VirtRange) -> Result<()> {
+/// Overwrites memory with zeroes, page by page, where it is not zero: while frozen, private copies.
+fn zero_in_place(state: &State, part: VirtRange) -> Result<()> {
     let writable = state.ledger.within(part).all(|span| span.prot.contains(Prot::RW));
     if !writable {
-        return Err(Error::from_errno("discard memory of an arena", Errno::AGAIN)
+        return Err(Error::from_errno(DISCARD, Errno::AGAIN)
             .on(part)
-            .hint("the memory is frozen and not writable"));
+            .hint("it cannot be given back now, and it is not writable"));
     }
     let page = page_size_bytes();
     for start in (part.start..part.end()).step_by(page) {

@@ -46,6 +46,10 @@ pub(crate) struct State {
     /// Children whose end is worth a look at the readers.
     pub(crate) children: Vec<Arc<HeldFd>>,
     pub(crate) service: Option<Service>,
+    /// Chunks not live of which a part maps the file shared, or is private without a file though the
+    /// chunk is no overlay: a freeze or a thaw failed between two parts. They are made live before
+    /// anything is frozen or forked again.
+    pub(crate) mixed: Vec<usize>,
     pub(crate) thaw: ThawState,
 }
 
@@ -59,6 +63,8 @@ pub(crate) struct ThawState {
     /// No attempt before this time.
     pub(crate) not_before_ns: u64,
     pub(crate) delay_ns: u64,
+    /// This process could not unmap its token of readers after a fork.
+    pub(crate) hide_again: bool,
 }
 
 /// An arena, shared by its handles, its views and its service thread.
@@ -91,6 +97,7 @@ impl Shared {
             stale: Vec::new(),
             children: Vec::new(),
             service: None,
+            mixed: Vec::new(),
             thaw: ThawState::default(),
         };
         let state = Mutex::new(state);

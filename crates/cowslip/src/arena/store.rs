@@ -66,6 +66,7 @@ impl Store {
         const OPERATION: &str = "make the file behind an arena";
         let (file, pages) = match backing {
             Backing::Thp => match memfile::huge_tmpfs_file(capacity.0) {
+                Ok(file) if system_denies_huge_pages() => (file, Pages::Base),
                 Ok(file) => (file, Pages::HugeTmpfs),
                 Err(_) => {
                     let file = memfile::memfd("cowslip", MemfdKind::Shmem, capacity.0);
@@ -126,6 +127,12 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// `deny` overrides what a tmpfs was mounted with.
+fn system_denies_huge_pages() -> bool {
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    setting.ok().as_deref().and_then(host::chosen) == Some("deny")
 }
 
 /// Where in the file a part of the arena lies.

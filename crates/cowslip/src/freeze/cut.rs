@@ -22,7 +22,9 @@ use super::service::Service;
 use crate::arena::Arena;
 use crate::arena::state::{Chunk, Role};
 use crate::error::{During, Result};
+use crate::sys;
 use crate::sys::held::HeldFd;
+use crate::sys::memory::{self, Advice};
 use crate::sys::process;
 
 /// Arenas frozen and locked, about to be forked.
@@ -53,16 +55,15 @@ impl<'a> ForkCut<'a> {
         }
         let way =
             if flips.iter().all(Flip::is_empty) { None } else { Some(flip::flip(&mut flips)?) };
-        for flip in &mut flips {
-            if flip.state.role == Role::Owner && flip.state.not_live() > 0 {
-                // Shown last: whatever failed before leaves nobody counted as a reader.
-                if let Some(readers) = &flip.state.readers {
-                    readers.show()?;
-                }
-                flip.shared.counters.forks.fetch_add(1, Relaxed);
+        let mut cut = Self { flips, way };
+        for i in 0..cut.flips.len() {
+            // Shown last: whatever failed before leaves nobody counted as a reader.
+            if let Err(error) = show(&cut.flips[i]) {
+                cut.hide();
+                return Err(error);
             }
         }
-        Ok(Self { flips, way })
+        Ok(cut)
     }
 
     /// How the memory that was live was frozen; `None` if there was none.
@@ -72,15 +73,24 @@ impl<'a> ForkCut<'a> {
 
     /// In the parent, after the fork or its failure.
     pub fn in_parent(mut self) {
+        self.hide();
+        for flip in &mut self.flips {
+            flip.discard_view();
+            flip.state.notify();
+        }
+    }
+
+    /// Children made from now on are none of this cut's.
+    fn hide(&mut self) {
         for flip in &mut self.flips {
             if flip.state.role == Role::Owner
                 && let Some(readers) = &flip.state.readers
             {
-                // If it stays mapped the base counts as read: it is never thawed, and never wrong.
-                let _ = readers.hide();
+                // As long as it stays mapped the base counts as read, and is not thawed.
+                let is_mapped = readers.hide().is_err();
+                flip.state.thaw.hide_again = is_mapped;
+                let _ = set_inherited(flip, Advice::DontFork);
             }
-            flip.discard_view();
-            flip.state.notify();
         }
     }
 
@@ -98,11 +108,41 @@ impl<'a> ForkCut<'a> {
             // Views are the parent's: the kernel left their mappings out of this process.
             state.stale.clear();
             state.views = 0;
+            state.thaw.hide_again = false;
             flip.discard_view();
             flip.shared.counters.is_owner.store(0, Relaxed);
             flip.shared.counters.pid.store(process::pid() as u64, Relaxed);
         }
     }
+}
+
+/// Lets the next child have the frozen memory of an arena and counts it as a reader.
+fn show(flip: &Flip<'_>) -> Result<()> {
+    if flip.state.role != Role::Owner || flip.state.not_live() == 0 {
+        return Ok(());
+    }
+    if let Some(readers) = &flip.state.readers {
+        readers.show()?;
+    }
+    set_inherited(flip, Advice::DoFork).during("let a child have the memory of an arena")?;
+    flip.shared.counters.forks.fetch_add(1, Relaxed);
+    Ok(())
+}
+
+/// Frozen memory goes to the children of a [`ForkCut`], and to no others: only they are counted as
+/// readers.
+pub(super) fn set_inherited(flip: &Flip<'_>, advice: Advice) -> sys::Result<()> {
+    let mut result = Ok(());
+    let mut from = 0;
+    while let Some(run) = flip.state.next_run(from, usize::MAX, |chunk| chunk != Chunk::Live) {
+        from = run.end;
+        for (piece, _) in flip.state.ledger.pieces(flip.shared.chunk_range(run.start, run.len())) {
+            // SAFETY: a part of an arena; the advice changes no content. It can fail only where a
+            // mapping would have to be split, and a piece is whole mappings.
+            result = result.and(unsafe { memory::advise(piece, advice) });
+        }
+    }
+    result
 }
 
 impl Arena {
@@ -149,10 +189,6 @@ impl Arena {
         }
         state.role = Role::Owner;
         shared.counters.is_owner.store(1, Relaxed);
-        if shared.wants_userfaultfd {
-            state.service = Service::start(shared).ok();
-        }
-        state.notify();
         Ok(true)
     }
 }
@@ -176,6 +212,9 @@ pub enum Fork {
 /// As for fork(2): in the child of a program with threads only async-signal-safe functions may be
 /// called until it execs or ends.
 pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
+    for arena in arenas {
+        arena.start_service();
+    }
     let cut = ForkCut::prepare(arenas)?;
     // SAFETY: the caller keeps to what a child may do; `in_child` takes no lock and starts nothing.
     match unsafe { process::fork() } {

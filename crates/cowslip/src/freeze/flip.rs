@@ -11,14 +11,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Way;
 use super::readers::{OwnerToken, ReaderToken};
-use super::service::Service;
+use super::thaw;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::store::{POOL_HINT, Pages, offset};
 use crate::error::{During, Error, ErrorKind, Result};
 use crate::sys::memory::{self, Prot, Sharing};
 use crate::sys::uffd::RegisterMode;
 use crate::sys::{Errno, process};
-use crate::units::{GIB_BYTES, VirtRange};
+use crate::units::{GIB_BYTES, VirtRange, page_size_bytes};
 
 const OPERATION: &str = "freeze";
 
@@ -28,6 +28,8 @@ pub(crate) struct Flip<'a> {
     pub(crate) state: MutexGuard<'a, State>,
     /// Mappings to make private: each of one protection, in live chunks that hold used memory.
     pieces: Vec<(VirtRange, Prot)>,
+    /// How many of them are private now.
+    done: usize,
     view: VirtRange,
 }
 
@@ -35,10 +37,7 @@ impl<'a> Flip<'a> {
     /// Works out what to flip and gets ready all that can fail beforehand.
     pub(crate) fn plan(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Result<Self> {
         shared.store.check()?;
-        if state.service.is_none() && shared.wants_userfaultfd {
-            // Without it the freeze goes the plain way.
-            state.service = Service::start(shared).ok();
-        }
+        thaw::mend(shared, &mut state)?;
         shared.counters.has_userfaultfd.store(u64::from(state.service.is_some()), Relaxed);
         if state.readers.is_none() {
             state.readers = Some(ReaderToken::new()?);
@@ -55,12 +54,12 @@ impl<'a> Flip<'a> {
             }
         }
         let view = memory::reserve(shared.range.len, GIB_BYTES).during(OPERATION)?;
-        Ok(Self { shared, state, pieces, view })
+        Ok(Self { shared, state, pieces, done: 0, view })
     }
 
     /// A locked arena of which nothing is to be flipped.
     pub(crate) fn nothing(shared: &'a Shared, state: MutexGuard<'a, State>) -> Self {
-        Self { shared, state, pieces: Vec::new(), view: VirtRange::default() }
+        Self { shared, state, pieces: Vec::new(), done: 0, view: VirtRange::default() }
     }
 
     /// Nothing is live that a fork would share.
@@ -72,18 +71,40 @@ impl<'a> Flip<'a> {
         VirtRange::new(self.view.start + (piece.start - self.shared.range.start), piece.len)
     }
 
-    fn mark_frozen(&mut self, pieces: usize) {
-        for i in 0..pieces {
-            for chunk in self.shared.chunks_of(self.pieces[i].0) {
+    /// The first `done` pieces are private now. If not all are, the chunk at the border is mixed.
+    fn mark_frozen(&mut self, done: usize) {
+        self.done = done;
+        for (piece, _) in &self.pieces[..done] {
+            for chunk in self.shared.chunks_of(*piece) {
                 self.state.set_chunk(chunk, Chunk::Frozen);
             }
         }
         self.state.thaw.armed = false;
+        if let Some((next, _)) = self.pieces.get(done) {
+            let border = self.shared.chunks_of(*next).start;
+            if self.state.chunk(border) == Chunk::Frozen {
+                self.state.mixed.push(border);
+            }
+        }
+    }
+
+    /// Makes live again what a freeze that failed made private. What cannot be is left to the
+    /// service thread.
+    fn undo(&mut self) {
+        for (piece, _) in &self.pieces[..self.done] {
+            for chunk in self.shared.chunks_of(*piece) {
+                if thaw::at_once(self.shared, &mut self.state, chunk).is_err() {
+                    return;
+                }
+            }
+        }
     }
 
     /// Keeps the view for a reader in this process.
     pub(crate) fn into_view(mut self, way: Way) -> Result<VirtRange> {
         self.state.views += 1;
+        // If it fails, a fork that goes around us shares what a thaw will change.
+        let _ = super::cut::set_inherited(&self, memory::Advice::DontFork);
         let mapped: Result<()> = (|| {
             if way == Way::Plain {
                 for (piece, _) in &self.pieces {
@@ -102,8 +123,9 @@ impl<'a> Flip<'a> {
                     .during("map a view")?;
                 }
             }
-            let pieces: Vec<_> = self.pieces.iter().map(|(piece, _)| *piece).collect();
-            super::make_readable(self.view, &pieces, self.shared.range)
+            // All of it: what is allocated later was free at the freeze, and shows zeroes.
+            // SAFETY: the view was made by this freeze and nobody has it yet.
+            unsafe { memory::protect(self.view, Prot::READ) }.during("make a view readable")
         })();
         if let Err(error) = mapped {
             self.state.views -= 1;
@@ -167,15 +189,19 @@ pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
     });
     let began = process::now_ns();
     let result = if can_move {
-        match moved(flips) {
-            Ok(()) => Ok(Way::Userfaultfd),
+        match move_all(flips) {
+            Ok(()) => map_all(flips).map(|()| Way::Userfaultfd),
             Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(error),
+            // Nothing is private yet: the other way may work.
             Err(_) => plain(flips).map(|()| Way::Plain),
         }
     } else {
         plain(flips).map(|()| Way::Plain)
     };
     let ns = process::now_ns() - began;
+    if result.is_err() {
+        flips.iter_mut().for_each(Flip::undo);
+    }
     for flip in flips.iter_mut() {
         let counters = flip.shared.counters;
         if result.is_err() {
@@ -192,41 +218,33 @@ pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
     result
 }
 
-/// Moves the pages away, so that every access waits, then maps privately and wakes.
-fn moved(flips: &mut [Flip<'_>]) -> Result<()> {
-    if let Err(errno) = move_all(flips) {
-        for flip in flips.iter() {
+/// Moves the pages away, so that every access waits. If that fails, all is live again.
+fn move_all(flips: &[Flip<'_>]) -> Result<()> {
+    let moved = try_move(flips);
+    if moved.is_err() {
+        for flip in flips {
             let Some(service) = &flip.state.service else { continue };
             for (piece, _) in &flip.pieces {
                 // Not registered is fine; what was moved is a shared mapping again, and live.
-                let _ = service.uffd().unregister(*piece);
-                let _ = service.uffd().wake(*piece);
+                insist(|| service.uffd().unregister(*piece));
+                insist(|| service.uffd().wake(*piece));
             }
         }
-        return Err(Error::from_errno(OPERATION, errno).on(flips[0].shared.range));
     }
-    let mapped = map_all(flips);
-    for flip in flips.iter() {
-        let Some(service) = &flip.state.service else { continue };
-        if mapped.is_err() {
-            // What was not mapped privately is live again.
-            for (piece, _) in &flip.pieces {
-                let _ = service.uffd().unregister(*piece);
-            }
-        }
-        let _ = service.uffd().wake(flip.shared.range);
-        // The view took the registration along; a reader of it must not wait for anybody.
-        for (piece, _) in &flip.pieces {
-            let _ = service.uffd().unregister(flip.in_view(*piece));
-        }
-    }
-    mapped.map_err(|errno| Error::from_errno(OPERATION, errno).hint(MAP_HINT))
+    moved.map_err(|errno| Error::from_errno(OPERATION, errno).on(flips[0].shared.range))
 }
 
-const MAP_HINT: &str = "the kernel refused a private mapping: too many mappings \
-    (vm.max_map_count), or vm.overcommit_memory=2 leaves no room for private copies";
+/// Does what must be done for threads that wait (I6) until the kernel agrees, within reason.
+fn insist(mut request: impl FnMut() -> Result<(), Errno>) {
+    for _ in 0..1000 {
+        if request().is_ok() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
 
-fn move_all(flips: &[Flip<'_>]) -> Result<(), Errno> {
+fn try_move(flips: &[Flip<'_>]) -> Result<(), Errno> {
     for flip in flips {
         let service = flip.state.service.as_ref().ok_or(Errno::NODEV)?;
         for (piece, _) in &flip.pieces {
@@ -242,9 +260,30 @@ fn move_all(flips: &[Flip<'_>]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Maps every piece privately. If one fails, the arenas before it are frozen in part, without a
-/// reader, and their service thread thaws them.
-fn map_all(flips: &mut [Flip<'_>]) -> Result<(), Errno> {
+/// Maps everything privately and wakes who waits.
+fn map_all(flips: &mut [Flip<'_>]) -> Result<()> {
+    let mapped = try_map(flips);
+    for flip in flips.iter() {
+        let Some(service) = &flip.state.service else { continue };
+        if mapped.is_err() {
+            // What was not mapped privately is live again.
+            for (piece, _) in &flip.pieces {
+                insist(|| service.uffd().unregister(*piece));
+            }
+        }
+        insist(|| service.uffd().wake(flip.shared.range));
+        // The view took the registration along; a reader of it must not wait for anybody.
+        for (piece, _) in &flip.pieces {
+            insist(|| service.uffd().unregister(flip.in_view(*piece)));
+        }
+    }
+    mapped.map_err(|errno| Error::from_errno(OPERATION, errno).hint(MAP_HINT))
+}
+
+const MAP_HINT: &str = "the kernel refused a private mapping: too many mappings \
+    (vm.max_map_count), or vm.overcommit_memory=2 leaves no room for private copies";
+
+fn try_map(flips: &mut [Flip<'_>]) -> Result<(), Errno> {
     for flip in flips.iter_mut() {
         let mut done = 0;
         let mapped = flip.pieces.iter().try_for_each(|(piece, prot)| {
@@ -257,59 +296,74 @@ fn map_all(flips: &mut [Flip<'_>]) -> Result<(), Errno> {
             Ok(())
         });
         flip.mark_frozen(done);
-        if mapped.is_err() {
-            flip.state.notify();
-        }
         mapped?;
     }
     Ok(())
 }
 
-/// One mapping over the other, for each piece. For hugetlb the pool pays for every copy beforehand.
+/// One mapping over the other, for each piece. They are made elsewhere first: what the kernel or the
+/// hugetlb pool, which pays for every copy beforehand, has to refuse it refuses before anything changes.
 fn plain(flips: &mut [Flip<'_>]) -> Result<()> {
-    let mut reserved = Vec::new();
+    let mut ready = Vec::new();
     for flip in flips.iter() {
-        if flip.shared.store.pages == Pages::Hugetlb {
-            for (piece, _) in &flip.pieces {
-                match reserve_copies(flip, *piece) {
-                    Ok(place) => reserved.push(place),
-                    Err(errno) => {
-                        for place in reserved {
-                            // SAFETY: reserved above, for this freeze alone.
-                            let _ = unsafe { memory::unmap(place) };
-                        }
-                        return Err(Error::from_errno(OPERATION, errno).on(*piece).hint(POOL_HINT));
-                    }
+        for (piece, prot) in &flip.pieces {
+            match private_elsewhere(flip, *piece, *prot) {
+                Ok(place) => ready.push(place),
+                Err(errno) => {
+                    let hint = match flip.shared.store.pages {
+                        Pages::Hugetlb => POOL_HINT,
+                        _ => MAP_HINT,
+                    };
+                    give_up(ready);
+                    return Err(Error::from_errno(OPERATION, errno).on(*piece).hint(hint));
                 }
             }
         }
     }
-    let mut reserved = reserved.into_iter();
+    let mut ready = ready.into_iter();
     for flip in flips.iter_mut() {
         let mut done = 0;
-        let mapped = flip.pieces.iter().try_for_each(|(piece, prot)| {
+        let moved = flip.pieces.iter().try_for_each(|(piece, _)| {
+            let place = ready.as_slice()[0];
             // SAFETY: see the module.
-            unsafe {
-                if flip.shared.store.pages == Pages::Hugetlb {
-                    let place = reserved.next().ok_or(Errno::NOMEM)?;
-                    memory::protect(place, *prot)?;
-                    memory::move_mapping(place, *piece)?;
-                } else {
-                    let at = offset(flip.shared.range, *piece);
-                    memory::map_file(*piece, flip.shared.store.fd(), at, Sharing::Private, *prot)?;
-                }
-            }
+            unsafe { memory::move_mapping(place, *piece) }?;
+            ready.next();
             done += 1;
             Ok(())
         });
         flip.mark_frozen(done);
-        mapped.map_err(|errno| Error::from_errno(OPERATION, errno).hint(MAP_HINT))?;
+        if let Err(errno) = moved {
+            give_up(ready);
+            return Err(Error::from_errno(OPERATION, errno).hint(MAP_HINT));
+        }
     }
     Ok(())
 }
 
-/// A private mapping elsewhere, for whose copies the pool has set pages aside.
-fn reserve_copies(flip: &Flip<'_>, piece: VirtRange) -> Result<VirtRange, Errno> {
+fn give_up(places: impl IntoIterator<Item = VirtRange>) {
+    for place in places {
+        // SAFETY: made for a freeze that failed, and known to nobody else.
+        let _ = unsafe { memory::unmap(place) };
+    }
+}
+
+/// A private mapping of a piece, elsewhere. For hugetlb the pool has set pages aside for its copies.
+fn private_elsewhere(flip: &Flip<'_>, piece: VirtRange, prot: Prot) -> Result<VirtRange, Errno> {
     let at = offset(flip.shared.range, piece);
-    memory::map_file_reserved(piece.len, flip.shared.store.fd(), at, Sharing::Private)
+    let file = flip.shared.store.fd();
+    let is_hugetlb = flip.shared.store.pages == Pages::Hugetlb;
+    let place = if is_hugetlb {
+        memory::map_file_reserved(piece.len, file, at, Sharing::Private)?
+    } else {
+        memory::reserve(piece.len, page_size_bytes())?
+    };
+    // SAFETY: the place was made just now, for this alone.
+    let made = unsafe {
+        if is_hugetlb {
+            memory::protect(place, prot)
+        } else {
+            memory::map_file(place, file, at, Sharing::Private, prot)
+        }
+    };
+    made.inspect_err(|_| give_up([place])).map(|()| place)
 }

@@ -59,7 +59,7 @@ use bytemuck::Pod;
 use crate::arena::state::{Role, Shared, State};
 use crate::arena::{Arena, ArenaSlice, Handle};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::memory::{self, Prot};
+use crate::sys::{memory, process};
 use crate::units::VirtRange;
 
 pub use cut::{Fork, ForkCut, fork};
@@ -79,6 +79,8 @@ pub struct Frozen {
     handle: Arc<Handle>,
     view: VirtRange,
     way: Way,
+    /// The process that made it; its children have it as a value, without the mapping.
+    pid: i32,
 }
 
 impl Arena {
@@ -101,6 +103,28 @@ impl Arena {
         Ok(frozen.into_iter().next().expect("one view an arena"))
     }
 
+    /// Starts the arena's service thread, if userfaultfd is to be had and wanted. A freeze does so by
+    /// itself; before a [`ForkCut`] it must be asked for, where starting a thread is safe.
+    /// Whether it runs now.
+    pub fn start_service(&self) -> bool {
+        let shared = self.shared();
+        let wanted = |state: &State| state.service.is_none() && state.role == Role::Owner;
+        if shared.wants_userfaultfd && wanted(&shared.lock()) {
+            // Without the lock; see `service`.
+            let Ok(service) = service::Service::start(shared) else { return false };
+            let mut state = shared.lock();
+            if wanted(&state) {
+                state.service = Some(service);
+                // There may be frozen chunks from a time without it.
+                state.notify();
+            } else {
+                drop(state);
+                service.stop();
+            }
+        }
+        shared.lock().service.is_some()
+    }
+
     /// Keeps the thaw from going on after the chunk it is at, until [`Self::resume_thaw`].
     pub fn pause_thaw(&self) {
         self.shared().lock().thaw.paused = true;
@@ -111,6 +135,21 @@ impl Arena {
         let mut state = self.shared().lock();
         state.thaw.paused = false;
         state.notify();
+    }
+
+    /// Thaws the arena now, in this thread: for arenas that nothing thaws in the background because
+    /// userfaultfd is not to be had, after a fork for instance.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while a view or a child reads the frozen memory; the kernel's, for the first
+    /// chunk that could not be thawed; the rest stays frozen.
+    ///
+    /// # Safety
+    /// No thread stores to the arena's memory, and no system call does, until this returns.
+    #[allow(unsafe_code)]
+    pub unsafe fn thaw_unattended(&self) -> Result<()> {
+        let shared = self.shared();
+        thaw::unattended(shared, &mut shared.lock())
     }
 
     /// Waits until every chunk is live again; `false` if that took longer than `patience`.
@@ -139,6 +178,9 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     }
     let mut flips = Vec::with_capacity(arenas.len());
     for &i in &order {
+        arenas[i].start_service();
+    }
+    for &i in &order {
         let shared = arenas[i].shared();
         let state = wait_live(shared, shared.lock(), deadline);
         if state.not_live() > 0 || state.role == Role::Reader {
@@ -152,7 +194,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     for (flip, &i) in flips.into_iter().zip(&order) {
         let handle = Arc::clone(&arenas[i].handle);
         let view = flip.into_view(way)?;
-        views.push((i, Frozen { handle, view, way }));
+        views.push((i, Frozen { handle, view, way, pid: process::pid() }));
     }
     views.sort_by_key(|(i, _)| *i);
     Ok(views.into_iter().map(|(_, view)| view).collect())
@@ -203,7 +245,7 @@ impl Frozen {
         #[allow(unsafe_code)]
         // SAFETY: the view maps the base of the whole arena readable wherever memory was handed out;
         // nobody writes the base while this view lives (I2), and any bytes are a T. A slice handed out
-        // after the freeze shows memory that was free then, which is mapped readable too.
+        // after the freeze shows memory that was free then: zeroes, or what its last user left.
         unsafe {
             std::slice::from_raw_parts(start as *const T, slice.len())
         }
@@ -238,11 +280,11 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        let mut state = self.handle.shared.lock();
-        if state.role == Role::Reader {
+        if self.pid != process::pid() {
             // A forked child never had the view's mapping.
             return;
         }
+        let mut state = self.handle.shared.lock();
         state.views -= 1;
         if state.service.is_some() {
             state.stale.push(self.view);
@@ -262,16 +304,4 @@ impl State {
             service.notify();
         }
     }
-}
-
-/// Makes everything mapped in a view readable, nothing writable.
-pub(crate) fn make_readable(view: VirtRange, pieces: &[VirtRange], arena: VirtRange) -> Result<()> {
-    use crate::error::During;
-    for piece in pieces {
-        let shown = VirtRange::new(view.start + (piece.start - arena.start), piece.len);
-        #[allow(unsafe_code)]
-        // SAFETY: the view was made by this freeze and nobody has it yet.
-        unsafe { memory::protect(shown, Prot::READ) }.during("make a view readable")?;
-    }
-    Ok(())
 }

@@ -2,10 +2,12 @@
 //!
 //! It never waits for the arena's lock (it tries), since who holds it may wait for an event that only
 //! this thread reads; and it never touches memory of an arena, since an access could wait for a freeze
-//! that waits for this thread.
+//! that waits for this thread. libc allocates when a thread starts, and in a program whose allocator
+//! lives in an arena that breaks both rules: so [`Service::start`] is called without the lock and
+//! returns when the thread has reached its loop, where it calls no libc function that allocates.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Barrier, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -54,18 +56,24 @@ impl Service {
 
         let shared = shared.weak();
         let theirs = Arc::clone(&tools);
+        let started = Arc::new(Barrier::new(2));
+        let reached = Arc::clone(&started);
         let thread = {
             // The thread inherits a mask that blocks every signal: handlers are the program's.
             let _quiet = process::Quiet::enter();
-            std::thread::Builder::new()
-                .name("cowslip".into())
-                .stack_size(256 << 10)
-                .spawn(move || serve(&theirs, &shared))
+            std::thread::Builder::new().name("cowslip".into()).stack_size(256 << 10).spawn(
+                move || {
+                    reached.wait();
+                    drop(reached);
+                    serve(&theirs, &shared);
+                },
+            )
         };
         let thread = thread.map_err(|error| {
             let errno = crate::sys::Errno::from_io_error(&error);
             crate::Error::from_errno(OPERATION, errno.unwrap_or(crate::sys::Errno::AGAIN))
         })?;
+        started.wait();
         Ok(Self { tools, thread: Some(thread) })
     }
 

@@ -65,15 +65,14 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     if state.not_live() == 0 || state.role == Role::Reader || state.views > 0 || state.thaw.paused {
         return Step::Idle;
     }
-    if let Some(readers) = &state.readers {
-        if readers.is_read() {
-            return Step::Later(backoff(
-                &mut state.thaw.delay_ns,
-                READERS_FIRST_LOOK_NS,
-                READERS_LAST_LOOK_NS,
-            ));
-        }
-        state.readers = None;
+    if is_read(state) {
+        return Step::Later(backoff(
+            &mut state.thaw.delay_ns,
+            READERS_FIRST_LOOK_NS,
+            READERS_LAST_LOOK_NS,
+        ));
+    }
+    if state.readers.take().is_some() {
         state.thaw.delay_ns = 0;
         state.thaw.not_before_ns = 0;
     }
@@ -98,6 +97,15 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     }
     finish(shared, state, began_ns);
     Step::Idle
+}
+
+/// Whether another process still reads the base. If not, the token is spent.
+fn is_read(state: &mut State) -> bool {
+    let Some(readers) = &state.readers else { return false };
+    if state.thaw.hide_again {
+        state.thaw.hide_again = readers.hide().is_err();
+    }
+    readers.is_read()
 }
 
 fn backoff(delay_ns: &mut u64, first_ns: u64, last_ns: u64) -> Duration {
@@ -136,23 +144,65 @@ fn thaw_run(shared: &Shared, state: &mut State, service: &Service) -> Result<(),
         return Ok(());
     };
     let first = run.start;
-    if state.chunk(first) == Chunk::Overlay {
-        // Without a file there are no markers for pages that are not there: missing faults wait too.
-        for (piece, _) in state.ledger.pieces(shared.chunk_range(first, 1)) {
-            service.uffd().register(piece, RegisterMode::MISSING | RegisterMode::WP)?;
-        }
-        return thaw_chunks(
-            shared,
-            state,
-            first..first + 1,
-            Some(service.uffd()),
-            service.scanner(),
-        );
+    let is_plain = |i| state.chunk(i) == Chunk::Frozen && !state.mixed.contains(&i);
+    if !is_plain(first) {
+        return thaw_alone(shared, state, first, service);
     }
-    let frozen = run.clone().take_while(|&i| state.chunk(i) == Chunk::Frozen).count();
+    let frozen = run.clone().take_while(|&i| is_plain(i)).count();
     let clean = clean_prefix(shared, state, first..first + frozen, service.scanner())?;
     let run = first..first + clean.max(1);
     thaw_chunks(shared, state, run, Some(service.uffd()), service.scanner())
+}
+
+/// Thaws a chunk that has private pages without a file behind them.
+fn thaw_alone(
+    shared: &Shared,
+    state: &mut State,
+    chunk: usize,
+    service: &Service,
+) -> Result<(), Errno> {
+    let pieces = state.ledger.pieces(shared.chunk_range(chunk, 1));
+    // Without a file there are no markers for pages that are not there: missing faults wait too.
+    let mode = RegisterMode::MISSING | RegisterMode::WP;
+    let thawed = pieces
+        .iter()
+        .try_for_each(|(piece, _)| service.uffd().register(*piece, mode))
+        .and_then(|()| {
+            thaw_chunks(shared, state, chunk..chunk + 1, Some(service.uffd()), service.scanner())
+        });
+    if thawed.is_err() {
+        // Or who touches a page that is not there waits until a later attempt succeeds.
+        for (piece, _) in &pieces {
+            let _ =
+                service.uffd().unregister(*piece).or_else(|_| service.uffd().unregister(*piece));
+        }
+        state.thaw.armed = false;
+    }
+    thawed
+}
+
+/// Thaws one chunk now, though it is not its turn. Nobody reads its base.
+pub(crate) fn at_once(shared: &Shared, state: &mut State, chunk: usize) -> Result<(), Errno> {
+    if state.chunk(chunk) == Chunk::Live {
+        return Ok(());
+    }
+    let Some(service) = state.service.take() else { return Err(Errno::NODEV) };
+    let thawed = thaw_alone(shared, state, chunk, &service);
+    state.service = Some(service);
+    thawed
+}
+
+/// Makes chunks live that an operation which failed left between two states: a child would lack a
+/// part of them. Nobody reads their base, as nothing was forked since.
+pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
+    for chunk in state.mixed.clone() {
+        at_once(shared, state, chunk).map_err(|errno| {
+            Error::from_errno("make memory live again after a failure", errno)
+                .on(shared.chunk_range(chunk, 1))
+                .hint("try again; without userfaultfd, use Arena::thaw_unattended")
+        })?;
+    }
+    Ok(())
 }
 
 /// How many chunks from the first on have no private page, as far as can be said while threads write.
@@ -190,8 +240,19 @@ fn thaw_chunks(
             }
         }
         let pages = save_private(shared, state, chunks.clone(), &pieces, scanner)?;
-        for (piece, prot) in &pieces {
-            shared.store.map_live(shared.range, *piece, *prot)?;
+        for (i, (piece, prot)) in pieces.iter().enumerate() {
+            if let Err(errno) = shared.store.map_live(shared.range, *piece, *prot) {
+                mark_mixed(
+                    shared,
+                    state,
+                    chunks.clone(),
+                    VirtRange::between(
+                        range.start,
+                        pieces[..i].last().map_or(range.start, |(done, _)| done.end()),
+                    ),
+                );
+                return Err(errno);
+            }
         }
         Ok(pages)
     })();
@@ -201,6 +262,7 @@ fn thaw_chunks(
                 // What is shared again has no protection to take away.
                 let _ = write_protect(uffd, *piece, false);
             }
+            state.thaw.armed = false;
         }
         // After the mappings, so that who wakes finds them; on errors too (I6).
         uffd.wake(range).or_else(|_| uffd.wake(range))?;
@@ -210,6 +272,7 @@ fn thaw_chunks(
     for chunk in chunks.clone() {
         state.set_chunk(chunk, Chunk::Live);
     }
+    state.mixed.retain(|chunk| !chunks.contains(chunk));
     let counters = shared.counters;
     counters.thawed_chunks.fetch_add(chunks.len() as u64, Relaxed);
     counters.thawed_pages.fetch_add(pages, Relaxed);
@@ -217,6 +280,22 @@ fn thaw_chunks(
     counters.stalled(ns);
     counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
     Ok(())
+}
+
+/// A thaw of `chunks` failed after it had mapped what lies in `done`.
+fn mark_mixed(shared: &Shared, state: &mut State, chunks: Range<usize>, done: VirtRange) {
+    for chunk in chunks {
+        let range = shared.chunk_range(chunk, 1);
+        if range.intersect(done).is_empty() {
+            continue;
+        }
+        // The file has all its content now, and private pages are newer. A chunk mapped whole needs
+        // no more than to be called live, which the next attempt does.
+        state.set_chunk(chunk, Chunk::Frozen);
+        if !state.mixed.contains(&chunk) {
+            state.mixed.push(chunk);
+        }
+    }
 }
 
 fn write_protect(uffd: &Uffd<HeldFd>, piece: VirtRange, protect: bool) -> Result<(), Errno> {
@@ -282,7 +361,7 @@ fn save_run(shared: &Shared, run: VirtRange, prot: Prot) -> Result<(), Errno> {
 /// Thaws everything in this thread, while nobody writes.
 pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     const OPERATION: &str = "thaw";
-    if state.views > 0 || state.readers.as_ref().is_some_and(|readers| readers.is_read()) {
+    if state.role == Role::Reader || state.views > 0 || is_read(state) {
         return Err(Error::from_errno(OPERATION, Errno::BUSY)
             .hint("a view or a child still reads the frozen memory"));
     }

@@ -1,6 +1,25 @@
 //! What this kernel and these privileges allow.
+//!
+//! [`report`] finds out by doing, on small memory of its own, and never by the kernel's version: a
+//! distribution may have patched a feature in, and a container may have taken it away.
+
+mod capability;
+mod cgroup;
+mod faults;
+mod hints;
+mod huge;
+mod limits;
+mod outcome;
+mod own_process;
+mod scratch;
+mod selftest;
+mod verdict;
 
 use crate::units::ByteCount;
+use own_process::OwnProcess;
+
+pub use capability::{Answer, Capability, Cost, Need};
+pub use verdict::{Report, Standing};
 
 /// Memory and swap of this machine.
 pub fn memory_and_swap() -> ByteCount {
@@ -9,7 +28,7 @@ pub fn memory_and_swap() -> ByteCount {
 
 /// Whether a memfd gets huge pages when they are asked for with `madvise`.
 pub(crate) fn shmem_gives_huge_pages() -> bool {
-    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    let setting = std::fs::read_to_string(huge::SHMEM_SETTING);
     matches!(
         setting.ok().as_deref().and_then(chosen),
         Some("always" | "within_size" | "advise" | "force")
@@ -21,4 +40,57 @@ pub fn chosen(setting: &str) -> Option<&str> {
     let start = setting.find('[')? + 1;
     let end = start + setting[start..].find(']')?;
     Some(&setting[start..end])
+}
+
+/// Tries everything that Cowslip builds on, and Cowslip itself, and measures what it costs here.
+///
+/// It takes a fraction of a second and some 20 MiB, starts threads, forks children, and leaves
+/// nothing behind; no setting is changed.
+///
+/// ```
+/// use cowslip::host::{self, Standing};
+///
+/// let report = host::report();
+/// if report.standing() != Standing::Full {
+///     eprintln!("{}", report.sentence());
+/// }
+/// ```
+pub fn report() -> Report {
+    let own = OwnProcess::look();
+    let faults = faults::probe(&own);
+    let huge = huge::probe(&own);
+    let limits = limits::probe(&own, &faults, &huge);
+    let works = selftest::probe(&faults);
+    Report { capabilities: [faults, huge, limits, works].into_iter().flatten().collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_probe_answers_once_and_says_why_not() {
+        let report = report();
+        let mut names: Vec<_> = report.capabilities.iter().map(|it| it.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), report.capabilities.len());
+        for it in &report.capabilities {
+            if let Answer::Denied { hint } = &it.answer {
+                assert!(!hint.is_empty(), "{it:?}");
+            }
+            assert!(it.answer.is_available() || it.cost.is_none(), "{it:?}");
+            assert!(it.answer.is_available() || !it.detail.is_empty(), "{it:?}");
+        }
+        // Whatever the privileges, the plain way works on every kernel that runs these tests.
+        assert!(report.get("freeze").unwrap().answer.is_available(), "{report:?}");
+        assert!(report.get("fork").unwrap().answer.is_available(), "{report:?}");
+    }
+
+    #[test]
+    fn the_bracketed_word() {
+        assert_eq!(chosen("always [madvise] never\n"), Some("madvise"));
+        assert_eq!(chosen("madvise"), None);
+        assert_eq!(chosen("]["), None);
+    }
 }

@@ -1,13 +1,17 @@
 //! What the tests share: oracles that ask the kernel, and writers that never stop.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
-use std::sync::Arc;
+pub mod kin;
+pub mod world;
+
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cowslip::units::{ByteCount, VirtRange};
-use cowslip::{Arena, ArenaSlice};
+use cowslip::{Arena, ArenaSlice, Fork};
 
 /// Long enough for anything that works.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -89,15 +93,24 @@ impl Writers {
     /// Thread `t` of `n` owns the counters whose index is `t` modulo `n`, as plain stores lose no
     /// update only to their own counters.
     pub fn start(counters: &Counters, n: usize) -> Self {
+        Self::start_avoiding(counters, n, 0..0)
+    }
+
+    /// As [`Self::start`], without the counters in `avoided`.
+    pub fn start_avoiding(counters: &Counters, n: usize, avoided: Range<usize>) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = (0..n)
             .map(|t| {
                 let (counters, stop) = (counters.clone(), Arc::clone(&stop));
+                let avoided = avoided.clone();
                 std::thread::spawn(move || {
                     let mut scatter = Scatter(0x9e37_79b9_7f4a_7c15 ^ (t as u64 + 1));
                     let mut written = 0;
                     while !stop.load(Relaxed) {
                         let i = (scatter.next() as usize % (counters.len() / n)) * n + t;
+                        if avoided.contains(&i) {
+                            continue;
+                        }
                         let counter = counters.at(i);
                         counter.store(counter.load(Relaxed) + 1, Relaxed);
                         written += 1;
@@ -121,4 +134,113 @@ pub fn checksum(values: &[u64]) -> u64 {
     values.iter().enumerate().fold(0, |sum: u64, (i, &value)| {
         sum.wrapping_mul(0x100_0000_01b3).wrapping_add(value ^ i as u64)
     })
+}
+
+/// Says that a test could not be done. A capability that `COWSLIP_EXPECT` declares (a list such as
+/// `userfaultfd,huge,hugetlb,root`, set by CI) may not be missing.
+pub fn skip(capability: &str, why: &str) {
+    assert!(
+        !is_listed("COWSLIP_EXPECT", capability),
+        "{capability} is declared present, but: {why}"
+    );
+    println!("SKIPPED: {capability}: {why}");
+}
+
+/// Whether the comma list in the environment variable `variable` names `word`.
+pub fn is_listed(variable: &str, word: &str) -> bool {
+    std::env::var(variable).is_ok_and(|list| list.split(',').any(|it| it.trim() == word))
+}
+
+/// Fewer rounds on an emulated machine (`COWSLIP_SCALE=small`).
+pub fn scaled(rounds: usize) -> usize {
+    if std::env::var("COWSLIP_SCALE").is_ok_and(|scale| scale == "small") {
+        (rounds / 10).max(2)
+    } else {
+        rounds
+    }
+}
+
+/// Tests that change what others would notice run one at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Ends the process if a test hangs: a thread that nobody wakes (I6) fails the run, not the patience
+/// of who waits for it.
+pub struct Watchdog {
+    _called_off: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    pub fn start(what: &'static str) -> Self {
+        let (sender, receiver) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            let patience = PATIENCE * if scaled(100) < 100 { 10 } else { 3 };
+            if receiver.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("HUNG: {what}");
+                std::process::abort();
+            }
+        });
+        Self { _called_off: sender }
+    }
+}
+
+/// A system-wide setting that goes back to what it was.
+pub struct Setting {
+    path: &'static str,
+    before: String,
+}
+
+impl Setting {
+    /// Changes the setting; `None` if this process may not or the kernel did not take it.
+    pub fn change(path: &'static str, value: &str) -> Option<Self> {
+        let before = Self::read(path)?;
+        std::fs::write(path, value).ok()?;
+        let setting = Self { path, before };
+        (Self::read(path)? == value).then_some(setting)
+    }
+
+    /// The value, or the chosen one of several.
+    pub fn read(path: &str) -> Option<String> {
+        let text = std::fs::read_to_string(path).ok()?;
+        Some(cowslip::host::chosen(&text).unwrap_or(text.trim()).to_owned())
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        std::fs::write(self.path, &self.before).expect("the setting goes back");
+    }
+}
+
+/// Waits for something that a thread brings about; never a substitute for an order of events.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// The value that a place of a patterned slice holds.
+pub fn pattern(i: usize) -> u64 {
+    (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5ca1_ab1e
+}
+
+/// Forks `arenas`, has the child run `check` and report through its exit code; returns its id.
+///
+/// `check` may use memory and system calls only: other threads held locks when the child was made.
+#[allow(unsafe_code)]
+pub fn fork_child(arenas: &[&Arena], check: impl FnOnce() -> bool) -> cowslip::Result<i32> {
+    // SAFETY: the child does what this function's description says and ends.
+    match unsafe { cowslip::fork(arenas) }? {
+        Fork::Child => cowslip::sys::process::exit_now(i32::from(!check())),
+        Fork::Parent(pid) => Ok(pid),
+    }
+}
+
+/// The wait status of a child that ended.
+pub fn status_of(pid: i32) -> i32 {
+    cowslip::sys::process::wait_for(pid).expect("a child to wait for")
 }

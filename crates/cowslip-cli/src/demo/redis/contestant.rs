@@ -1,34 +1,21 @@
 //! One rival at work: its filled server, its writers, and its saves, each of them verified.
 
-use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::fs;
+use std::time::Instant;
 
 use super::cut::{Cut, History, Keyspace, Verdict, judge};
 use super::keyspace::Shape;
-use super::load::{Log, Writer, nanoseconds, under_load};
+use super::load::Writer;
 use super::measure::{Window, peaks};
 use super::memory::{Mapped, warm_free};
-use super::resp::{Connection, Reply, unexpected};
+use super::resp::Connection;
 use super::rival::Rival;
+use super::round::{Round, Writers};
 use super::server::{Directory, RDB, Server};
 use super::{Error, Progress, Session, check};
 
-/// How long the load runs before and after a save.
-const QUIET: Duration = Duration::from_millis(300);
-const POLL: Duration = Duration::from_millis(10);
-const LONGEST_SAVE: Duration = Duration::from_secs(900);
 /// A rival that is to have huge pages must have them under this share of its memory.
 const MIN_COVERAGE: f64 = 0.5;
-
-/// What the writers do while `BGSAVE` is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Writers {
-    /// They write on: what is measured.
-    Busy,
-    /// They wait until it has begun: the save must hold one state, to the byte.
-    Still,
-}
 
 /// What one save cost, and whether it was right.
 #[derive(Debug)]
@@ -51,14 +38,6 @@ pub(crate) struct Save {
     pub(crate) saved: Verdict,
     /// On the server that went on, after everything.
     pub(crate) live: Verdict,
-}
-
-/// When what happened in one round, on the rival's clock.
-struct Times {
-    began_ns: u64,
-    cut: Cut,
-    done_ns: u64,
-    ended_ns: u64,
 }
 
 /// A rival, from its first key to its last save.
@@ -139,9 +118,16 @@ impl Contestant {
         warm_free(session.shape.footprint_bytes());
         let mapped_before = Mapped::settled(self.pid, session.stop)?;
 
+        let round = Round {
+            control: &mut self.control,
+            writers: &mut self.writers,
+            clock: self.clock,
+            stop: session.stop,
+            label: &running,
+        };
         let (times, logs) = match writers {
-            Writers::Busy => self.round_busy(session.stop, &running, progress),
-            Writers::Still => self.round_still(session.stop, &running, progress),
+            Writers::Busy => round.busy(progress),
+            Writers::Still => round.still(progress),
         };
         self.failed_requests += logs.iter().map(|log| log.failed_requests).sum::<u64>();
         let times = times?;
@@ -192,47 +178,6 @@ impl Contestant {
         }
     }
 
-    fn round_busy(
-        &mut self,
-        stop: &AtomicBool,
-        label: &str,
-        progress: Progress<'_>,
-    ) -> (Result<Times, Error>, Vec<Log>) {
-        let (control, clock) = (&mut self.control, self.clock);
-        under_load(&mut self.writers, clock, || {
-            let began_ns = nanoseconds(clock);
-            thread::sleep(QUIET);
-            let cut = begin_save(control, clock)?;
-            let done_ns = wait_saved(control, clock, stop, label, progress)?;
-            thread::sleep(QUIET);
-            Ok(Times { began_ns, cut, done_ns, ended_ns: nanoseconds(clock) })
-        })
-    }
-
-    fn round_still(
-        &mut self,
-        stop: &AtomicBool,
-        label: &str,
-        progress: Progress<'_>,
-    ) -> (Result<Times, Error>, Vec<Log>) {
-        let (control, clock) = (&mut self.control, self.clock);
-        let began_ns = nanoseconds(clock);
-        let ((), mut logs) = under_load(&mut self.writers, clock, || thread::sleep(QUIET));
-        let cut = match begin_save(control, clock) {
-            Ok(cut) => cut,
-            Err(error) => return (Err(error), logs),
-        };
-        let (times, later) = under_load(&mut self.writers, clock, || {
-            let done_ns = wait_saved(control, clock, stop, label, progress)?;
-            thread::sleep(QUIET);
-            Ok(Times { began_ns, cut, done_ns, ended_ns: nanoseconds(clock) })
-        });
-        for (log, later) in logs.iter_mut().zip(later) {
-            log.append(later);
-        }
-        (times, logs)
-    }
-
     /// Has a second, stock server read what this one saved.
     fn read_saved(
         &self,
@@ -248,36 +193,4 @@ impl Contestant {
         let server = Server::start(&reader, &options.redis_server, directory, session.stop)?;
         self.shape.read(&mut server.connect()?, session.stop, label, progress)
     }
-}
-
-fn begin_save(control: &mut Connection, clock: Instant) -> Result<Cut, Error> {
-    let sent_ns = nanoseconds(clock);
-    match control.ask(&[b"BGSAVE"]).map_err(Error::io("BGSAVE"))? {
-        Reply::Status(text) if text == "Background saving started" => {
-            Ok(Cut { sent_ns, replied_ns: nanoseconds(clock) })
-        }
-        other => Err(unexpected("BGSAVE", &other)),
-    }
-}
-
-fn wait_saved(
-    control: &mut Connection,
-    clock: Instant,
-    stop: &AtomicBool,
-    label: &str,
-    progress: Progress<'_>,
-) -> Result<u64, Error> {
-    let begin = Instant::now();
-    while begin.elapsed() < LONGEST_SAVE {
-        check(stop)?;
-        let info = control.info("persistence")?;
-        if info.number("rdb_bgsave_in_progress")? == 0 {
-            return Ok(nanoseconds(clock));
-        }
-        let keys = |field| info.number(field).unwrap_or(0);
-        progress(label, keys("current_save_keys_processed"), keys("current_save_keys_total"));
-        thread::sleep(POLL);
-    }
-    let reply = format!("no save after {} s", LONGEST_SAVE.as_secs());
-    Err(Error::BadReply { request: "BGSAVE", reply })
 }

@@ -179,10 +179,8 @@ mod tests {
     fn no_effect_without_its_cause() {
         // The second writer's write began after the first one's had been acknowledged.
         let (cause, effect) = ([write(0, 1)], [write(0, 2)]);
-        let histories = [
-            History { settled: &[0], writes: &cause },
-            History { settled: &[0], writes: &effect },
-        ];
+        let histories =
+            [History { settled: &[0], writes: &cause }, History { settled: &[0], writes: &effect }];
         let cut = Cut { sent_ns: 5, replied_ns: 30 };
         for (kept, wrong_keys) in [([0, 0], 0), ([1, 0], 0), ([1, 2], 0), ([0, 2], 1)] {
             assert_eq!(judge(&histories, cut, &keyspace(&kept)).wrong_keys, wrong_keys);

@@ -13,6 +13,7 @@ mod measure;
 mod memory;
 mod resp;
 mod rival;
+mod round;
 mod rows;
 mod server;
 mod value;
@@ -23,10 +24,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{env, slice};
 
 use crate::output::report::Report;
-use contestant::{Contestant, Writers};
+use contestant::Contestant;
 pub(crate) use error::Error;
 use keyspace::Shape;
 use rival::{COWSLIP, Rival};
+use round::Writers;
 
 /// Told what goes on: a label, how much of it is done, and of how much.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64);
@@ -124,12 +126,7 @@ fn rivals(options: &Options, report: &mut Report) -> Vec<Rival> {
 }
 
 /// Fills the servers of these rivals, then lets them save in turns.
-fn run_group(
-    rivals: &[Rival],
-    session: Session<'_>,
-    progress: Progress<'_>,
-    report: &mut Report,
-) {
+fn run_group(rivals: &[Rival], session: Session<'_>, progress: Progress<'_>, report: &mut Report) {
     let mut contestants = Vec::new();
     for rival in rivals {
         match Contestant::start(rival, session, progress) {
@@ -162,7 +159,7 @@ fn check(stop: &AtomicBool) -> Result<(), Error> {
 
 fn version(redis_server: &Path) -> Result<String, Error> {
     let output = Command::new(redis_server).arg("--version").output();
-    let output = output
-        .map_err(|source| Error::NoServer { program: redis_server.to_owned(), source })?;
+    let output =
+        output.map_err(|source| Error::NoServer { program: redis_server.to_owned(), source })?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

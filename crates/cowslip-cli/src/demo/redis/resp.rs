@@ -68,6 +68,16 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not the Redis protocol: {what}"))
 }
 
+/// A socket whose time is up says `EAGAIN`, which tells a reader nothing.
+fn explain(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time")
+        }
+        _ => error,
+    }
+}
+
 /// One connection: requests are queued, sent together, and answered in order.
 #[derive(Debug)]
 pub(crate) struct Connection {
@@ -97,14 +107,14 @@ impl Connection {
 
     /// Sends what is queued.
     pub(crate) fn send(&mut self) -> io::Result<()> {
-        self.reader.get_mut().write_all(&self.queue)?;
+        self.reader.get_mut().write_all(&self.queue).map_err(explain)?;
         self.queue.clear();
         Ok(())
     }
 
     /// Waits for the next reply.
     pub(crate) fn receive(&mut self) -> io::Result<Reply> {
-        Reply::read(&mut self.reader)
+        Reply::read(&mut self.reader).map_err(explain)
     }
 
     /// One request, one reply.
@@ -175,8 +185,16 @@ mod tests {
 
     #[test]
     fn damaged_replies_are_errors() {
-        let damaged: [&[u8]; 8] =
-            [b"", b"+OK", b"\r\n", b"?\r\n", b":x\r\n", b"$9999999999\r\n", b"$2\r\nabcd", b"$-2\r\n"];
+        let damaged: [&[u8]; 8] = [
+            b"",
+            b"+OK",
+            b"\r\n",
+            b"?\r\n",
+            b":x\r\n",
+            b"$9999999999\r\n",
+            b"$2\r\nabcd",
+            b"$-2\r\n",
+        ];
         for text in damaged {
             assert!(parse(text).is_err(), "{text:?}");
         }

@@ -1,8 +1,9 @@
 //! A rival's saves as rows and series of the report, and the ratios that promises are made about.
 
-use super::contestant::{Contestant, Save, Writers};
+use super::contestant::{Contestant, Save};
 use super::cut::Verdict;
 use super::rival::{COWSLIP, STOCK};
+use super::round::Writers;
 use crate::output::latency::Latencies;
 use crate::output::report::{Report, Row, Series};
 
@@ -79,7 +80,8 @@ pub(crate) fn push(report: &mut Report, contestant: &Contestant, size_bytes: u64
         let saves = contestant.saves.iter().filter(|save| busy(save) || figure.is_a_count());
         let values: Vec<_> = saves.map(|save| ((figure.of)(save), &save.label)).collect();
         let row = |stat, value| {
-            Row::new(contestant.name, figure.metric, stat, value, figure.unit).size_bytes(size_bytes)
+            Row::new(contestant.name, figure.metric, stat, value, figure.unit)
+                .size_bytes(size_bytes)
         };
         for stat in figure.stats {
             if let Some(value) = stat.of(values.iter().map(|(value, _)| *value)) {

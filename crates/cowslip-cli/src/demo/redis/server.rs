@@ -18,8 +18,9 @@ use super::{Error, check};
 
 /// Within the directory of a server, the file that `BGSAVE` writes and a new server reads.
 pub(crate) const RDB: &str = "dump.rdb";
-/// How long any reply may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long any reply may take, and one to a question that can be asked again.
+const PATIENCE: Duration = Duration::from_secs(20);
+const IMPATIENCE: Duration = Duration::from_secs(1);
 /// How long a server may take to answer for the first time, and to read its RDB.
 const FIRST_ANSWER: Duration = Duration::from_secs(30);
 const LOADED: Duration = Duration::from_secs(900);
@@ -29,6 +30,8 @@ const POLITE_END: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
+    /// Its number may be another process's by now.
+    reaped: bool,
     address: SocketAddr,
     directory: Directory,
 }
@@ -46,6 +49,8 @@ impl Server {
         let mut command = Command::new(words.next().expect("redis is one of the words"));
         command.args(words).args(rival.arguments);
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        // The values are random bytes: to try to compress them only makes a save slow.
+        command.args(["--rdbcompression", "no"]);
         command.args(["--daemonize", "no", "--dbfilename", RDB, "--dir"]).arg(directory.path());
         for (name, _) in Rival::stock_thp().environment {
             command.env_remove(name);
@@ -66,7 +71,7 @@ impl Server {
         let child = command.process_group(0).spawn().map_err(|e| {
             not_started(format!("{}: {e}", Path::new(command.get_program()).display()))
         })?;
-        let mut server = Self { child, address, directory };
+        let mut server = Self { child, reaped: false, address, directory };
         server.wait_ready(rival.name, stop)?;
         Ok(server)
     }
@@ -82,10 +87,11 @@ impl Server {
         loop {
             check(stop)?;
             if let Some(status) = self.child.try_wait().map_err(Error::io("wait for Redis"))? {
+                self.reaped = true;
                 return Err(not_started(self, status.to_string()));
             }
-            let ping = Connection::open(self.address, PATIENCE).and_then(|mut c| c.ask(&[b"PING"]));
-            match ping {
+            let connection = Connection::open(self.address, IMPATIENCE);
+            match connection.and_then(|mut connection| connection.ask(&[b"PING"])) {
                 Ok(Reply::Status(pong)) if pong == "PONG" => return Ok(()),
                 Ok(_) => answered = true,
                 Err(_) => {}
@@ -112,9 +118,9 @@ impl Server {
         self.directory.last_words()
     }
 
-    fn has_ended(&mut self, within: Duration) -> bool {
+    fn ends_soon(&mut self) -> bool {
         let begin = Instant::now();
-        while begin.elapsed() < within {
+        while begin.elapsed() < POLITE_END {
             if matches!(self.child.try_wait(), Ok(Some(_))) {
                 return true;
             }
@@ -126,14 +132,17 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let polite = Connection::open(self.address, Duration::from_secs(1));
-        let asked = polite.and_then(|mut c| c.ask(&[b"SHUTDOWN", b"NOSAVE"]));
-        // A server that obeys hangs up instead of answering.
-        let obeys = asked.is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof);
-        if self.has_ended(if obeys { POLITE_END } else { Duration::from_secs(1) }) {
+        if self.reaped {
             return;
         }
-        // Its whole group: a command before `redis-server` may not be the server itself.
+        let polite = Connection::open(self.address, IMPATIENCE);
+        let asked = polite.and_then(|mut c| c.ask(&[b"SHUTDOWN", b"NOSAVE"]));
+        // A server that obeys hangs up instead of answering.
+        if asked.is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof) && self.ends_soon() {
+            return;
+        }
+        // Its whole group: a save may outlive a server that died, and a command before
+        // `redis-server` may not be the server itself.
         let group = format!("-{}", self.child.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         let _ = self.child.kill();

@@ -1,0 +1,90 @@
+//! Copy-on-write under huge pages: seed 000's experiment, seed 002's pauses, and what is left of the
+//! huge pages afterwards.
+
+mod coverage;
+mod pause;
+mod ratios;
+mod recovery;
+mod seed000;
+mod stall;
+mod writes;
+
+use cowslip::units::{ByteCount, CHUNK_BYTES};
+
+use super::error::{Error, Result};
+pub(crate) use super::field::Bench;
+use super::memory::{Memory, warm_free};
+use super::stop::Stop;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// The largest memory to freeze.
+    pub(crate) size: ByteCount,
+    /// Memory that all rivals together may use.
+    pub(crate) budget: ByteCount,
+    /// Repetitions of each measurement of a pause.
+    pub(crate) runs: u32,
+}
+
+impl Options {
+    /// The memory of the measurements that are not about size: 1 GiB, if that much may be frozen.
+    fn working_bytes(self) -> usize {
+        let bytes = self.size.0.min(GIB) as usize;
+        (bytes - bytes % CHUNK_BYTES).max(CHUNK_BYTES)
+    }
+}
+
+/// Runs everything and adds what came of it to the report; on an interruption what there is.
+pub(crate) fn run(options: Options, bench: &mut Bench<'_>) -> Result<()> {
+    let measured = measure(bench, options);
+    seed000::push_published(bench.report);
+    pause::push_published(bench.report);
+    ratios::push(bench.report, options.working_bytes() as u64);
+    measured
+}
+
+/// A measurement that fails as a whole leaves a note; the others go on.
+fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
+    type Part = fn(&mut Bench<'_>, Options) -> Result<()>;
+    let parts: [(&str, Part); 6] = [
+        ("pauses", pause::measure),
+        ("writes", writes::measure),
+        ("seed 000", seed000::measure),
+        ("huge coverage", coverage::measure),
+        ("recovery", recovery::measure),
+        ("stalls during a thaw", stall::measure),
+    ];
+    for (name, measure) in parts {
+        match measure(bench, options) {
+            Err(Error::Failed(why)) => bench.report.notes.push(format!("{name}: {why}")),
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// Pages written while a snapshot is held, of a hundred.
+const WRITTEN_PERCENT: u64 = 12;
+
+/// Writes a word of some pages all over `memory`, others each `round`.
+fn write_some(memory: &Memory, round: u64, stop: &Stop) -> Result<()> {
+    stop.check()?;
+    warm_free(memory.bytes() / 100 * WRITTEN_PERCENT as usize, stop)?;
+    for page in 0..memory.pages() {
+        if mix(page as u64 ^ round << 40) % 100 < WRITTEN_PERCENT {
+            memory.page(page).store(round, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// The finaliser of SplitMix64.
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}

@@ -1,0 +1,71 @@
+//! How long a snapshot holds the program up, by the size of its memory.
+
+use cowslip::units::ByteCount;
+
+use super::{Bench, GIB, MIB, Options};
+use crate::bench::error::Result;
+use crate::bench::field::Field;
+use crate::bench::rivals::Kind;
+use crate::bench::rows::push_durations;
+use crate::output::report::{Report, Row};
+
+pub(super) const METRIC: &str = "pause";
+
+/// Neighbours share memory that holds only two, so those whose ratio is promised come first.
+const KINDS: [Kind; 7] = [
+    Kind::Fork4k,
+    Kind::Cowslip,
+    Kind::CowslipFork,
+    Kind::ForkThp,
+    Kind::ForkHugetlb,
+    Kind::UffdWp4k,
+    Kind::UffdWpThp,
+];
+
+const SIZES: [u64; 7] = [64 * MIB, 256 * MIB, 512 * MIB, GIB, 2 * GIB, 4 * GIB, 8 * GIB];
+
+const MOST_RUNS_ABOVE_1_GIB: u32 = 5;
+
+pub(super) fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
+    for size in SIZES.into_iter().filter(|&size| size <= options.size.0) {
+        let together = usize::try_from(options.budget.0 / size).unwrap_or(1).clamp(1, KINDS.len());
+        for kinds in KINDS.chunks(together) {
+            let names: Vec<_> = kinds.iter().map(|kind| kind.rival()).collect();
+            bench.progress.phase(&format!("pause at {}: {}", ByteCount(size), names.join(", ")));
+            let runs =
+                if size > GIB { options.runs.min(MOST_RUNS_ABOVE_1_GIB) } else { options.runs };
+            measure_together(bench, kinds, size, runs)?;
+        }
+    }
+    Ok(())
+}
+
+fn measure_together(bench: &mut Bench<'_>, kinds: &[Kind], size: u64, runs: u32) -> Result<()> {
+    let mut field = Field::open(bench, kinds, METRIC, size as usize, Vec::new)?;
+    // The first run is to warm up.
+    for run in 0..=runs {
+        bench.progress.set(u64::from(run), u64::from(runs));
+        field.each(bench, |lane, stop| {
+            lane.rival.memory().touch(stop)?;
+            let paused = lane.rival.snapshot()?;
+            if run > 0 {
+                lane.log.push(paused.as_nanos() as f64);
+            }
+            lane.rival.release()
+        })?;
+    }
+    for (kind, pauses) in field.finish() {
+        let metric = if kind == Kind::CowslipFork { "pause_fork" } else { METRIC };
+        let row = Row::new(kind.rival(), metric, "", 0.0, "ns");
+        push_durations(bench.report, &row.size_bytes(size).variant(kind.variant()), &pauses);
+    }
+    Ok(())
+}
+
+/// Seed 002's figures: QEMU, x86_64 default configuration, 512 MB.
+pub(super) fn push_published(report: &mut Report) {
+    for (variant, ms) in [("fork", 10.0), ("COW PTE", 0.625), ("uffd-wp register", 3.9)] {
+        let row = Row::new("seed-002", METRIC, "value", ms * 1e6, "ns");
+        report.row(row.size_bytes(512 * MIB).variant(variant));
+    }
+}

@@ -1,0 +1,79 @@
+//! Rivals that are measured in turns, so that they share the noise of the machine.
+
+use super::error::{Error, Result};
+use super::rivals::{Kind, Rival};
+use super::stop::Stop;
+use crate::output::progress::Progress;
+use crate::output::report::{Report, Row};
+
+/// What all measurements of a run share.
+pub(crate) struct Bench<'a> {
+    pub(crate) report: &'a mut Report,
+    pub(crate) progress: &'a mut Progress,
+    pub(crate) stop: &'a Stop,
+}
+
+/// Several rivals on memory of the same size, each with what was measured of it.
+pub(crate) struct Field<T> {
+    metric: &'static str,
+    bytes: usize,
+    lanes: Vec<Lane<T>>,
+}
+
+pub(crate) struct Lane<T> {
+    pub(crate) kind: Kind,
+    pub(crate) rival: Box<dyn Rival>,
+    pub(crate) log: T,
+}
+
+impl<T> Field<T> {
+    /// The rivals that can run here; the others get a skipped row of `metric`.
+    pub(crate) fn open(
+        bench: &mut Bench<'_>,
+        kinds: &[Kind],
+        metric: &'static str,
+        bytes: usize,
+        log: impl Fn() -> T,
+    ) -> Result<Self> {
+        let mut field = Self { metric, bytes, lanes: Vec::new() };
+        for &kind in kinds {
+            match kind.open(bytes, bench.stop) {
+                Ok(rival) => field.lanes.push(Lane { kind, rival, log: log() }),
+                Err(error) => field.skip(bench, kind, error)?,
+            }
+        }
+        Ok(field)
+    }
+
+    /// Does `work` with each rival in turn; who fails is out.
+    pub(crate) fn each(
+        &mut self,
+        bench: &mut Bench<'_>,
+        mut work: impl FnMut(&mut Lane<T>, &Stop) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = 0;
+        while at < self.lanes.len() {
+            bench.stop.check()?;
+            match work(&mut self.lanes[at], bench.stop) {
+                Ok(()) => at += 1,
+                Err(error) => {
+                    let lane = self.lanes.remove(at);
+                    self.skip(bench, lane.kind, error)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Those who are left.
+    pub(crate) fn finish(self) -> impl Iterator<Item = (Kind, T)> {
+        self.lanes.into_iter().map(|lane| (lane.kind, lane.log))
+    }
+
+    fn skip(&self, bench: &mut Bench<'_>, kind: Kind, error: Error) -> Result<()> {
+        let Error::Failed(why) = error else { return Err(error) };
+        let row = Row::skipped(kind.rival(), self.metric, why);
+        bench.report.row(row.size_bytes(self.bytes as u64).variant(kind.variant()));
+        Ok(())
+    }
+}

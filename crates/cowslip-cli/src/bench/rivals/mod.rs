@@ -1,0 +1,89 @@
+//! The mechanisms that are compared.
+
+mod cowslip;
+mod forking;
+mod uffd_wp;
+
+use std::time::Duration;
+
+use super::error::{Error, Result};
+use super::memory::{Anonymous, Memory};
+use super::stop::Stop;
+
+pub(crate) use cowslip::{Freezing, FreezingFork};
+pub(crate) use forking::{Forking, Pages};
+pub(crate) use uffd_wp::UffdWp;
+
+const MOSTLY_HUGE: f64 = 0.9;
+const NO_HUGE_PAGES: &str = "the system gave no huge pages: memory is fragmented, or \
+    /sys/kernel/mm/transparent_hugepage/enabled is never";
+
+/// A way to keep what memory holds at one instant while the program writes on.
+pub(crate) trait Rival {
+    /// The memory that the program works on.
+    fn memory(&self) -> &Memory;
+
+    /// Takes a snapshot: how long that held the program up.
+    fn snapshot(&mut self) -> Result<Duration>;
+
+    /// Gives the snapshot up and waits until the next one can be taken.
+    fn release(&mut self) -> Result<()>;
+
+    /// Brings huge pages back that the mechanism itself lost.
+    fn renew(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Which mechanism, on which pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Cowslip,
+    CowslipFork,
+    Fork4k,
+    ForkThp,
+    ForkHugetlb,
+    UffdWp4k,
+    UffdWpThp,
+}
+
+impl Kind {
+    /// Its name in the report.
+    pub(crate) fn rival(self) -> &'static str {
+        match self {
+            Self::Cowslip | Self::CowslipFork => "cowslip",
+            Self::Fork4k => "fork-4k",
+            Self::ForkThp => "fork-thp",
+            Self::ForkHugetlb => "fork-hugetlb",
+            Self::UffdWp4k | Self::UffdWpThp => "uffd-wp",
+        }
+    }
+
+    pub(crate) fn variant(self) -> Option<&'static str> {
+        match self {
+            Self::UffdWp4k => Some("4k"),
+            Self::UffdWpThp => Some("thp"),
+            _ => None,
+        }
+    }
+
+    /// One on `bytes` of memory, warm: touched twice.
+    pub(crate) fn open(self, bytes: usize, stop: &Stop) -> Result<Box<dyn Rival>> {
+        let rival: Box<dyn Rival> = match self {
+            Self::Cowslip => Box::new(Freezing::new(bytes)?),
+            Self::CowslipFork => Box::new(FreezingFork::new(bytes)?),
+            Self::Fork4k => Box::new(Forking::new(bytes, Pages::Base)?),
+            Self::ForkThp => Box::new(Forking::new(bytes, Pages::Huge)?),
+            Self::ForkHugetlb => Box::new(Forking::new(bytes, Pages::Hugetlb)?),
+            Self::UffdWp4k => Box::new(UffdWp::new(bytes, Anonymous::Base)?),
+            Self::UffdWpThp => Box::new(UffdWp::new(bytes, Anonymous::Huge)?),
+        };
+        rival.memory().touch(stop)?;
+        rival.memory().touch(stop)?;
+        let needs_huge = matches!(self, Self::ForkThp | Self::UffdWpThp);
+        if needs_huge && rival.memory().huge_coverage()? < MOSTLY_HUGE {
+            return Err(Error::Failed(NO_HUGE_PAGES.to_owned()));
+        }
+        Ok(rival)
+    }
+}

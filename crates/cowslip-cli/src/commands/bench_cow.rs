@@ -1,0 +1,82 @@
+//! `cowslip bench cow`
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use cowslip::units::ByteCount;
+use serde_json::{Map, Value};
+
+use crate::args::BenchCowArgs;
+use crate::bench::cow::{self, Bench, Options};
+use crate::bench::{Error, Stop};
+use crate::exit::{self, Answer, Failure};
+use crate::output::progress::Progress;
+use crate::output::report::Report;
+use crate::output::{html, json, table};
+
+const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
+const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
+
+pub(crate) fn run(args: BenchCowArgs) -> Answer {
+    let options = options(&args)?;
+    let stop = Stop::on_signals().map_err(exit::io("listen for Ctrl-C"))?;
+    let mut report = Report::new("cow", params(options));
+    let mut progress = Progress::new();
+    let bench = &mut Bench { report: &mut report, progress: &mut progress, stop: &stop };
+    let measured = cow::run(options, bench);
+    progress.finish();
+    let interrupted = match measured {
+        Ok(()) => false,
+        Err(Error::Interrupted) => true,
+        Err(error) => return Err(Failure::new(exit::NO, error)),
+    };
+    if interrupted {
+        report.notes.push("interrupted: the results are not complete".to_owned());
+    }
+    if args.output.json.as_deref() != Some(Path::new("-")) {
+        table::print(&report).map_err(exit::io("print the results"))?;
+    }
+    if let Some(path) = &args.output.json {
+        json::write(&report, path).map_err(exit::io("write the results"))?;
+    }
+    if let Some(path) = &args.output.html {
+        html::write(&report, path).map_err(exit::io("write the page"))?;
+    }
+    let broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));
+    Ok(if broken || interrupted { ExitCode::from(exit::NO) } else { ExitCode::SUCCESS })
+}
+
+/// The size that was asked for, or what leaves room for the copies and for a second rival.
+fn options(args: &BenchCowArgs) -> Result<Options, Failure> {
+    let available = available_memory().map_err(exit::io("read /proc/meminfo"))?;
+    let fitting = ByteCount(available.0 / 11 * 5);
+    let size = args.size.unwrap_or(DEFAULT_SIZE.min(fitting));
+    if size < SMALLEST_SIZE {
+        let message = format!("a size of at least {SMALLEST_SIZE} is wanted, not {size}");
+        return Err(Failure::new(exit::USAGE, message));
+    }
+    if size > fitting {
+        let message = format!(
+            "{size} and as much again for copies do not fit the {available} of memory that are \
+             available: --size {} at most",
+            ByteCount(fitting.0 >> 30 << 30).max(SMALLEST_SIZE)
+        );
+        return Err(Failure::new(exit::USAGE, message));
+    }
+    Ok(Options { size, budget: ByteCount(available.0 / 4 * 3), runs: args.runs })
+}
+
+fn params(options: Options) -> Map<String, Value> {
+    let params = [("size_bytes", options.size.0), ("runs", u64::from(options.runs))];
+    params.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
+}
+
+/// What the kernel thinks can be had without swapping.
+fn available_memory() -> std::io::Result<ByteCount> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map(|kib| ByteCount(kib << 10))
+        .ok_or_else(|| std::io::Error::other("it has no line MemAvailable"))
+}

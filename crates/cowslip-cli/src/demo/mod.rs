@@ -1,0 +1,3 @@
+//! `cowslip demo`: stores saved under write load.
+
+pub(crate) mod redis;

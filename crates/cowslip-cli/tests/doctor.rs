@@ -1,0 +1,107 @@
+//! `cowslip doctor` as users run it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// A directory of this test, which every user can reach.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let place = std::env::temp_dir().join(format!("cowslip-{name}-{}", std::process::id()));
+        fs::create_dir(&place).unwrap();
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn doctor() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cowslip"));
+    command.arg("doctor");
+    command
+}
+
+/// The doctor as a user without privileges.
+fn doctor_of_nobody(place: &Place) -> Command {
+    if !is_root() {
+        return doctor();
+    }
+    // The build directory may be closed to others. Another process copies: if this one had the copy
+    // open for writing while a test next to this one forks, the kernel would refuse to run it.
+    let copied = Command::new("cp").arg(doctor().get_program()).arg(&place.0).status().unwrap();
+    assert!(copied.success());
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.arg(place.0.join("cowslip")).arg("doctor");
+    command
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn capability<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let all = report["capabilities"].as_array().unwrap();
+    all.iter().find(|it| it["name"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
+}
+
+#[test]
+fn without_privileges_userfaultfd_is_denied_not_unsupported() {
+    let place = Place::new("doctor-nobody");
+    let output = doctor_of_nobody(&place).args(["--json", "-"]).output();
+    let output = output.expect("setpriv of util-linux is needed");
+    let report = json(&output);
+    let it = capability(&report, "userfaultfd");
+    let setting = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    if setting.trim() == "1" || it["detail"] == "by /dev/userfaultfd" {
+        assert_eq!(it["answer"], "available", "{it}");
+        return;
+    }
+    assert_eq!(it["answer"], "denied", "{it}");
+    assert_eq!(it["mend"], "sysctl -w vm.unprivileged_userfaultfd=1", "{it}");
+    assert_eq!(capability(&report, "thaw")["answer"], "denied");
+    // The plain way still works, and says what it lacks.
+    assert_eq!(capability(&report, "freeze")["answer"], "available");
+    assert_eq!(capability(&report, "fork")["answer"], "available");
+    assert_eq!(report["verdict"]["standing"], "denied");
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    let sentence = report["verdict"]["sentence"].as_str().unwrap();
+    assert!(sentence.contains("plain way") && sentence.contains("sysctl -w"), "{sentence}");
+}
+
+#[test]
+fn the_table_has_no_colour_in_a_pipe_and_ends_with_the_verdict() {
+    let place = Place::new("doctor-table");
+    let file = place.0.join("report.json");
+    let output = doctor().arg("--json").arg(&file).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    let report: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert!(!table.contains('\x1b'), "{table}");
+    assert_eq!(report["schema"], "cowslip.doctor/1");
+    let sentence = report["verdict"]["sentence"].as_str().unwrap();
+    let unwrapped = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(unwrapped.ends_with(sentence), "{table}");
+    assert_eq!(report["verdict"]["exit_code"], Value::from(output.status.code()));
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_an_error_that_names_the_file() {
+    let output = doctor().args(["--json", "/proc/nowhere/report.json"]).output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.starts_with("cowslip: ") && message.contains("/proc/nowhere/"), "{message}");
+    assert_eq!(output.status.code(), Some(1), "{message}");
+}

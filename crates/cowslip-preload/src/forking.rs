@@ -1,0 +1,196 @@
+//! `fork`: a freeze at the last moment before it, a thaw when no child reads the base.
+//!
+//! ```text
+//!  fork() ── start the service thread
+//!    └─ libc's fork ── the program's prepare handlers ── ours: freeze, lock ── fork
+//!         parent: ours: unlock ── the program's ...      child: ours: become a reader, unlock ── ...
+//! ```
+//! Ours are registered with `pthread_atfork` from the constructor, so that forks inside libc (`daemon`,
+//! `forkpty`) freeze too. A thread is started before the handlers run: an allocator's prepare handler
+//! takes its locks, and starting a thread allocates.
+//!
+//! A handler cannot refuse a fork. If the freeze fails the child ends before the program sees it, and
+//! `fork()` in the parent fails with the errno of the freeze.
+//!
+//! # Safety
+//! [`PENDING`] is touched only by the thread that holds the arena's lock, between the prepare and the
+//! parent or child handler of its fork.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+
+use cowslip::{Arena, ForkCut, Way};
+use cowslip_sys::Errno;
+use cowslip_sys::process::{self, Quiet};
+
+use crate::program::{arena, set_forking};
+use crate::{alloc, say};
+
+struct Pending(UnsafeCell<Option<(ForkCut<'static>, Quiet)>>);
+
+// SAFETY: see the module.
+unsafe impl Sync for Pending {}
+
+static PENDING: Pending = Pending(UnsafeCell::new(None));
+/// Why the last fork has to fail.
+static REFUSED: AtomicI32 = AtomicI32::new(0);
+
+pub(crate) fn register() {
+    // SAFETY: three functions that live as long as this library, which is never unloaded.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+}
+
+extern "C" fn prepare() {
+    let Some(arena) = arena() else { return };
+    let quiet = Quiet::enter();
+    REFUSED.store(0, Ordering::Relaxed);
+    match cut(arena) {
+        Ok(cut) => {
+            set_forking(true);
+            // SAFETY: this thread holds the arena's lock now, through the cut.
+            unsafe { *PENDING.0.get() = Some((cut, quiet)) };
+            alloc::lock();
+        }
+        Err(error) => {
+            REFUSED.store(error.errno().unwrap_or(libc::EAGAIN), Ordering::Relaxed);
+            say!("fork refused: {error}");
+        }
+    }
+}
+
+fn cut(arena: &'static Arena) -> cowslip::Result<ForkCut<'static>> {
+    let began_ns = process::now_ns();
+    let cut = ForkCut::prepare(&[arena])?;
+    let us = (process::now_ns() - began_ns) / 1000;
+    match cut.way() {
+        Some(Way::Userfaultfd) => say!("frozen in {us} us, forking"),
+        Some(Way::Plain) => say!("frozen the plain way in {us} us, forking"),
+        None => say!("nothing to freeze, ready in {us} us, forking"),
+    }
+    Ok(cut)
+}
+
+fn take_pending() -> Option<(ForkCut<'static>, Quiet)> {
+    // SAFETY: see the module; asked by the thread that filled it, or by its copy in the child.
+    unsafe { (*PENDING.0.get()).take() }
+}
+
+fn is_mine() -> bool {
+    crate::program::is_forking_here()
+}
+
+extern "C" fn in_parent() {
+    if !is_mine() {
+        return;
+    }
+    alloc::unlock();
+    let pending = take_pending();
+    set_forking(false);
+    if let Some((cut, quiet)) = pending {
+        cut.in_parent();
+        drop(quiet);
+    }
+}
+
+extern "C" fn in_child() {
+    if REFUSED.load(Ordering::Relaxed) != 0 {
+        process::exit_now(127);
+    }
+    // The thread id of the child is another one; what the parent's copy says is enough.
+    if !crate::program::is_forking() {
+        return;
+    }
+    alloc::unlock();
+    let pending = take_pending();
+    set_forking(false);
+    if let Some((cut, quiet)) = pending {
+        cut.in_child();
+        drop(quiet);
+    }
+}
+
+type ForkFn = unsafe extern "C" fn() -> c_int;
+
+fn real(name: &core::ffi::CStr, cache: &AtomicPtr<c_void>) -> Option<ForkFn> {
+    let mut found = cache.load(Ordering::Relaxed);
+    if found.is_null() {
+        // SAFETY: a lookup of a libc symbol by name.
+        found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        cache.store(found, Ordering::Relaxed);
+    }
+    // SAFETY: libc's symbol of that name has this type.
+    (!found.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, ForkFn>(found) })
+}
+
+/// After a fork seen by its caller: watches the child, or turns a refused fork into an error.
+fn settle(arena: &'static Arena, pid: c_int, quiet: &mut Quiet) -> c_int {
+    if pid <= 0 {
+        return pid;
+    }
+    let refused = REFUSED.swap(0, Ordering::Relaxed);
+    if refused == 0 {
+        arena.watch_child(pid);
+        return pid;
+    }
+    let _ = process::wait_for(pid);
+    quiet.set_errno(Errno::from_raw_os_error(refused));
+    -1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fork() -> c_int {
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let Some(real) = real(c"fork", &REAL) else {
+        // SAFETY: errno is a thread-local integer that is always there.
+        unsafe { *libc::__errno_location() = libc::ENOSYS };
+        return -1;
+    };
+    let Some(arena) = arena() else {
+        // SAFETY: the program's own call.
+        return unsafe { real() };
+    };
+    let mut quiet = Quiet::enter();
+    if arena.is_reader() {
+        crate::program::adopt(arena);
+    }
+    arena.start_service();
+    // SAFETY: the program's own call.
+    let pid = unsafe { real() };
+    if pid < 0 {
+        quiet.set_errno(process::current_errno());
+    }
+    settle(arena, pid, &mut quiet)
+}
+
+/// `_Fork(3)` runs no handlers.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Fork() -> c_int {
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let Some(real) = real(c"_Fork", &REAL) else {
+        // SAFETY: errno is a thread-local integer that is always there.
+        unsafe { *libc::__errno_location() = libc::ENOSYS };
+        return -1;
+    };
+    let Some(arena) = arena() else {
+        // SAFETY: the program's own call.
+        return unsafe { real() };
+    };
+    let mut quiet = Quiet::enter();
+    prepare();
+    let refused = REFUSED.swap(0, Ordering::Relaxed);
+    if refused != 0 {
+        quiet.set_errno(Errno::from_raw_os_error(refused));
+        return -1;
+    }
+    // SAFETY: the program's own call.
+    let pid = unsafe { real() };
+    match pid {
+        0 => in_child(),
+        _ => in_parent(),
+    }
+    if pid < 0 {
+        quiet.set_errno(process::current_errno());
+    }
+    settle(arena, pid, &mut quiet)
+}

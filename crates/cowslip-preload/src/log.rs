@@ -1,0 +1,42 @@
+//! `COWSLIP_LOG`: a line for everything that matters, to a file or to stderr.
+
+use std::fmt;
+use std::io::Write;
+use std::sync::OnceLock;
+
+use cowslip_sys::held::HeldFd;
+use cowslip_sys::{AsFd, OwnedFd};
+
+static TARGET: OnceLock<Option<HeldFd>> = OnceLock::new();
+
+/// Opens what `COWSLIP_LOG` names; a file that cannot be opened is stderr instead.
+pub(crate) fn open(target: Option<&std::ffi::OsStr>) {
+    TARGET.get_or_init(|| {
+        let stderr = || std::io::stderr().as_fd().try_clone_to_owned().ok();
+        let target = target?;
+        let fd = match target.to_str() {
+            Some("-") => stderr(),
+            _ => {
+                let file = std::fs::OpenOptions::new().create(true).append(true).open(target);
+                file.ok().map(OwnedFd::from).or_else(stderr)
+            }
+        };
+        fd.map(HeldFd::hold)
+    });
+}
+
+/// Writes one line, in one write.
+pub(crate) fn line(message: fmt::Arguments<'_>) {
+    let Some(Some(fd)) = TARGET.get() else { return };
+    let mut text = Vec::with_capacity(160);
+    let pid = cowslip_sys::process::pid();
+    // A Vec takes everything; a log that cannot be written is not the program's business.
+    let _ = writeln!(text, "cowslip[{pid}]: {message}");
+    let _ = cowslip_sys::process::write_once(fd.as_fd(), &text);
+}
+
+/// Logs a line if there is a log.
+#[macro_export]
+macro_rules! say {
+    ($($part:tt)*) => { $crate::log::line(format_args!($($part)*)) };
+}

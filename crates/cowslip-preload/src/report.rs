@@ -1,0 +1,43 @@
+//! `COWSLIP_REPORT`: the counters as JSON when the program calls `exit`.
+
+use std::fmt::Write;
+
+use crate::program::{arena, config};
+use crate::say;
+
+#[unsafe(link_section = ".fini_array")]
+#[used]
+static AT_EXIT: extern "C" fn() = {
+    extern "C" fn at_exit() {
+        let _quiet = cowslip_sys::process::Quiet::enter();
+        write();
+    }
+    at_exit
+};
+
+fn write() {
+    let Some(file) = &config().report else { return };
+    let mut text = String::from("{\n  \"schema\": \"cowslip.report/1\"");
+    match arena() {
+        // A forked child that calls exit must not overwrite what its parent will say.
+        Some(arena) if arena.is_reader() => return,
+        Some(arena) => {
+            let pages = if arena.pages().is_huge() { "huge" } else { "base" };
+            let _ = write!(text, ",\n  \"pages\": \"{pages}\"");
+            for (name, value) in arena.metrics().fields() {
+                let _ = write!(text, ",\n  \"{name}\": {value}");
+            }
+        }
+        None => {
+            let why = "no mapping was large enough for an arena, or none could be made";
+            let _ = write!(text, ",\n  \"arena\": null,\n  \"why\": \"{why}\"");
+        }
+    }
+    text.push_str("\n}\n");
+    let mut temporary = file.clone().into_os_string();
+    temporary.push(format!(".{}", cowslip_sys::process::pid()));
+    let done = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, file));
+    if let Err(error) = done {
+        say!("cannot write the report {}: {error}", file.display());
+    }
+}

@@ -1,0 +1,165 @@
+#![allow(unsafe_code)]
+//! Seals as a detector of readers, holes, and descriptors that are held.
+
+mod support;
+
+use cowslip_sys::held::{FileIdentity, HeldFd, is_held, next_held, same_file};
+use cowslip_sys::memfile::{self, MemfdKind, Seals};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::units::{ByteCount, PageCount, VirtRange, page_size_bytes, round_up};
+use cowslip_sys::{AsFd, AsRawFd, Errno, process};
+use support::{Mapped, skip};
+
+#[test]
+fn a_shared_mapping_anywhere_refuses_the_write_seal() {
+    let mapped = Mapped::new(1, Sharing::Shared);
+    let seal = || memfile::seal(mapped.file.as_fd(), Seals::WRITE);
+    assert_eq!(seal(), Err(Errno::BUSY));
+    // SAFETY: the page is the test's own, here and below.
+    unsafe { memory::protect(mapped.range, Prot::NONE) }.unwrap();
+    assert_eq!(seal(), Err(Errno::BUSY), "it could be made writable again");
+
+    // SAFETY: the child waits to be killed.
+    let child = unsafe { process::fork() }.unwrap();
+    if child == 0 {
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    // SAFETY: as above.
+    unsafe { memory::map_anonymous(mapped.range, Prot::NONE) }.unwrap();
+    assert_eq!(seal(), Err(Errno::BUSY), "the child maps it");
+    // SAFETY: kill(2) of that child.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    process::wait_for(child).unwrap();
+    assert_eq!(seal(), Ok(()), "nobody does");
+}
+
+#[test]
+fn a_mapping_kept_from_children_is_the_parents_alone() {
+    let mapped = Mapped::new(1, Sharing::Shared);
+    // SAFETY: the page is the test's own.
+    unsafe { memory::advise(mapped.range, Advice::DontFork) }.unwrap();
+    // SAFETY: the child makes system calls and ends.
+    let child = unsafe { process::fork() }.unwrap();
+    if child == 0 {
+        // The parent maps it; it alone.
+        let busy = memfile::seal(mapped.file.as_fd(), Seals::WRITE) == Err(Errno::BUSY);
+        process::exit_now(i32::from(!busy));
+    }
+    assert_eq!(process::wait_for(child), Ok(0));
+    // SAFETY: as above.
+    unsafe { memory::map_anonymous(mapped.range, Prot::NONE) }.unwrap();
+    let both = Seals::WRITE | Seals::SEAL;
+    assert_eq!(memfile::seal(mapped.file.as_fd(), both), Ok(()));
+    assert_eq!(memfile::seal(mapped.file.as_fd(), both), Err(Errno::PERM), "only once");
+}
+
+#[test]
+fn a_private_mapping_is_no_reader() {
+    let mapped = Mapped::new(1, Sharing::Private);
+    assert_eq!(memfile::seal(mapped.file.as_fd(), Seals::WRITE), Ok(()));
+}
+
+#[test]
+fn holes_read_zeroes_and_data_is_found() {
+    let page = page_size_bytes() as u64;
+    let mapped = Mapped::new(8, Sharing::Shared);
+    let file = mapped.file.as_fd();
+    assert_eq!(memfile::next_data(file, 0, 8 * page), Ok(Some((0, 8 * page))));
+    assert_eq!(memfile::allocated_bytes(file), Ok(8 * page));
+    memfile::punch_hole(file, 2 * page, 3 * page).unwrap();
+    assert_eq!(memfile::allocated_bytes(file), Ok(5 * page));
+    assert_eq!(memfile::next_data(file, 0, 8 * page), Ok(Some((0, 2 * page))));
+    assert_eq!(memfile::next_data(file, 2 * page, 8 * page), Ok(Some((5 * page, 8 * page))));
+    assert_eq!(memfile::next_data(file, 2 * page, 5 * page), Ok(None));
+    assert_eq!([mapped.read(1), mapped.read(2), mapped.read(5)], [2, 0, 6]);
+    memfile::write_zeroes(file, 5 * page, page).unwrap();
+    assert_eq!([mapped.read(4), mapped.read(5), mapped.read(6)], [0, 0, 7]);
+}
+
+#[test]
+fn memory_that_cannot_be_read_is_an_error_and_no_signal() {
+    let mapped = Mapped::new(2, Sharing::Private);
+    // SAFETY: the page is the test's own.
+    unsafe { memory::protect(mapped.page(1), Prot::NONE) }.unwrap();
+    // SAFETY: nobody writes to it.
+    let written = unsafe { memfile::write_range_at(mapped.file.as_fd(), mapped.page(1), 0) };
+    assert_eq!(written, Err(Errno::FAULT));
+}
+
+#[test]
+fn a_tmpfs_of_our_own_leaves_no_mount() {
+    let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
+    let before = mounts();
+    match memfile::huge_tmpfs_file(4 << 20) {
+        Ok(file) => {
+            assert_eq!(mounts(), before);
+            assert_eq!(memfile::allocated_bytes(file.as_fd()), Ok(0));
+        }
+        Err(errno) => skip("root", &format!("a tmpfs cannot be mounted: {errno}")),
+    }
+}
+
+#[test]
+fn held_descriptors_are_high_known_and_closed_once() {
+    let file = memfile::memfd("test", MemfdKind::Shmem, 4096).unwrap();
+    let low = file.as_raw_fd();
+    let identity = FileIdentity::of(file.as_fd()).unwrap();
+    let held = HeldFd::hold(file);
+    let high = held.as_raw_fd();
+    assert!(high > 100 && high > low, "{high}");
+    assert!(is_held(high) && !is_held(low) && !is_held(-1));
+    assert_eq!(next_held(high, high), Some(high));
+    assert_eq!(next_held(high + 1, high), None);
+    assert!(same_file(held.as_fd(), identity));
+
+    let other = HeldFd::hold(memfile::memfd("other", MemfdKind::Shmem, 4096).unwrap());
+    assert!(!same_file(other.as_fd(), identity));
+    // As a program that closes and opens descriptors it does not own.
+    rustix::io::dup2(other.as_fd(), &mut borrowed(high)).unwrap();
+    assert!(!same_file(held.as_fd(), identity), "replaced");
+
+    held.close_early();
+    assert!(!is_held(high));
+    held.close_early();
+    drop(held);
+    assert!(is_held(other.as_raw_fd()), "closing twice closes nobody else's");
+}
+
+/// An owned handle that does not close.
+fn borrowed(fd: i32) -> std::mem::ManuallyDrop<cowslip_sys::OwnedFd> {
+    // SAFETY: the descriptor is open, and this handle never closes it.
+    std::mem::ManuallyDrop::new(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) })
+}
+
+#[test]
+fn more_held_descriptors_than_places_still_work() {
+    let hold = |_| HeldFd::hold(process::eventfd().unwrap());
+    let many: Vec<HeldFd> = (0..300).map(hold).collect();
+    for held in &many {
+        process::notify(held.as_fd());
+        let mut ready = [false];
+        process::wait_readable(&[held.as_fd()], &mut ready, None).unwrap();
+        assert!(ready[0]);
+    }
+}
+
+#[test]
+fn units_agree_with_the_kernel() {
+    let page = page_size_bytes();
+    assert!(page.is_power_of_two() && page >= 4096);
+    assert_eq!(PageCount::holding(ByteCount(page as u64 + 1)), PageCount(2));
+    assert_eq!(PageCount(2).bytes(), ByteCount(2 * page as u64));
+    assert_eq!(round_up(page + 1, page), Some(2 * page));
+    for align in [page, 2 << 20, 1 << 30] {
+        let range = memory::reserve(3 * page, align).unwrap();
+        assert_eq!((range.start % align, range.len), (0, 3 * page));
+        // SAFETY: reserved by this test.
+        unsafe { memory::unmap(range) }.unwrap();
+    }
+    assert_eq!(memory::reserve(usize::MAX, page), Err(Errno::NOMEM));
+    let a = VirtRange::new(page, 4 * page);
+    assert!(a.covers(VirtRange::between(2 * page, 5 * page)) && !a.contains(5 * page));
+}

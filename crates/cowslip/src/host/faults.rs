@@ -1,0 +1,241 @@
+//! Probes of what a freeze and a thaw are built on: holding accesses, moving and finding pages.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::capability::{Capability, Cost, Need};
+use super::hints;
+use super::outcome::{No, Yes, median, timed};
+use super::own_process::OwnProcess;
+use super::scratch::Scratch;
+use crate::freeze::service::FEATURES;
+use crate::sys::memfile::{self, MemfdKind, Seals};
+use crate::sys::memory::{Prot, Sharing};
+use crate::sys::pagemap::{Method, Scanner};
+use crate::sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
+use crate::sys::{AsFd, BorrowedFd, Errno, OwnedFd, process};
+use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+
+/// Longer than any fault takes to arrive on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(super) fn probe(own: &OwnProcess) -> Vec<Capability> {
+    use Need::{Essential, Extra, Full};
+    let of = Capability::new;
+    vec![
+        of("userfaultfd", Full, "hold threads during a freeze", open(own)),
+        of("userfaultfd-features", Full, "have faults in arenas and moves told", features(own)),
+        of("write-protect", Full, "hold writers to a chunk while it thaws", protect(own)),
+        of("move-pages", Full, "take all pages away at once: freeze", move_pages()),
+        of("pagemap-scan", Extra, "find the private pages of a chunk", scan()),
+        of("markers", Extra, "tell protected from swapped pages", markers(own)),
+        of("reader-seals", Essential, "know when nobody reads a frozen base", seals()),
+        of("pidfd", Extra, "thaw as soon as a child ends", pidfd()),
+    ]
+}
+
+fn explain(errno: Errno, own: &OwnProcess) -> No {
+    match errno {
+        Errno::PERM | Errno::ACCESS => hints::no_userfaultfd(own),
+        _ => errno.into(),
+    }
+}
+
+/// For a probe of something else.
+fn open_fd(own: &OwnProcess) -> Result<OwnedFd, No> {
+    let opened = uffd::open().map_err(|errno| explain(errno, own).detail("it needs userfaultfd"));
+    opened.map(|(fd, _)| fd)
+}
+
+fn open(own: &OwnProcess) -> Result<Yes, No> {
+    let ((_, origin), ns) = timed(uffd::open).map_err(|errno| explain(errno, own))?;
+    let through = match origin {
+        uffd::Origin::Syscall => "by system call",
+        uffd::Origin::Device => "by /dev/userfaultfd",
+    };
+    Ok(Yes::saw(through).costing(ns, "to open"))
+}
+
+fn features(own: &OwnProcess) -> Result<Yes, No> {
+    let fd = open_fd(own)?;
+    if Uffd::new(fd, FEATURES).is_ok() {
+        return Ok(Yes::saw(names(FEATURES)));
+    }
+    let mut missing = Features::empty();
+    for feature in FEATURES.iter() {
+        let fd = open_fd(own)?;
+        missing.set(feature, Uffd::new(fd, feature).is_err());
+    }
+    Err(No::unsupported(format!("missing: {}", names(missing))))
+}
+
+fn names(features: Features) -> String {
+    features.iter_names().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+}
+
+/// A writer in user mode meets a protected page, and one in kernel mode a protected hole.
+fn protect(own: &OwnProcess) -> Result<Yes, No> {
+    let fd = open_fd(own)?;
+    let uffd = Uffd::new(fd, FEATURES).map_err(No::or_unsupported)?;
+    let source = chunk_file()?;
+    Scratch::of_file(source.as_fd(), Sharing::Shared)?.page(0).store(7, Relaxed);
+    let base = chunk_file()?;
+    let memory = Scratch::of_file(base.as_fd(), Sharing::Private)?;
+    memory.page(0).store(1, Relaxed);
+    uffd.register(memory.range(), RegisterMode::WP).map_err(No::or_unsupported)?;
+    set_protection(&uffd, memory.range(), true)?;
+    hold_a_writer(&uffd, &memory, source.as_fd())?;
+
+    memory.touch();
+    uffd.register(memory.range(), RegisterMode::WP)?;
+    let ns = median(|| {
+        let ((), ns) = timed(|| set_protection(&uffd, memory.range(), true))?;
+        set_protection(&uffd, memory.range(), false)?;
+        Ok::<_, No>(ns)
+    })?;
+    Ok(Yes::saw("a store and a read(2) into private shmem waited, and were not lost")
+        .costing(ns, "a chunk"))
+}
+
+fn set_protection(uffd: &Uffd, range: VirtRange, protect: bool) -> Result<(), No> {
+    match uffd.write_protect(range, protect) {
+        Ok(Outcome::Done) => Ok(()),
+        Ok(_) => Err(Errno::AGAIN.into()),
+        Err(errno) => Err(No::or_unsupported(errno)),
+    }
+}
+
+fn hold_a_writer(uffd: &Uffd, memory: &Scratch, source: BorrowedFd<'_>) -> Result<(), No> {
+    let page = page_size_bytes();
+    let first = VirtRange::new(memory.range().start, page);
+    let second = VirtRange::new(first.end(), page);
+    let written = std::thread::scope(|scope| {
+        // Dropped before the scope waits for the writer, whichever way it is left.
+        let _release = Release { uffd, range: memory.range() };
+        let writer = std::thread::Builder::new().spawn_scoped(scope, || {
+            memory.page(0).store(2, Relaxed);
+            memory.read_into_page(1, source)
+        });
+        let writer = writer.map_err(|error| No::unknown(0, format!("start a thread: {error}")))?;
+        for (range, what) in [(first, "a store"), (second, "a read(2)")] {
+            if !waits(uffd)? {
+                return Err(No::unknown(0, format!("{what} to a protected page did not wait")));
+            }
+            if range == first && memory.page(0).load(Relaxed) != 1 {
+                return Err(No::unknown(0, "a store went through a protected page"));
+            }
+            set_protection(uffd, range, false)?;
+        }
+        writer.join().map_err(|_| No::unknown(0, "the writer panicked"))?.map_err(No::from)
+    });
+    written?;
+    match (memory.page(0).load(Relaxed), memory.page(1).load(Relaxed)) {
+        (2, 7) => Ok(()),
+        _ => Err(No::unknown(0, "what a held writer wrote is lost")),
+    }
+}
+
+fn waits(uffd: &Uffd) -> Result<bool, Errno> {
+    let mut ready = [false];
+    process::wait_readable(&[uffd.as_fd()], &mut ready, Some(PATIENCE))?;
+    Ok(uffd.read_events()?.faults > 0)
+}
+
+/// Lets who waits in a range go on.
+struct Release<'a> {
+    uffd: &'a Uffd,
+    range: VirtRange,
+}
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        let _ = self.uffd.unregister(self.range);
+    }
+}
+
+fn move_pages() -> Result<Yes, No> {
+    let file = chunk_file()?;
+    let from = Scratch::reserve(1)?;
+    let to = Scratch::reserve(1)?;
+    let ns = median(|| {
+        from.map_file(file.as_fd(), Sharing::Shared, Prot::RW)?;
+        from.touch();
+        from.page(1).store(3, Relaxed);
+        let ((), ns) = timed(|| from.move_pages_to(&to)).map_err(No::or_unsupported)?;
+        from.page(1).fetch_add(1, Relaxed);
+        match to.page(1).load(Relaxed) {
+            4 => Ok(ns),
+            _ => Err(No::unknown(0, "the moved mapping and what it left show different memory")),
+        }
+    })?;
+    Ok(Yes::saw("mremap(MREMAP_DONTUNMAP) of base pages of a file mapped shared")
+        .costing(ns, "a chunk"))
+}
+
+fn scan() -> Result<Yes, No> {
+    const EVERY: usize = 8;
+    let file = chunk_file()?;
+    let memory = Scratch::of_file(file.as_fd(), Sharing::Private)?;
+    for index in 0..memory.pages() {
+        memory.page(index).load(Relaxed);
+        if index % EVERY == 0 {
+            memory.page(index).store(1, Relaxed);
+        }
+    }
+    let expected = (memory.pages() / EVERY) as u64;
+    let look = |scanner: &Scanner| {
+        median(|| match timed(|| scanner.private_runs(memory.range(), |_| ()))? {
+            (found, ns) if found == expected => Ok(ns),
+            (found, _) => Err(No::unknown(0, format!("{found} private pages, not {expected}"))),
+        })
+    };
+    let pagemap = || memfile::open_proc_self("pagemap");
+    let by_entries = Cost { ns: look(&Scanner::with_entries(pagemap()?))?, per: "a chunk" };
+    let scanner = Scanner::new(pagemap()?);
+    if scanner.method() == Method::Entries {
+        return Err(No::unsupported(format!("/proc/self/pagemap is read instead: {by_entries}")));
+    }
+    let detail = format!("reading /proc/self/pagemap: {by_entries}");
+    Ok(Yes::saw(detail).costing(look(&scanner)?, "a chunk"))
+}
+
+fn markers(own: &OwnProcess) -> Result<Yes, No> {
+    open_fd(own)?;
+    let mut scanner = Scanner::new(memfile::open_proc_self("pagemap")?);
+    let ((), ns) = timed(|| scanner.learn_markers()).map_err(No::or_unsupported)?;
+    if scanner.knows_markers() {
+        return Ok(Yes::saw("by the swap type of a pagemap entry").costing(ns, "to learn"));
+    }
+    let detail = "pages that are not present count as private: a slower thaw, as exact";
+    if own.may_administer {
+        return Err(No::unsupported(detail));
+    }
+    Err(No::denied(detail, "pagemap shows swap types only to CAP_SYS_ADMIN"))
+}
+
+/// A file can be sealed against writing exactly when nobody maps it shared and writable.
+fn seals() -> Result<Yes, No> {
+    let file = chunk_file()?;
+    let memory = Scratch::reserve(1)?;
+    memory.map_file(file.as_fd(), Sharing::Shared, Prot::NONE)?;
+    let ns = median(|| {
+        let began = process::now_ns();
+        match memfile::seal(file.as_fd(), Seals::WRITE) {
+            Err(Errno::BUSY) => Ok(process::now_ns() - began),
+            Err(errno) => Err(No::or_unsupported(errno)),
+            Ok(()) => Err(No::unknown(0, "a mapped file could be sealed")),
+        }
+    })?;
+    drop(memory);
+    memfile::seal(file.as_fd(), Seals::WRITE).map_err(No::or_unsupported)?;
+    Ok(Yes::saw("F_SEAL_WRITE is refused while anybody maps the file").costing(ns, "a look"))
+}
+
+fn pidfd() -> Result<Yes, No> {
+    let (_, ns) = timed(|| process::pidfd(process::pid()))?;
+    Ok(Yes::saw("").costing(ns, "to open"))
+}
+
+fn chunk_file() -> Result<OwnedFd, Errno> {
+    memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK_BYTES as u64)
+}

@@ -1,0 +1,208 @@
+//! Probes of huge pages: who gets them, and what the first touch of one costs.
+
+use super::capability::{Capability, Need};
+use super::hints::{ALLOW_ANONYMOUS_HUGE, ALLOW_SHMEM_HUGE};
+use super::outcome::{No, Yes, median, timed};
+use super::own_process::{OwnProcess, huge_bytes};
+use super::scratch::Scratch;
+use crate::sys::memfile::{self, MemfdKind};
+use crate::sys::memory::{self, Advice, Sharing};
+use crate::sys::{AsFd, BorrowedFd, Errno};
+use crate::units::CHUNK_BYTES;
+
+pub(super) const SHMEM_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+const ANONYMOUS_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+const FREE_POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+const IN_SHMEM: &str = "ShmemPmdMapped";
+const IN_ANONYMOUS: &str = "AnonHugePages";
+const CHUNK: u64 = CHUNK_BYTES as u64;
+
+pub(super) fn probe(own: &OwnProcess) -> Vec<Capability> {
+    use Need::{Extra, HugePages};
+    let of = Capability::new;
+    let explain = |outcome: Result<Yes, No>| match own.huge_pages_enabled {
+        Some(false) => outcome.map_err(|_| disabled()),
+        _ => outcome,
+    };
+    let enabled = match own.huge_pages_enabled {
+        Some(false) => Err(disabled()),
+        Some(true) => Ok(Yes::saw("not disabled by prctl(PR_SET_THP_DISABLE)")),
+        None => Ok(Yes::saw("this kernel does not say whether a prctl disabled them")),
+    };
+    vec![
+        of("huge-tmpfs", HugePages, "huge arenas, whatever the settings", explain(tmpfs())),
+        of("huge-memfd", HugePages, "huge arenas, without privileges", explain(memfd())),
+        of("process-thp", Extra, "huge pages for this process at all", enabled),
+        of("huge-anonymous", Extra, "huge pages outside arenas", explain(anonymous())),
+        of(
+            "collapse-anonymous",
+            Extra,
+            "make memory huge afterwards",
+            explain(collapse_anonymous()),
+        ),
+        of("collapse-shmem", Extra, "make file memory huge afterwards", explain(collapse_shmem())),
+        of("hugetlb-pool", Extra, "arenas on hugetlb pages (library)", pool()),
+    ]
+}
+
+fn disabled() -> No {
+    No::denied(
+        "prctl(PR_SET_THP_DISABLE) is in force",
+        "this process, or one it descends from, disabled huge pages for itself: start it from \
+         another shell or service",
+    )
+}
+
+fn tmpfs() -> Result<Yes, No> {
+    let file = memfile::huge_tmpfs_file(CHUNK).map_err(|errno| match errno {
+        Errno::PERM | Errno::ACCESS => No::denied(
+            "a tmpfs of our own may not be mounted",
+            "it needs CAP_SYS_ADMIN; a setting that gives memfds huge pages replaces it",
+        )
+        .mend(ALLOW_SHMEM_HUGE),
+        _ => No::or_unsupported(errno),
+    })?;
+    let memory = Scratch::of_file(file.as_fd(), Sharing::Shared)?;
+    let ns = first_touch_of_file(&memory, file.as_fd())?;
+    if huge_bytes(memory.range(), IN_SHMEM) < CHUNK {
+        return Err(No::unknown(0, "the file got base pages: no free memory in one piece?"));
+    }
+    Ok(Yes::saw("mapped by one entry").costing(ns, "to touch 2 MiB"))
+}
+
+fn memfd() -> Result<Yes, No> {
+    let file = memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK)?;
+    let memory = Scratch::of_file(file.as_fd(), Sharing::Shared)?;
+    let ns = match memory.advise(Advice::HugePage) {
+        Ok(()) => first_touch_of_file(&memory, file.as_fd())?,
+        Err(errno) => return Err(No::or_unsupported(errno)),
+    };
+    let setting = Setting::read(SHMEM_SETTING)?;
+    if huge_bytes(memory.range(), IN_SHMEM) < CHUNK {
+        return Err(setting.refused(ALLOW_SHMEM_HUGE));
+    }
+    Ok(Yes::saw(setting.text()).costing(ns, "to touch 2 MiB"))
+}
+
+fn anonymous() -> Result<Yes, No> {
+    let memory = Scratch::anonymous()?;
+    memory.advise(Advice::HugePage).map_err(No::or_unsupported)?;
+    let ns = median(|| {
+        memory.advise(Advice::DontNeed)?;
+        touch(&memory)
+    })?;
+    let setting = Setting::read(ANONYMOUS_SETTING)?;
+    if huge_bytes(memory.range(), IN_ANONYMOUS) < CHUNK {
+        return Err(setting.refused(ALLOW_ANONYMOUS_HUGE));
+    }
+    Ok(Yes::saw(setting.text()).costing(ns, "to touch 2 MiB"))
+}
+
+fn collapse_anonymous() -> Result<Yes, No> {
+    collapse(&Scratch::anonymous()?, IN_ANONYMOUS)
+}
+
+fn collapse_shmem() -> Result<Yes, No> {
+    let file = memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK)?;
+    collapse(&Scratch::of_file(file.as_fd(), Sharing::Shared)?, IN_SHMEM)
+}
+
+fn collapse(memory: &Scratch, field: &str) -> Result<Yes, No> {
+    memory.advise(Advice::NoHugePage).map_err(No::or_unsupported)?;
+    memory.touch();
+    memory.advise(Advice::HugePage)?;
+    let ((), ns) = timed(|| memory.advise(Advice::Collapse)).map_err(No::or_unsupported)?;
+    memory.touch();
+    if huge_bytes(memory.range(), field) < CHUNK {
+        return Err(No::unknown(0, "madvise(MADV_COLLAPSE) succeeded and left base pages"));
+    }
+    Ok(Yes::saw("").costing(ns, "a chunk"))
+}
+
+fn pool() -> Result<Yes, No> {
+    let file =
+        memfile::memfd("cowslip-probe", MemfdKind::Hugetlb2M, CHUNK).map_err(No::or_unsupported)?;
+    let free = std::fs::read_to_string(FREE_POOL).unwrap_or_default();
+    let free = format!("{} free pages of 2 MiB", free.trim());
+    match memory::map_file_reserved(CHUNK_BYTES, file.as_fd(), 0, Sharing::Shared) {
+        Ok(range) => {
+            #[allow(unsafe_code)]
+            // SAFETY: mapped just now, at an address of the kernel's choice, and nobody knows it.
+            unsafe { memory::unmap(range) }?;
+            Ok(Yes::saw(free))
+        }
+        Err(Errno::NOMEM) => {
+            Err(No::denied(free, "the pool has no page to spare")
+                .mend("sysctl -w vm.nr_hugepages=512"))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// What the first touch costs when the machine has the memory at hand.
+fn first_touch_of_file(memory: &Scratch, file: BorrowedFd<'_>) -> Result<u64, Errno> {
+    memory.touch();
+    median(|| {
+        memfile::punch_hole(file, 0, CHUNK)?;
+        touch(memory)
+    })
+}
+
+fn touch(memory: &Scratch) -> Result<u64, Errno> {
+    timed(|| {
+        memory.touch();
+        Ok(())
+    })
+    .map(|((), ns)| ns)
+}
+
+/// One of the settings of transparent huge pages.
+struct Setting {
+    path: &'static str,
+    word: String,
+}
+
+impl Setting {
+    fn read(path: &'static str) -> Result<Self, No> {
+        let line = std::fs::read_to_string(path)
+            .map_err(|_| No::unsupported("built without transparent huge pages"))?;
+        Ok(Self { path, word: super::chosen(&line).unwrap_or(line.trim()).to_owned() })
+    }
+
+    fn text(&self) -> String {
+        let name = self.path.rsplit('/').next().unwrap_or(self.path);
+        format!("{name} is {}", self.word)
+    }
+
+    fn refused(&self, mend: &str) -> No {
+        if matches!(self.word.as_str(), "never" | "deny") {
+            return No::denied("base pages came", self.text()).mend(mend);
+        }
+        No::unknown(0, format!("{}, and base pages came: no memory in one piece?", self.text()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_told_from_bad_luck() {
+        let with = |word: &str| {
+            let setting = Setting { path: SHMEM_SETTING, word: word.to_owned() };
+            Capability::new("", Need::Extra, "", Err(setting.refused("mend it")))
+        };
+        assert_eq!(with("never").mend.as_deref(), Some("mend it"));
+        assert_eq!(with("never").answer.word(), "denied");
+        assert_eq!(with("advise").answer.word(), "unknown");
+        assert_eq!(with("advise").mend, None);
+    }
+
+    #[test]
+    fn who_disabled_huge_pages_is_told_so() {
+        let own = OwnProcess { huge_pages_enabled: Some(false), ..OwnProcess::look() };
+        let all = probe(&own);
+        let of = |name| all.iter().find(|it| it.name == name).unwrap();
+        assert_eq!(of("process-thp").answer.word(), "denied");
+    }
+}

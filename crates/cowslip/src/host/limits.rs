@@ -1,0 +1,126 @@
+//! Limits and settings that explain what happens here.
+
+use std::fs;
+
+use super::capability::{Capability, Need};
+use super::outcome::{No, Yes};
+use super::own_process::OwnProcess;
+use super::scratch::Scratch;
+use super::{Answer, cgroup, memory_and_swap};
+use crate::sys::memfile::{self, MemfdKind};
+use crate::sys::memory::{Prot, Sharing};
+use crate::sys::{AsFd, Errno};
+use crate::units::{ByteCount, CHUNK_BYTES};
+
+pub(super) fn probe(
+    own: &OwnProcess,
+    faults: &[Capability],
+    huge: &[Capability],
+) -> Vec<Capability> {
+    use Need::{Extra, Full};
+    let of = Capability::new;
+    let refused: Vec<_> = faults.iter().chain(huge).filter(|it| is_refused(it)).collect();
+    vec![
+        of("private-copies", Full, "freeze as much as all memory", private_copies()),
+        of("mappings", Extra, "one for each protection in an arena", mappings()),
+        of("memory-limit", Extra, "private copies count against it", memory_limit()),
+        of("system-calls", Extra, "no seccomp filter in the way", filter(own, &refused)),
+        of("swap", Extra, "absent pages may be private copies", swap()),
+    ]
+}
+
+/// Refused in a way that a filter of system calls could be behind.
+fn is_refused(it: &Capability) -> bool {
+    matches!(it.name, "userfaultfd" | "huge-tmpfs") && matches!(it.answer, Answer::Denied { .. })
+}
+
+/// Maps as much as all memory privately, and touches nothing of it.
+fn private_copies() -> Result<Yes, No> {
+    let size = memory_and_swap();
+    let chunks = usize::try_from(size.0).map_err(|_| Errno::NOMEM)? / CHUNK_BYTES;
+    let file = memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK_BYTES as u64)?;
+    let setting = fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    let setting = format!("vm.overcommit_memory is {}", setting.trim());
+    let mapped = Scratch::reserve(chunks)
+        .and_then(|place| place.map_file(file.as_fd(), Sharing::Private, Prot::RW));
+    match mapped {
+        Ok(()) => Ok(Yes::saw(format!("{setting}; {size} of memory and swap"))),
+        Err(Errno::NOMEM) if setting.ends_with('2') => {
+            let hint = "every private mapping is charged against CommitLimit, see /proc/meminfo";
+            Err(No::denied(setting, hint).mend("sysctl -w vm.overcommit_memory=0"))
+        }
+        Err(Errno::NOMEM) => {
+            Err(No::denied(setting, "address space is limited, see RLIMIT_AS (`ulimit -v`)")
+                .mend("ulimit -v unlimited"))
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn mappings() -> Result<Yes, No> {
+    let most = fs::read_to_string("/proc/sys/vm/max_map_count")
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(Yes::saw(format!("vm.max_map_count is {}", most.trim())))
+}
+
+fn memory_limit() -> Result<Yes, No> {
+    // A limit above what the machine has is none; version 1 says 2^63 for it.
+    let limit = cgroup::memory_limit().filter(|it| it.limit_bytes < memory_and_swap().0);
+    Ok(Yes::saw(limit.map_or("no control group limits it".to_owned(), |it| {
+        let (used, limit) = (ByteCount(it.used_bytes), ByteCount(it.limit_bytes));
+        format!("{used} of the {limit} of a control group are used")
+    })))
+}
+
+fn filter(own: &OwnProcess, refused: &[&Capability]) -> Result<Yes, No> {
+    let names: Vec<_> = refused.iter().map(|it| it.name).collect();
+    if !own.is_filtered {
+        return Ok(Yes::saw("no filter is in force"));
+    }
+    if names.is_empty() {
+        return Ok(Yes::saw("a filter is in force, and lets us through"));
+    }
+    let names = format!("a filter is in force; refused: {}", names.join(", "));
+    if own.effective_uid != 0 || !refused.iter().any(|it| it.name == "userfaultfd") {
+        return Ok(Yes::saw(format!("{names}, for want of a privilege or by the filter")));
+    }
+    let hint = "this is root and still refused, as in a container with Docker's default profile: \
+        give it one that allows what is missing";
+    Err(No::denied(names, hint).mend("docker run --security-opt seccomp=PROFILE.json …"))
+}
+
+fn swap() -> Result<Yes, No> {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("SwapTotal:"));
+    let kibibytes = total.and_then(|it| it.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(Yes::saw(match kibibytes {
+        Some(0) => "none".to_owned(),
+        Some(kibibytes) => ByteCount(kibibytes << 10).to_string(),
+        None => "/proc/meminfo does not say".to_owned(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_is_blamed_when_root_is_refused() {
+        let refused = |name| {
+            let no = No::denied("EPERM", "somebody is in the way");
+            Capability::new(name, Need::Full, "", Err(no))
+        };
+        let (userfaultfd, tmpfs) = (refused("userfaultfd"), refused("huge-tmpfs"));
+        assert!(is_refused(&userfaultfd) && is_refused(&tmpfs) && !is_refused(&refused("markers")));
+        let own = |is_filtered, effective_uid| OwnProcess {
+            is_filtered,
+            effective_uid,
+            ..OwnProcess::default()
+        };
+        assert!(filter(&own(true, 0), &[&userfaultfd]).is_err());
+        assert!(filter(&own(true, 0), &[&tmpfs]).is_ok());
+        assert!(filter(&own(true, 0), &[]).is_ok());
+        assert!(filter(&own(true, 1000), &[&userfaultfd]).is_ok());
+        assert!(filter(&own(false, 0), &[&userfaultfd]).is_ok());
+    }
+}

@@ -1,0 +1,100 @@
+//! What `/proc/self` says about the privileges of this process and about its memory.
+
+use std::fs;
+
+use crate::units::VirtRange;
+
+const CAP_SYS_PTRACE: u32 = 19;
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// From `/proc/self/status`, see `proc_pid_status(5)`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct OwnProcess {
+    pub(super) effective_uid: u32,
+    /// `CAP_SYS_PTRACE`, in whatever user namespace.
+    pub(super) may_trace: bool,
+    /// `CAP_SYS_ADMIN`, in whatever user namespace.
+    pub(super) may_administer: bool,
+    /// A seccomp filter is in force.
+    pub(super) is_filtered: bool,
+    /// `None` if the kernel does not say (it does since 5.0).
+    pub(super) huge_pages_enabled: Option<bool>,
+}
+
+impl OwnProcess {
+    pub(super) fn look() -> Self {
+        fs::read_to_string("/proc/self/status").map_or_else(|_| Self::default(), |it| parse(&it))
+    }
+}
+
+fn parse(status: &str) -> OwnProcess {
+    let field = |name: &str| {
+        status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    };
+    let effective_uid = field("Uid").and_then(|ids| ids.split_whitespace().nth(1)?.parse().ok());
+    let capabilities = field("CapEff").and_then(|mask| u64::from_str_radix(mask, 16).ok());
+    let may = |capability: u32| capabilities.unwrap_or(0) >> capability & 1 == 1;
+    OwnProcess {
+        effective_uid: effective_uid.unwrap_or(u32::MAX),
+        may_trace: may(CAP_SYS_PTRACE),
+        may_administer: may(CAP_SYS_ADMIN),
+        is_filtered: field("Seccomp") == Some("2"),
+        huge_pages_enabled: field("THP_enabled").map(|word| word == "1"),
+    }
+}
+
+/// How much of `range` lies in mappings' huge pages, by the field of `/proc/self/smaps` that counts
+/// them: `AnonHugePages` or `ShmemPmdMapped`.
+pub(super) fn huge_bytes(range: VirtRange, field: &str) -> u64 {
+    fs::read_to_string("/proc/self/smaps").map_or(0, |smaps| sum(&smaps, range, field))
+}
+
+fn sum(smaps: &str, range: VirtRange, field: &str) -> u64 {
+    let mut is_inside = false;
+    let mut bytes = 0;
+    for line in smaps.lines() {
+        if let Some(mapping) = heading(line) {
+            is_inside = range.covers(mapping);
+        } else if is_inside
+            && let Some(value) = line.strip_prefix(field).and_then(|it| it.strip_prefix(':'))
+        {
+            let kibibytes = value.trim().strip_suffix(" kB").and_then(|it| it.parse::<u64>().ok());
+            bytes += kibibytes.unwrap_or(0) << 10;
+        }
+    }
+    bytes
+}
+
+fn heading(line: &str) -> Option<VirtRange> {
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    Some(VirtRange::between(address(start)?, address(end)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_of_a_root_shell_and_of_a_container() {
+        let root =
+            parse("Uid:\t0\t0\t0\t0\nTHP_enabled:\t1\nCapEff:\t000001fffeffffff\nSeccomp:\t0\n");
+        assert!(root.may_trace && root.may_administer && !root.is_filtered);
+        assert_eq!(root.huge_pages_enabled, Some(true));
+        let docker = parse("Uid:\t1000\t0\t0\t0\nCapEff:\t00000000a80425fb\nSeccomp:\t2\n");
+        assert!(!docker.may_trace && !docker.may_administer && docker.is_filtered);
+        assert_eq!((docker.effective_uid, docker.huge_pages_enabled), (0, None));
+    }
+
+    #[test]
+    fn huge_pages_of_the_mappings_inside_only() {
+        let smaps = "\
+200000-400000 rw-s 00000000 00:01 1 /memfd:a (deleted)\nShmemPmdMapped:     2048 kB\n\
+400000-600000 r--s 00000000 00:01 1 /memfd:a (deleted)\nShmemPmdMapped:     2048 kB\n\
+600000-800000 rw-p 00000000 00:00 0 \nAnonHugePages:      2048 kB\nShmemPmdMapped:        0 kB\n";
+        let both = VirtRange::between(0x20_0000, 0x60_0000);
+        assert_eq!(sum(smaps, both, "ShmemPmdMapped"), 4 << 20);
+        assert_eq!(sum(smaps, VirtRange::new(0x60_0000, 0x20_0000), "AnonHugePages"), 2 << 20);
+        assert_eq!(sum(smaps, VirtRange::new(0x20_0000, 0x1000), "ShmemPmdMapped"), 0);
+    }
+}

@@ -1,0 +1,243 @@
+#![allow(unsafe_code)]
+//! Cowslip itself, on a small arena: freeze and thaw while threads write, and fork.
+//!
+//! # Safety
+//! All memory of the arena is one slice that only this module knows, and it is used through atomics.
+//! The plain way's thaw runs when the writers have ended.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread::Builder;
+use std::time::Duration;
+
+use super::Answer;
+use super::capability::{Capability, Need};
+use super::outcome::{No, Yes, median, middle};
+use super::own_process::huge_bytes;
+use crate::sys::process;
+use crate::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
+use crate::{Arena, ArenaSlice, Fork, Frozen, Way};
+
+const CHUNKS: usize = 8;
+const WRITERS: usize = 2;
+/// The word of a page that only forks use.
+const FORK_WORD: usize = WRITERS;
+/// Far longer than any of it takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(5);
+const WRITE_FOR: Duration = Duration::from_millis(1);
+
+pub(super) fn probe(faults: &[Capability]) -> Vec<Capability> {
+    let of = Capability::new;
+    let tried = Bench::new().and_then(|bench| Ok((bench.freeze()?, bench)));
+    let (freeze, thaw, fork) = match tried {
+        Ok((seen, bench)) => (seen.freeze(), seen.thaw(faults), bench.fork(seen.way)),
+        Err(no) => (Err(no.clone()), Err(no.clone()), Err(no)),
+    };
+    vec![
+        of("freeze", Need::Essential, "a view of memory at one instant", freeze),
+        of("thaw", Need::Full, "huge pages again, while threads write", thaw),
+        of("fork", Need::Essential, "a child without copied page tables", fork),
+    ]
+}
+
+/// Counters that threads write in an order that a snapshot must show: in each round, a writer's word
+/// of the first page, then of one in between, then of the last.
+struct Bench {
+    arena: Arena,
+    words: ArenaSlice<u64>,
+}
+
+/// What came of freezing and thawing.
+struct Seen {
+    way: Way,
+    made_of: String,
+    freeze_ns: u64,
+    thaw_chunk_ns: u64,
+    thaw_chunk_pages: u64,
+    huge: ByteCount,
+}
+
+impl Bench {
+    fn new() -> Result<Self, No> {
+        let len = CHUNKS * CHUNK_BYTES;
+        let arena = Arena::new(ByteCount(len as u64))?;
+        let mut words = arena.slice::<u64>(len / size_of::<u64>())?;
+        words.fill(0);
+        Ok(Self { arena, words })
+    }
+
+    fn pages(&self) -> usize {
+        self.words.range().len / page_size_bytes()
+    }
+
+    fn word(&self, page: usize, index: usize) -> &AtomicU64 {
+        let offset = page * page_size_bytes() + index * size_of::<u64>();
+        assert!(offset < self.words.range().len);
+        // SAFETY: a word of the slice, which lives as long as `self`. Once `new` has filled it, this
+        // method alone makes references to its content, so that all access to it is atomic.
+        unsafe { AtomicU64::from_ptr((self.words.range().start + offset) as *mut u64) }
+    }
+
+    fn write(&self, writer: usize, go: &AtomicBool) {
+        let last_page = self.pages() - 1;
+        let mut round = self.word(last_page, writer).load(SeqCst);
+        while go.load(Relaxed) {
+            round += 1;
+            self.word(0, writer).store(round, SeqCst);
+            let between = 1 + round as usize % (last_page - 1);
+            self.word(between, writer).fetch_add(1, SeqCst);
+            self.word(last_page, writer).store(round, SeqCst);
+        }
+    }
+
+    fn freeze(&self) -> Result<Seen, No> {
+        let mut way = Way::Plain;
+        let (mut thaw_ns, mut thaw_pages) = (Vec::new(), Vec::new());
+        let freeze_ns = median(|| {
+            let before = self.arena.metrics();
+            way = self.freeze_under_writers()?;
+            let metrics = self.arena.metrics();
+            let chunks = (metrics.thawed_chunks - before.thawed_chunks).max(1);
+            thaw_ns.push(metrics.last_thaw_ns / chunks);
+            thaw_pages.push((metrics.thawed_pages - before.thawed_pages) / chunks);
+            Ok::<_, No>(metrics.last_freeze_ns)
+        })?;
+        for page in 0..self.pages() {
+            self.word(page, FORK_WORD).store(0, Relaxed);
+        }
+        let huge = ByteCount(huge_bytes(self.arena.range(), "ShmemPmdMapped"));
+        let made_of = self.arena.pages().to_string();
+        let (thaw_chunk_ns, thaw_chunk_pages) = (middle(thaw_ns), middle(thaw_pages));
+        Ok(Seen { way, made_of, freeze_ns, thaw_chunk_ns, thaw_chunk_pages, huge })
+    }
+
+    fn freeze_under_writers(&self) -> Result<Way, No> {
+        let go = &AtomicBool::new(true);
+        let (way, still_frozen) = std::thread::scope(|scope| {
+            // Dropped before the scope waits for the writers, whichever way it is left.
+            let _stop = Stop(go);
+            for writer in 0..WRITERS {
+                Builder::new()
+                    .spawn_scoped(scope, move || self.write(writer, go))
+                    .map_err(|error| No::unknown(0, format!("start a thread: {error}")))?;
+            }
+            std::thread::sleep(WRITE_FOR);
+            let frozen = self.arena.freeze()?;
+            let way = frozen.way();
+            self.check_view(&frozen)?;
+            if way == Way::Plain {
+                return Ok((way, Some(frozen)));
+            }
+            drop(frozen);
+            if self.arena.wait_live(PATIENCE) {
+                return Ok::<_, No>((way, None));
+            }
+            let errno = self.arena.metrics().last_thaw_errno as i32;
+            Err(No::unknown(errno, "the thaw did not end"))
+        })?;
+        if let Some(frozen) = still_frozen {
+            // SAFETY: the scope has waited for the writers, and nobody else knows the arena.
+            unsafe { frozen.thaw_unattended() }?;
+        }
+        self.check_writers(|page, writer| self.word(page, writer).load(SeqCst), 0)?;
+        Ok(way)
+    }
+
+    /// The cut is causal, and the view stays as it is.
+    fn check_view(&self, frozen: &Frozen) -> Result<(), No> {
+        let words_a_page = page_size_bytes() / size_of::<u64>();
+        let sum =
+            || black_box(frozen.slice(&self.words)).iter().fold(0u64, |a, &b| a.wrapping_add(b));
+        let before = sum();
+        let view = frozen.slice(&self.words);
+        self.check_writers(|page, writer| view[page * words_a_page + writer], 1)?;
+        std::thread::sleep(WRITE_FOR);
+        if sum() != before {
+            return Err(No::unknown(0, "a frozen view changed"));
+        }
+        Ok(())
+    }
+
+    /// A writer may be in `open` unfinished rounds.
+    fn check_writers(&self, word: impl Fn(usize, usize) -> u64, open: u64) -> Result<(), No> {
+        let last_page = self.pages() - 1;
+        for writer in 0..WRITERS {
+            let (first, last) = (word(0, writer), word(last_page, writer));
+            let between: u64 = (1..last_page).map(|page| word(page, writer)).sum();
+            if !(last <= between && between <= first && first <= last + open) {
+                let seen = format!("{first}, {between}, {last}");
+                return Err(No::unknown(0, format!("stores lost or out of order: {seen}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn fork(&self, way: Way) -> Result<Yes, No> {
+        let word = self.word(1, FORK_WORD);
+        let ns = median(|| {
+            let before = word.load(SeqCst);
+            let began = process::now_ns();
+            // SAFETY: the child reads memory and the clock, and ends.
+            let ns = match unsafe { crate::fork(&[&self.arena]) }? {
+                Fork::Child => {
+                    let until = process::now_ns() + WRITE_FOR.as_nanos() as u64;
+                    let mut is_same = true;
+                    while process::now_ns() < until {
+                        is_same &= word.load(SeqCst) == before;
+                    }
+                    process::exit_now(i32::from(!is_same))
+                }
+                Fork::Parent(pid) => {
+                    let ns = process::now_ns() - began;
+                    word.store(before + 1, SeqCst);
+                    if process::wait_for(pid)? != 0 {
+                        return Err(No::unknown(0, "a child did not see memory as it was"));
+                    }
+                    ns
+                }
+            };
+            let is_live = way == Way::Plain || self.arena.wait_live(PATIENCE);
+            if !is_live || word.load(SeqCst) != before + 1 {
+                return Err(No::unknown(0, "the thaw after a fork did not end, or lost a store"));
+            }
+            Ok(ns)
+        })?;
+        Ok(Yes::saw("of this small process; the child saw memory as it was").costing(ns, "a fork"))
+    }
+}
+
+impl Seen {
+    fn freeze(&self) -> Result<Yes, No> {
+        let way = match self.way {
+            Way::Userfaultfd => "in constant time",
+            Way::Plain => "the plain way: longer for larger memory",
+        };
+        let detail = format!("{way}; {}; {WRITERS} threads wrote", self.made_of);
+        Ok(Yes::saw(detail).costing(self.freeze_ns, "a freeze"))
+    }
+
+    fn thaw(&self, faults: &[Capability]) -> Result<Yes, No> {
+        if self.way == Way::Userfaultfd {
+            let all = ByteCount((CHUNKS * CHUNK_BYTES) as u64);
+            let detail = format!(
+                "{} pages written in a chunk, no store lost; {} of {all} huge afterwards",
+                self.thaw_chunk_pages, self.huge
+            );
+            return Ok(Yes::saw(detail).costing(self.thaw_chunk_ns, "a chunk"));
+        }
+        let detail = "nothing holds writers off, so that memory stays frozen";
+        match faults.iter().find(|it| it.need == Need::Full && !it.answer.is_available()) {
+            Some(lacking) => Err(No::because(&lacking.answer, detail)),
+            None => Err(No::because(&Answer::Unknown { errno: 0 }, detail)),
+        }
+    }
+}
+
+/// Has the writers end.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Relaxed);
+    }
+}

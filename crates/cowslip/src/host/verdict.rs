@@ -1,0 +1,192 @@
+//! What all the answers come to.
+
+use super::capability::{Answer, Capability, Need};
+
+/// Everything that was tried, in the order to tell it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// One entry for each probe.
+    pub capabilities: Vec<Capability>,
+}
+
+/// How well Cowslip works here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// Everything works.
+    Full,
+    /// It works, with something missing that no permission would bring.
+    Partly,
+    /// Something is not permitted, and without it Cowslip works in part or not at all.
+    Denied,
+    /// The kernel lacks what nothing replaces.
+    Unsupported,
+    /// Something that nothing replaces failed, and not for want of a feature or a permission.
+    Failed,
+}
+
+impl Report {
+    /// The capability of that name.
+    pub fn get(&self, name: &str) -> Option<&Capability> {
+        self.capabilities.iter().find(|it| it.name == name)
+    }
+
+    /// How well Cowslip works here.
+    pub fn standing(&self) -> Standing {
+        if let Some(lacking) = self.lacking(Need::Essential).next() {
+            return match lacking.answer {
+                Answer::Unsupported => Standing::Unsupported,
+                Answer::Denied { .. } => Standing::Denied,
+                _ => Standing::Failed,
+            };
+        }
+        let mut missing = self.missing().peekable();
+        if missing.peek().is_none() {
+            Standing::Full
+        } else if missing.any(|it| matches!(it.answer, Answer::Denied { .. })) {
+            Standing::Denied
+        } else {
+            Standing::Partly
+        }
+    }
+
+    /// Whether arenas come on huge pages.
+    pub fn has_huge_pages(&self) -> bool {
+        let mut candidates = self.capabilities.iter().filter(|it| it.need == Need::HugePages);
+        candidates.any(|it| it.answer.is_available())
+    }
+
+    /// The commands that would bring what is missing, each once.
+    pub fn mends(&self) -> Vec<&str> {
+        let mut mends: Vec<&str> = Vec::new();
+        for mend in self.missing().filter_map(|it| it.mend.as_deref()) {
+            if !mends.contains(&mend) {
+                mends.push(mend);
+            }
+        }
+        mends
+    }
+
+    /// All of it in one plain sentence.
+    pub fn sentence(&self) -> String {
+        if let Some(lacking) = self.lacking(Need::Essential).next() {
+            return format!("Cowslip does not work here: {}: {}.", lacking.name, lacking.detail);
+        }
+        if self.standing() == Standing::Full {
+            let cost = |name| {
+                let cost = self.get(name).and_then(|it| it.cost);
+                cost.map_or(String::new(), |cost| format!(" ({cost})"))
+            };
+            return format!(
+                "Cowslip works here in full: freeze{}, thaw while the program runs{}, huge pages.",
+                cost("freeze"),
+                cost("thaw")
+            );
+        }
+        let yes_or_no = |yes| if yes { "yes" } else { "no" };
+        let thaws = self.get("thaw").is_some_and(|it| it.answer.is_available());
+        let mut sentence = format!(
+            "Cowslip works here {}: huge pages {}, thaw while the program runs {}",
+            if thaws { "in part" } else { "the plain way" },
+            yes_or_no(self.has_huge_pages()),
+            yes_or_no(thaws),
+        );
+        if thaws {
+            for it in self.lacking(Need::Full) {
+                sentence += &format!(", {} no", it.name);
+            }
+        }
+        match self.mends().as_slice() {
+            [] => sentence += ".",
+            mends => sentence += &format!("; as root run `{}`.", mends.join("` and `")),
+        }
+        sentence
+    }
+
+    fn lacking(&self, need: Need) -> impl Iterator<Item = &Capability> {
+        self.capabilities.iter().filter(move |it| it.need == need && !it.answer.is_available())
+    }
+
+    /// What keeps Cowslip from working in full.
+    fn missing(&self) -> impl Iterator<Item = &Capability> {
+        let huge = self.lacking(Need::HugePages).filter(|_| !self.has_huge_pages());
+        self.lacking(Need::Essential).chain(self.lacking(Need::Full)).chain(huge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outcome::{No, Yes};
+    use super::*;
+
+    fn report(refused: &[(&'static str, No)]) -> Report {
+        use Need::{Essential, Extra, Full, HugePages};
+        let all = [
+            ("freeze", Essential),
+            ("thaw", Full),
+            ("userfaultfd", Full),
+            ("private-copies", Full),
+            ("huge-tmpfs", HugePages),
+            ("huge-memfd", HugePages),
+            ("swap", Extra),
+        ];
+        let capabilities = all.map(|(name, need)| {
+            let no = refused.iter().find(|(refused, _)| *refused == name);
+            let yes = Yes::default().costing(20_000, "a chunk");
+            Capability::new(name, need, "", no.map_or(Ok(yes), |(_, no)| Err(no.clone())))
+        });
+        Report { capabilities: capabilities.into() }
+    }
+
+    fn denied(mend: &str) -> No {
+        No::denied("EPERM", "hint").mend(mend)
+    }
+
+    #[test]
+    fn one_way_to_huge_pages_is_enough() {
+        let report = report(&[("huge-memfd", denied("B")), ("swap", denied("C"))]);
+        assert_eq!(report.standing(), Standing::Full);
+        assert_eq!(
+            report.sentence(),
+            "Cowslip works here in full: freeze (20.0 µs a chunk), thaw while the program runs \
+             (20.0 µs a chunk), huge pages."
+        );
+        assert!(report.mends().is_empty());
+    }
+
+    #[test]
+    fn the_plain_way_names_what_mends_it() {
+        let report = report(&[
+            ("thaw", No::denied("", "hint")),
+            ("userfaultfd", denied("A")),
+            ("huge-tmpfs", denied("B")),
+            ("huge-memfd", denied("B")),
+        ]);
+        assert_eq!(report.standing(), Standing::Denied);
+        assert_eq!(
+            report.sentence(),
+            "Cowslip works here the plain way: huge pages no, thaw while the program runs no; as \
+             root run `A` and `B`."
+        );
+    }
+
+    #[test]
+    fn what_no_permission_brings_is_partly() {
+        let report = report(&[("private-copies", No::unknown(12, "no memory"))]);
+        assert_eq!(report.standing(), Standing::Partly);
+        assert_eq!(
+            report.sentence(),
+            "Cowslip works here in part: huge pages yes, thaw while the program runs yes, \
+             private-copies no."
+        );
+    }
+
+    #[test]
+    fn without_the_essential_nothing_works() {
+        let standing = |no| report(&[("freeze", no)]).standing();
+        assert_eq!(standing(No::unsupported("")), Standing::Unsupported);
+        assert_eq!(standing(denied("A")), Standing::Denied);
+        assert_eq!(standing(No::unknown(5, "")), Standing::Failed);
+        let sentence = report(&[("freeze", No::unsupported("no memfd"))]).sentence();
+        assert_eq!(sentence, "Cowslip does not work here: freeze: no memfd.");
+    }
+}

@@ -1,0 +1,384 @@
+#![allow(unsafe_code)]
+//! Every system call of a freeze, a thaw and a fork fails once, at each place where it is made, with
+//! each errno. Afterwards nothing is lost, nothing changed, nobody hangs, and all works again.
+//!
+//! The rules that make calls fail hold for the whole process: one test at a time.
+
+mod support;
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use cowslip::sys::Errno;
+use cowslip::sys::seam::{Op, fail};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::{Arena, ErrorKind, Pages, Prot, Way, freeze_all};
+use support::world::{World, explains_itself};
+use support::{Counters, PATIENCE, Watchdog, Writers, alone, eventually, fork_child, status_of};
+
+const ERRNOS: [Errno; 5] = [Errno::NOMEM, Errno::PERM, Errno::AGAIN, Errno::EXIST, Errno::INVAL];
+const ALWAYS: u32 = u32::MAX;
+
+/// Has the first, second, … call of `op` fail during `act`, until there is no such call.
+/// Says how many there are.
+fn at_each_call(op: Op, errno: Errno, mut act: impl FnMut(&World)) -> u32 {
+    let mut pass = 0;
+    loop {
+        let world = World::new();
+        let rule = fail(op, pass, 1, errno);
+        act(&world);
+        let has_failed = rule.is_spent();
+        drop(rule);
+        world.check();
+        if !has_failed {
+            return pass;
+        }
+        pass += 1;
+    }
+}
+
+/// As [`at_each_call`], from the moment that the thaw begins.
+fn at_each_call_of_a_thaw(op: Op, errno: Errno) -> u32 {
+    let mut pass = 0;
+    loop {
+        let world = World::new();
+        let views = freeze_all(&world.arenas()).unwrap();
+        world.wait_written();
+        let rule = fail(op, pass, 1, errno);
+        drop(views);
+        for arena in world.arenas() {
+            assert!(arena.wait_live(PATIENCE), "tried again");
+        }
+        let has_failed = rule.is_spent();
+        drop(rule);
+        world.check();
+        if !has_failed {
+            return pass;
+        }
+        pass += 1;
+    }
+}
+
+fn freeze_at_each(op: Op, at_least: u32) {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a freeze");
+    for errno in ERRNOS {
+        let calls = at_each_call(op, errno, |world| {
+            world.judge(freeze_all(&world.arenas()));
+            // A fork at once, while the failed freeze may still be put right.
+            let _ = world.fork().inspect_err(explains_itself);
+        });
+        assert!(calls >= at_least, "{op:?}: {calls} calls");
+    }
+}
+
+fn fork_at_each(op: Op, at_least: u32) {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a fork");
+    for errno in ERRNOS {
+        let calls = at_each_call(op, errno, |world| {
+            let _ = world.fork().inspect_err(explains_itself);
+            let _ = world.fork().inspect_err(explains_itself);
+        });
+        assert!(calls >= at_least, "{op:?}: {calls} calls");
+    }
+}
+
+fn thaw_at_each(op: Op, errnos: &[Errno], at_least: u32) {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a thaw");
+    for &errno in errnos {
+        let calls = at_each_call_of_a_thaw(op, errno);
+        assert!(calls >= at_least, "{op:?}: {calls} calls");
+    }
+}
+
+#[test]
+fn freeze_userfaultfd_opens() {
+    freeze_at_each(Op::UffdOpen, 2);
+}
+
+#[test]
+fn freeze_registers() {
+    freeze_at_each(Op::UffdRegister, 7);
+}
+
+#[test]
+fn freeze_moves() {
+    freeze_at_each(Op::Mremap, 6);
+}
+
+#[test]
+fn freeze_maps() {
+    freeze_at_each(Op::Mmap, 12);
+}
+
+#[test]
+fn freeze_wakes_and_unregisters() {
+    freeze_at_each(Op::UffdWake, 2);
+    freeze_at_each(Op::UffdUnregister, 6);
+}
+
+#[test]
+fn freeze_protects_and_advises() {
+    freeze_at_each(Op::Mprotect, 2);
+    freeze_at_each(Op::Madvise, 2);
+}
+
+#[test]
+fn freeze_makes_files() {
+    freeze_at_each(Op::MemfileOpen, 4);
+}
+
+#[test]
+fn fork_moves_and_maps() {
+    fork_at_each(Op::Mremap, 6);
+    fork_at_each(Op::Mmap, 12);
+}
+
+#[test]
+fn fork_advises() {
+    fork_at_each(Op::Madvise, 2);
+}
+
+#[test]
+fn fork_opens_and_registers() {
+    fork_at_each(Op::UffdOpen, 2);
+    fork_at_each(Op::UffdRegister, 7);
+    fork_at_each(Op::MemfileOpen, 4);
+}
+
+#[test]
+fn fork_watches_its_child() {
+    fork_at_each(Op::PidfdOpen, 2);
+}
+
+#[test]
+fn thaw_registers_and_protects() {
+    thaw_at_each(Op::UffdRegister, &ERRNOS, 6);
+    thaw_at_each(Op::UffdWriteProtect, &ERRNOS, 7);
+}
+
+#[test]
+fn thaw_scans() {
+    thaw_at_each(Op::PagemapScan, &ERRNOS, 7);
+}
+
+#[test]
+fn thaw_writes() {
+    thaw_at_each(Op::Pwrite, &[Errno::NOSPC, Errno::NOMEM], 1);
+}
+
+#[test]
+fn thaw_maps() {
+    thaw_at_each(Op::Mmap, &ERRNOS, 7);
+}
+
+#[test]
+fn thaw_wakes_and_advises() {
+    thaw_at_each(Op::UffdWake, &ERRNOS, 2);
+    thaw_at_each(Op::Madvise, &ERRNOS, 2);
+}
+
+#[test]
+fn again_is_not_a_failure() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("write protection answers EAGAIN");
+    let world = World::new();
+    let views = freeze_all(&world.arenas()).unwrap();
+    let rule = fail(Op::UffdWriteProtect, 0, 20, Errno::AGAIN);
+    drop(views);
+    assert!(world.first.wait_live(PATIENCE) && world.second.wait_live(PATIENCE));
+    assert!(rule.is_spent());
+    assert_eq!(world.first.metrics().failed_thaw_chunks, 0);
+    world.check();
+}
+
+#[test]
+fn i4_what_cannot_be_thawed_stays_frozen_readable_and_writable() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a thaw that fails all the time");
+    for (op, errno) in [
+        (Op::Pwrite, Errno::NOSPC),
+        (Op::Mmap, Errno::NOMEM),
+        (Op::PagemapScan, Errno::NOMEM),
+        (Op::UffdWriteProtect, Errno::AGAIN),
+        (Op::UffdRegister, Errno::NOMEM),
+    ] {
+        let arena = Arena::new(ByteCount::mib(16)).unwrap();
+        let counters = Counters::new(&arena, ByteCount::mib(4));
+        let writers = Writers::start(&counters, 2);
+        let frozen = arena.freeze().unwrap();
+        let before = counters.sum();
+        eventually("the writers write", || counters.sum() > before + 1000);
+        let rule = fail(op, 0, ALWAYS, errno);
+        drop(frozen);
+        eventually("three attempts", || arena.metrics().failed_thaw_chunks >= 3);
+        let metrics = arena.metrics();
+        assert!(metrics.frozen_chunks > 0, "{op:?}");
+        assert_eq!(metrics.last_thaw_errno, errno.raw_os_error() as u64, "{op:?}");
+        let before = counters.sum();
+        eventually("the writers go on", || counters.sum() > before + 1000);
+        assert_eq!(arena.freeze().unwrap_err().kind(), ErrorKind::Busy);
+        drop(rule);
+        assert!(arena.wait_live(PATIENCE), "{op:?}: thawed when it can be");
+        let written = writers.stop();
+        assert_eq!(counters.sum(), written, "{op:?}");
+    }
+}
+
+/// Memory dropped while frozen, with a guard page in it and values on both sides.
+struct Dropped {
+    arena: Arena,
+    counters: Counters,
+    guard: VirtRange,
+}
+
+impl Dropped {
+    fn new() -> Self {
+        let arena = Arena::new(ByteCount::mib(8)).unwrap();
+        let counters = Counters::new(&arena, ByteCount(CHUNK_BYTES as u64));
+        (0..counters.len()).for_each(|i| counters.at(i).store(7, Relaxed));
+        let page = page_size_bytes();
+        let guard = VirtRange::new(counters.slice().range().start + 100 * page, page);
+        Self { arena, counters, guard }
+    }
+
+    fn guarded(&self) -> std::ops::Range<usize> {
+        let first = (self.guard.start - self.counters.slice().range().start) / 8;
+        first..first + self.guard.len / 8
+    }
+
+    fn drop_all(&self) {
+        // SAFETY: no other thread uses the counters yet.
+        unsafe { self.arena.discard(self.counters.slice().range()) }.unwrap();
+    }
+
+    fn set_guard(&self, prot: Prot) {
+        // SAFETY: the writers avoid the guard.
+        unsafe { self.arena.protect(self.guard, prot) }.unwrap();
+    }
+}
+
+#[test]
+fn i5_dropped_memory_is_whole_after_a_thaw_that_failed_half_way() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a thaw of dropped memory");
+    for op in [Op::Mmap, Op::Pwrite, Op::UffdRegister, Op::UffdWriteProtect, Op::Fallocate] {
+        for pass in 0.. {
+            let it = Dropped::new();
+            let frozen = it.arena.freeze().unwrap();
+            it.drop_all();
+            it.counters.at(it.guarded().start).store(11, Relaxed);
+            it.set_guard(Prot::NONE);
+            let writers = Writers::start_avoiding(&it.counters, 2, it.guarded());
+            assert!(frozen.slice(it.counters.slice()).iter().all(|&value| value == 7));
+            let rule = fail(op, pass, 1, Errno::NOMEM);
+            drop(frozen);
+            assert!(it.arena.wait_live(PATIENCE));
+            let has_failed = rule.is_spent();
+            drop(rule);
+            let written = writers.stop();
+            it.set_guard(Prot::RW);
+            assert_eq!(it.counters.sum(), written + 11, "{op:?}, call {pass}");
+            if !has_failed {
+                assert!(pass > 0, "{op:?} is called");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn i6_dropped_memory_can_be_touched_while_its_thaw_fails() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("dropped memory that cannot be thawed");
+    let it = Dropped::new();
+    let frozen = it.arena.freeze().unwrap();
+    it.drop_all();
+    it.counters.at(0).store(1, Relaxed);
+    let rule = fail(Op::Pwrite, 0, ALWAYS, Errno::NOSPC);
+    drop(frozen);
+    eventually("three attempts", || it.arena.metrics().failed_thaw_chunks >= 3);
+    let (sender, receiver) = mpsc::channel();
+    let toucher = std::thread::spawn({
+        let counters = it.counters.clone();
+        move || {
+            for i in (0..counters.len()).step_by(512) {
+                counters.at(i).fetch_add(1, Relaxed);
+            }
+            sender.send(()).unwrap();
+        }
+    });
+    let touched = receiver.recv_timeout(Duration::from_secs(10));
+    drop(rule);
+    toucher.join().unwrap();
+    assert!(touched.is_ok(), "a store waited for a thaw that failed again and again");
+    assert!(it.arena.wait_live(PATIENCE));
+    assert_eq!(it.counters.sum(), 1 + (it.counters.len() / 512) as u64);
+}
+
+#[test]
+fn without_userfaultfd_the_plain_way() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("the plain way");
+    let arena = Arena::new(ByteCount::mib(8)).unwrap();
+    let counters = Counters::new(&arena, ByteCount::mib(2));
+    let writers = Writers::start(&counters, 1);
+    let rule = fail(Op::UffdOpen, 0, ALWAYS, Errno::PERM);
+    let frozen = arena.freeze().unwrap();
+    assert_eq!(frozen.way(), Way::Plain);
+    let child = fork_child(&[&arena], || true).unwrap();
+    assert_eq!(status_of(child), 0);
+    drop(frozen);
+    assert_eq!(arena.freeze().unwrap_err().kind(), ErrorKind::Busy, "nothing thaws it");
+    drop(rule);
+    let frozen = arena.freeze_within(PATIENCE).expect("thawed once userfaultfd can be had");
+    assert_eq!(frozen.way(), Way::Userfaultfd);
+    drop(frozen);
+    let written = writers.stop();
+    assert_eq!(counters.sum(), written);
+}
+
+#[test]
+fn without_a_tmpfs_a_memfd_and_without_that_an_error() {
+    let _alone = alone();
+    let rule = fail(Op::MemfileOpen, 0, 1, Errno::PERM);
+    let arena = Arena::new(ByteCount::mib(8)).unwrap();
+    assert!(rule.is_spent());
+    assert!(matches!(arena.pages(), Pages::HugeMemfd | Pages::Base), "{}", arena.pages());
+    let counters = Counters::new(&arena, ByteCount::mib(4));
+    let writers = Writers::start(&counters, 1);
+    for _ in 0..3 {
+        drop(arena.freeze_within(PATIENCE).unwrap());
+    }
+    assert!(arena.wait_live(PATIENCE));
+    let written = writers.stop();
+    assert_eq!(counters.sum(), written);
+
+    let _rule = fail(Op::MemfileOpen, 0, 2, Errno::PERM);
+    let error = Arena::new(ByteCount::mib(8)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    explains_itself(&error);
+}
+
+#[test]
+fn an_arena_is_made_or_not_at_each_call() {
+    let _alone = alone();
+    for op in [Op::Mmap, Op::Madvise, Op::MemfileOpen] {
+        for pass in 0.. {
+            let rule = fail(op, pass, 1, Errno::NOMEM);
+            match Arena::new(ByteCount::mib(8)) {
+                Ok(arena) => assert!(arena.slice::<u64>(10).unwrap().iter().all(|&v| v == 0)),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+                    explains_itself(&error);
+                }
+            }
+            if !rule.is_spent() {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+#![allow(unsafe_code)]
+//! Everything at once: threads that count, receive, allocate, drop and protect; freezes, views, forks
+//! of every kind, thaws stopped and let go. At the end every sum is exact.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::{Arena, ErrorKind, Prot};
+use support::kin::{Child, KINDS};
+use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, checksum, eventually, scaled, skip};
+
+const TIME: Duration = Duration::from_secs(15);
+const ROUNDS: usize = 2000;
+
+struct Stage {
+    arena: Arena,
+    stop: AtomicBool,
+    received: AtomicU64,
+    allocated: AtomicU64,
+}
+
+impl Stage {
+    /// `read(2)` and `recv(2)` into the arena, across page and chunk borders.
+    fn receive(&self) {
+        let mut memory = self.arena.slice::<u8>(8 << 20).unwrap();
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        let mut scatter = Scatter(0xfeed);
+        let mut sent = [0u8; 300];
+        while !self.stop.load(Relaxed) {
+            let stamp = scatter.next();
+            sent.iter_mut().enumerate().for_each(|(i, byte)| *byte = (stamp >> (i % 57)) as u8);
+            near.write_all(&sent).unwrap();
+            let at = scatter.next() as usize % (memory.len() - sent.len());
+            far.read_exact(&mut memory[at..at + sent.len()]).unwrap();
+            assert_eq!(memory[at..at + sent.len()], sent);
+            self.received.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Takes memory and gives it back; drops and guards parts of it meanwhile.
+    fn allocate(&self) {
+        let page = page_size_bytes();
+        let mut scatter = Scatter(0xa110c);
+        while !self.stop.load(Relaxed) {
+            let len = 4 * page + scatter.next() as usize % (3 * CHUNK_BYTES);
+            let mut memory = match self.arena.slice::<u8>(len) {
+                Ok(memory) => memory,
+                Err(error) => {
+                    // All that is free may be frozen at the moment.
+                    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+                    std::thread::yield_now();
+                    continue;
+                }
+            };
+            assert!(memory.iter().all(|&byte| byte == 0), "handed out clean");
+            memory.fill(0x5a);
+            let pages = memory.range().len / page;
+            let first = scatter.next() as usize % (pages - 2);
+            let count = 1 + scatter.next() as usize % (pages - first - 1);
+            let part = VirtRange::new(memory.range().start + first * page, count * page);
+            let inside = first * page..((first + count) * page).min(len);
+            // SAFETY: this thread alone uses the memory, and not the guarded part of it.
+            unsafe {
+                self.arena.protect(part, Prot::NONE).unwrap();
+                self.arena.protect(part, Prot::RW).unwrap();
+            }
+            assert!(memory[inside.clone()].iter().all(|&byte| byte == 0x5a));
+            // SAFETY: this thread alone uses the memory.
+            unsafe { self.arena.discard(part) }.unwrap();
+            assert!(memory[inside.clone()].iter().all(|&byte| byte == 0), "dropped");
+            assert!(memory[..inside.start].iter().all(|&byte| byte == 0x5a), "kept before it");
+            assert!(memory[inside.end..].iter().all(|&byte| byte == 0x5a), "kept after it");
+            self.allocated.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// A view shows one moment; so does a child, of whatever kind.
+fn round(arena: &Arena, counters: &Counters, scatter: &mut Scatter, children: &mut Vec<Child>) {
+    let pick = scatter.next();
+    if pick % 8 == 0 {
+        arena.pause_thaw();
+    } else if pick % 8 == 1 {
+        arena.resume_thaw();
+    }
+    let is_enough = children.len() > pick as usize % 6;
+    if is_enough || pick >> 8 & 3 == 0 {
+        for child in children.drain(..) {
+            let named = format!("{child:?}");
+            assert!(child.is_right(), "{named}");
+        }
+    }
+    if children.is_empty() && pick >> 10 & 1 == 0 {
+        arena.resume_thaw();
+        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let first = checksum(frozen.slice(counters.slice()));
+        if pick >> 11 & 1 == 0 {
+            // A fork while a view lives shares the private pages.
+            children.push(child(arena, counters, scatter));
+        }
+        assert_eq!(first, checksum(frozen.slice(counters.slice())));
+    } else {
+        children.push(child(arena, counters, scatter));
+    }
+}
+
+fn child(arena: &Arena, counters: &Counters, scatter: &mut Scatter) -> Child {
+    let kind = KINDS[scatter.next() as usize % KINDS.len()];
+    let sum = || checksum(counters.slice());
+    let check = || {
+        let first = sum();
+        counters.at(0).fetch_add(1, Relaxed);
+        let second = sum();
+        counters.at(0).fetch_sub(1, Relaxed);
+        first != second && first == sum()
+    };
+    Child::fork(arena, kind, check).unwrap()
+}
+
+#[test]
+fn everything_at_once() {
+    let _watchdog = Watchdog::start("everything at once");
+    let arena = Arena::new(ByteCount::mib(256)).unwrap();
+    if !arena.start_service() {
+        skip("userfaultfd", "nothing is thawed while threads write; tests/plain.rs does without");
+        return;
+    }
+    let counters = Counters::new(&arena, ByteCount::mib(8));
+    let stage = Stage {
+        arena: arena.clone(),
+        stop: AtomicBool::new(false),
+        received: AtomicU64::new(0),
+        allocated: AtomicU64::new(0),
+    };
+    let writers = Writers::start(&counters, 2);
+    let mut rounds = 0;
+    std::thread::scope(|scope| {
+        let threads = [scope.spawn(|| stage.receive()), scope.spawn(|| stage.allocate())];
+        let (mut scatter, mut children) = (Scatter(20_061), Vec::new());
+        let deadline = Instant::now() + TIME;
+        while rounds < scaled(ROUNDS) && Instant::now() < deadline {
+            round(&arena, &counters, &mut scatter, &mut children);
+            rounds += 1;
+            assert!(threads.iter().all(|thread| !thread.is_finished()), "a thread failed");
+        }
+        for child in children {
+            assert!(child.is_right());
+        }
+        arena.resume_thaw();
+        assert!(arena.wait_live(PATIENCE), "{:?}", arena.metrics());
+        eventually("each thread got on", || {
+            stage.received.load(Relaxed) > 0 && stage.allocated.load(Relaxed) > 0
+        });
+        stage.stop.store(true, Relaxed);
+    });
+    let written = writers.stop();
+    assert_eq!(counters.sum(), written, "every update is there");
+    let metrics = arena.metrics();
+    println!(
+        "{rounds} rounds, {written} updates, {} received, {} allocated, {} freezes, {} forks, {} thaws",
+        stage.received.into_inner(),
+        stage.allocated.into_inner(),
+        metrics.freezes,
+        metrics.forks,
+        metrics.thaws
+    );
+    assert!(metrics.freezes > 0 && metrics.forks > 0 && metrics.thaws > 0);
+    assert_eq!(metrics.failed_freezes + metrics.failed_thaw_chunks, 0, "{metrics:?}");
+}
