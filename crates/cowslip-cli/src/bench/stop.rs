@@ -22,6 +22,16 @@ impl Stop {
         Ok(stop)
     }
 
+    /// The flag itself.
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
+
+    /// Whether the user wants to stop.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         if self.0.load(Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
     }

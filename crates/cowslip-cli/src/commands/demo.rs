@@ -1,5 +1,73 @@
-//! Being written.
+//! `cowslip demo`
 
-pub(crate) fn run(_: crate::args::DemoArgs) -> crate::exit::Answer {
-    Err(crate::exit::Failure::new(crate::exit::USAGE, "not yet"))
+use std::path::Path;
+use std::process::ExitCode;
+
+use cowslip::units::ByteCount;
+use serde_json::{Map, Value};
+
+use crate::args::DemoArgs;
+use crate::bench::Stop;
+use crate::demo::redis;
+use crate::exit::{self, Answer, Failure};
+use crate::output::progress::Progress;
+use crate::output::report::Report;
+use crate::output::{html, json, table};
+
+pub(crate) fn run(args: DemoArgs) -> Answer {
+    let size = args.size.unwrap_or_else(default_size);
+    let stop = Stop::on_signals().map_err(exit::io("listen for Ctrl-C"))?;
+    let mut report = Report::new("demo", params(&args, size));
+    let mut progress = Progress::new();
+    if !args.no_redis {
+        let options = redis::Options {
+            size_bytes: size.0,
+            saves: args.saves as usize,
+            clients: args.clients as usize,
+            redis_server: args.redis_server.clone(),
+            cowslip: std::env::current_exe().ok(),
+            ..redis::Options::default()
+        };
+        let mut phase = String::new();
+        let mut show = |label: &str, done: u64, of: u64| {
+            if phase != label {
+                phase = label.to_owned();
+                progress.phase(label);
+            }
+            progress.set(done, of);
+        };
+        match redis::run(&options, stop.flag(), &mut show, &mut report) {
+            Ok(()) => {}
+            Err(redis::Error::BadOption(why)) => return Err(Failure::new(exit::USAGE, why)),
+            Err(error) => report.skip("redis", "fork", error.to_string()),
+        }
+    }
+    progress.finish();
+    if args.output.json.as_deref() != Some(Path::new("-")) {
+        table::print(&report).map_err(exit::io("print the results"))?;
+    }
+    if let Some(path) = &args.output.json {
+        json::write(&report, path).map_err(exit::io("write the results"))?;
+    }
+    if let Some(path) = &args.output.html {
+        html::write(&report, path).map_err(exit::io("write the page"))?;
+    }
+    let broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));
+    let whole = !broken && !stop.is_set();
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(exit::NO) })
+}
+
+/// What a machine of 4 GiB has room for, with every rival's server in turn.
+fn default_size() -> ByteCount {
+    let memory = cowslip::host::memory_and_swap();
+    ByteCount::gib(1).min(ByteCount(memory.0 / 8))
+}
+
+fn params(args: &DemoArgs, size: ByteCount) -> Map<String, Value> {
+    let params = [
+        ("size_bytes", size.0),
+        ("saves", u64::from(args.saves)),
+        ("clients", u64::from(args.clients)),
+    ];
+    params.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
 }

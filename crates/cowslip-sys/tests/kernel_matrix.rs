@@ -1,0 +1,91 @@
+#![allow(unsafe_code)]
+//! What depends on the kernel is there where it is declared (`COWSLIP_EXPECT`), and not there where its
+//! absence is (`COWSLIP_ABSENT`): found out by doing.
+
+mod support;
+
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::pagemap::probe_scan;
+use cowslip_sys::uffd::{self, Features, Uffd};
+use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
+use cowslip_sys::{AsFd, Errno, Result, memfile, process};
+
+fn is_listed(variable: &str, word: &str) -> bool {
+    std::env::var(variable).is_ok_and(|list| list.split(',').any(|it| it.trim() == word))
+}
+
+fn pagemap_scan() -> Result<()> {
+    probe_scan(memfile::open_proc_self("pagemap")?.as_fd())
+}
+
+/// `MADV_COLLAPSE` of base pages of a memfd.
+fn shmem_collapse() -> Result<()> {
+    let file = memfile::memfd("test", memfile::MemfdKind::Shmem, CHUNK_BYTES as u64)?;
+    let range = memory::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
+    // SAFETY: reserved for this probe.
+    unsafe {
+        memory::map_file(range, file.as_fd(), 0, Sharing::Shared, Prot::RW)?;
+        memory::advise(range, Advice::NoHugePage)?;
+        for start in (range.start..range.end()).step_by(page_size_bytes()) {
+            (start as *mut u8).write_volatile(1);
+        }
+        memory::advise(range, Advice::HugePage)?;
+        let collapsed = memory::advise(range, Advice::Collapse);
+        memory::unmap(range)?;
+        collapsed
+    }
+}
+
+fn userfaultfd() -> Result<()> {
+    let features = Features::PAGEFAULT_FLAG_WP
+        | Features::EVENT_REMAP
+        | Features::MISSING_SHMEM
+        | Features::MINOR_SHMEM
+        | Features::WP_HUGETLBFS_SHMEM;
+    Uffd::new(uffd::open()?.0, features).map(drop)
+}
+
+fn own_tmpfs() -> Result<()> {
+    memfile::huge_tmpfs_file(CHUNK_BYTES as u64).map(drop)
+}
+
+fn swap() -> Result<()> {
+    if process::has_swap() { Ok(()) } else { Err(Errno::NOENT) }
+}
+
+#[test]
+fn the_kernel_has_what_is_declared_and_lacks_what_is_not() {
+    let probes: [(&str, fn() -> Result<()>); 5] = [
+        ("pagemap_scan", pagemap_scan),
+        ("shmem_collapse", shmem_collapse),
+        ("userfaultfd", userfaultfd),
+        ("own_tmpfs", own_tmpfs),
+        ("swap", swap),
+    ];
+    for (name, probe) in probes {
+        let answer = probe();
+        println!("{name}: {answer:?}");
+        assert!(answer.is_ok() || !is_listed("COWSLIP_EXPECT", name), "{name}: {answer:?}");
+        assert!(answer.is_err() || !is_listed("COWSLIP_ABSENT", name), "{name} is there");
+    }
+}
+
+#[test]
+fn what_is_declared_is_known() {
+    let known = [
+        "pagemap_scan",
+        "shmem_collapse",
+        "userfaultfd",
+        "own_tmpfs",
+        "swap",
+        "root",
+        "huge",
+        "hugetlb",
+    ];
+    for variable in ["COWSLIP_EXPECT", "COWSLIP_ABSENT"] {
+        for word in std::env::var(variable).unwrap_or_default().split(',') {
+            let word = word.trim();
+            assert!(word.is_empty() || known.contains(&word), "{variable} says {word:?}");
+        }
+    }
+}
