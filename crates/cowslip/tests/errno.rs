@@ -15,7 +15,9 @@ use cowslip::sys::seam::{Op, fail};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Pages, Prot, Way, freeze_all};
 use support::world::{World, explains_itself};
-use support::{Counters, PATIENCE, Watchdog, Writers, alone, eventually, fork_child, scaled, status_of};
+use support::{
+    Counters, PATIENCE, Watchdog, Writers, alone, eventually, fork_child, scaled, status_of,
+};
 
 const ERRNOS: [Errno; 5] = [Errno::NOMEM, Errno::PERM, Errno::AGAIN, Errno::EXIST, Errno::INVAL];
 /// All of them, or one on an emulated machine: which errno it is matters to our code alone.

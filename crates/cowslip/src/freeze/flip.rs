@@ -219,6 +219,12 @@ pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
 }
 
 /// Moves the pages away, so that every access waits. If that fails, all is live again.
+fn set_urgent(flips: &[Flip<'_>], urgent: bool) {
+    for service in flips.iter().filter_map(|flip| flip.state.service.as_ref()) {
+        service.set_urgent(urgent);
+    }
+}
+
 fn move_all(flips: &[Flip<'_>]) -> Result<()> {
     let moved = try_move(flips);
     if moved.is_err() {

@@ -6,7 +6,7 @@
 //! lives in an arena that breaks both rules: so [`Service::start`] is called without the lock and
 //! returns when the thread has reached its loop, where it calls no libc function that allocates.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -26,6 +26,8 @@ struct Tools {
     wake: HeldFd,
     scanner: Scanner<HeldFd>,
     closing: AtomicBool,
+    /// The service thread, once it runs with the ordinary scheduling policy; else 0.
+    thread_id: AtomicI32,
 }
 
 /// A running service thread.
@@ -52,7 +54,13 @@ impl Service {
         let mut scanner = Scanner::new(pagemap);
         // Without it every page that is not present counts as private: slower, as right.
         let _ = scanner.learn_markers();
-        let tools = Arc::new(Tools { uffd, wake, scanner, closing: AtomicBool::new(false) });
+        let tools = Arc::new(Tools {
+            uffd,
+            wake,
+            scanner,
+            closing: AtomicBool::new(false),
+            thread_id: AtomicI32::new(0),
+        });
 
         let shared = shared.weak();
         let theirs = Arc::clone(&tools);
@@ -83,6 +91,16 @@ impl Service {
 
     pub(crate) fn scanner(&self) -> &Scanner<HeldFd> {
         &self.tools.scanner
+    }
+
+    /// Has the thread run at once when its event comes, or no longer. On a busy machine it would
+    /// otherwise wait for its turn, and everything with it. Needs `CAP_SYS_NICE`; without, it is as
+    /// it is.
+    pub(crate) fn set_urgent(&self, urgent: bool) {
+        let thread = self.tools.thread_id.load(Relaxed);
+        if thread != 0 {
+            let _ = process::set_urgent(thread, urgent);
+        }
     }
 
     pub(crate) fn notify(&self) {
