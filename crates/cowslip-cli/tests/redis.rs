@@ -67,7 +67,11 @@ impl Server {
     fn until(&self, wanted: &str, words: &[&str]) {
         let deadline = Instant::now() + PATIENCE;
         while !self.ask(words).contains(wanted) {
-            assert!(Instant::now() < deadline, "{words:?} never said {wanted}: {}", self.ask(words));
+            assert!(
+                Instant::now() < deadline,
+                "{words:?} never said {wanted}: {}",
+                self.ask(words)
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -93,8 +97,10 @@ impl Server {
     }
 
     fn status(&self) -> serde_json::Value {
-        let output =
-            Command::new(COWSLIP).args(["status", "--json", "-"]).arg(self.pid().to_string()).output();
+        let output = Command::new(COWSLIP)
+            .args(["status", "--json", "-"])
+            .arg(self.pid().to_string())
+            .output();
         let output = output.unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let whole: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

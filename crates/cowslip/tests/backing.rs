@@ -11,7 +11,7 @@ use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, Backing, Error, ErrorKind, Pages};
 use support::{
     Counters, PATIENCE, Setting, Watchdog, Writers, alone, checksum, eventually, fork_child,
-    huge_mapped_bytes, skip, smaps_bytes, status_of,
+    huge_mapped_bytes, scaled, skip, smaps_bytes, status_of,
 };
 
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
@@ -100,7 +100,7 @@ fn hugetlb_freeze_that_the_pool_can_pay_for() {
     (0..counters.len()).step_by(64).for_each(|i| counters.at(i).store(0, Relaxed));
     let writers = Writers::start(&counters, 2);
     let can_thaw = arena.start_service();
-    for round in 0..5 {
+    for round in 0..scaled(5) {
         let frozen = arena.freeze_within(PATIENCE).unwrap();
         let first = checksum(frozen.slice(counters.slice()));
         let seen = counters.sum();
@@ -166,12 +166,12 @@ fn hugetlb_memory_that_is_dropped_reads_zeroes_in_every_state() {
 /// Freezes and thaws under load, and says how much is mapped by huge entries afterwards.
 fn cycle(arena: &Arena) -> u64 {
     let _watchdog = Watchdog::start("freezes and thaws");
-    let counters = chunks(arena, 6);
+    let counters = chunks(arena, 3);
     (0..counters.len()).step_by(64).for_each(|i| counters.at(i).store(0, Relaxed));
     let writers = Writers::start(&counters, 2);
     let mut written = 0;
     if arena.start_service() {
-        for _ in 0..5 {
+        for _ in 0..scaled(5) {
             let frozen = arena.freeze_within(PATIENCE).unwrap();
             let first = checksum(frozen.slice(counters.slice()));
             assert_eq!(first, checksum(frozen.slice(counters.slice())));
@@ -188,7 +188,7 @@ fn cycle(arena: &Arena) -> u64 {
     huge_mapped_bytes(counters.slice().range())
 }
 
-const CYCLE_BYTES: u64 = 6 * CHUNK_BYTES as u64;
+const CYCLE_BYTES: u64 = 3 * CHUNK_BYTES as u64;
 
 /// `arena.pages()` promises what the kernel then gives.
 fn keeps_its_word(arena: &Arena) {

@@ -21,7 +21,7 @@ fn i1_no_update_is_lost_through_hundreds_of_cycles() {
     let mut scatter = Scatter(7);
     for _ in 0..scaled(200) {
         let frozen = arena.freeze_within(PATIENCE).unwrap();
-        if scatter.next() % 4 == 0 {
+        if scatter.next().is_multiple_of(4) {
             checksum(frozen.slice(counters.slice()));
         }
         drop(frozen);

@@ -83,7 +83,7 @@ impl Stage {
 /// A view shows one moment; so does a child, of whatever kind.
 fn round(arena: &Arena, counters: &Counters, scatter: &mut Scatter, children: &mut Vec<Child>) {
     let pick = scatter.next();
-    if pick % 8 == 0 {
+    if pick.is_multiple_of(8) {
         arena.pause_thaw();
     } else if pick % 8 == 1 {
         arena.resume_thaw();
@@ -92,7 +92,7 @@ fn round(arena: &Arena, counters: &Counters, scatter: &mut Scatter, children: &m
     if is_enough || pick >> 8 & 3 == 0 {
         for child in children.drain(..) {
             let named = format!("{child:?}");
-            assert!(child.is_right(), "{named}");
+            assert!(child.ends_right(), "{named}");
         }
     }
     if children.is_empty() && pick >> 10 & 1 == 0 {
@@ -149,7 +149,7 @@ fn everything_at_once() {
             assert!(threads.iter().all(|thread| !thread.is_finished()), "a thread failed");
         }
         for child in children {
-            assert!(child.is_right());
+            assert!(child.ends_right());
         }
         arena.resume_thaw();
         assert!(arena.wait_live(PATIENCE), "{:?}", arena.metrics());

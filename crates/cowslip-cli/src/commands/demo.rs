@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::args::DemoArgs;
 use crate::bench::Stop;
-use crate::demo::redis;
+use crate::demo::{redis, store};
 use crate::exit::{self, Answer, Failure};
 use crate::output::progress::Progress;
 use crate::output::report::Report;
@@ -19,7 +19,18 @@ pub(crate) fn run(args: DemoArgs) -> Answer {
     let stop = Stop::on_signals().map_err(exit::io("listen for Ctrl-C"))?;
     let mut report = Report::new("demo", params(&args, size));
     let mut progress = Progress::new();
-    if !args.no_redis {
+    let mut phase = String::new();
+    let mut show = |label: &str, done: u64, of: u64| {
+        if phase != label {
+            phase = label.to_owned();
+            progress.phase(label);
+        }
+        progress.set(done, of);
+    };
+    let options = store::Options { size_bytes: size.0, saves: args.saves as usize };
+    store::run(&options, stop.flag(), &mut show, &mut report)
+        .map_err(|why| Failure::new(exit::USAGE, why))?;
+    if !args.no_redis && !stop.is_set() {
         let options = redis::Options {
             size_bytes: size.0,
             saves: args.saves as usize,
@@ -27,14 +38,6 @@ pub(crate) fn run(args: DemoArgs) -> Answer {
             redis_server: args.redis_server.clone(),
             cowslip: std::env::current_exe().ok(),
             ..redis::Options::default()
-        };
-        let mut phase = String::new();
-        let mut show = |label: &str, done: u64, of: u64| {
-            if phase != label {
-                phase = label.to_owned();
-                progress.phase(label);
-            }
-            progress.set(done, of);
         };
         match redis::run(&options, stop.flag(), &mut show, &mut report) {
             Ok(()) => {}

@@ -79,6 +79,18 @@ impl Ledger {
         self.within(range).all(|span| span.usage == usage)
     }
 
+    /// The free parts of `range`.
+    pub(crate) fn free_within(&self, range: VirtRange) -> impl Iterator<Item = VirtRange> + '_ {
+        let mut parts = self.within(range).peekable();
+        std::iter::from_fn(move || {
+            let mut free: VirtRange = parts.find(|span| span.usage == Usage::Free)?.range;
+            while let Some(more) = parts.next_if(|span| span.usage == Usage::Free) {
+                free.len += more.range.len;
+            }
+            Some(free)
+        })
+    }
+
     /// Bytes handed out.
     pub(crate) fn used_bytes(&self) -> u64 {
         let used = self.spans.iter().filter(|span| span.usage == Usage::Used);

@@ -41,8 +41,16 @@ impl Shared {
         let align = if len >= CHUNK_BYTES { CHUNK_BYTES } else { self.unit() };
         let range = state
             .ledger
-            .find_free(len, align, |free| self.live_parts(state, free))
+            .find_free(len, align, |free| self.usable_parts(state, free))
             .ok_or_else(|| full().hint("the arena is full; give it more capacity"))?;
+        for chunk in self.chunks_of(range) {
+            if state.chunk(chunk) == Chunk::Spare {
+                for (piece, prot) in state.ledger.pieces(self.chunk_range(chunk, 1)) {
+                    self.store.map_live(self.range, piece, prot).during(OPERATION)?;
+                }
+                state.set_chunk(chunk, Chunk::Live);
+            }
+        }
         self.clean(range).during(OPERATION)?;
         if self.store.pages == Pages::Hugetlb {
             memfile::allocate(self.store.fd(), offset(self.range, range), len as u64)
@@ -56,13 +64,19 @@ impl Shared {
         Ok(range)
     }
 
-    /// The parts of `free` that lie in live chunks.
-    fn live_parts(&self, state: &State, free: VirtRange) -> Vec<VirtRange> {
+    /// The parts of `free` that can be handed out now.
+    fn usable_parts(&self, state: &State, free: VirtRange) -> Vec<VirtRange> {
         if state.not_live() == 0 {
             return vec![free];
         }
         let mut parts: Vec<VirtRange> = Vec::new();
-        for (_, part) in self.by_chunk(free).filter(|(i, _)| state.chunk(*i) == Chunk::Live) {
+        // A view shows what is under spare chunks too: they are not to change while it lives.
+        let is_usable = |i| match state.chunk(i) {
+            Chunk::Live => true,
+            Chunk::Spare => state.views == 0,
+            Chunk::Frozen | Chunk::Overlay => false,
+        };
+        for (_, part) in self.by_chunk(free).filter(|(i, _)| is_usable(*i)) {
             match parts.last_mut() {
                 Some(last) if last.end() == part.start => last.len += part.len,
                 _ => parts.push(part),
@@ -124,7 +138,7 @@ impl Shared {
                         part.len as u64,
                     );
                 }
-                Chunk::Live => {}
+                Chunk::Live | Chunk::Spare => {}
                 Chunk::Frozen | Chunk::Overlay => {
                     // SAFETY: see the module; this drops private copies only.
                     let _ = unsafe { memory::advise(part, Advice::DontNeed) };
@@ -177,6 +191,8 @@ impl Shared {
                     state.set_chunk(i, Chunk::Overlay);
                 }
                 Chunk::Frozen => zero_in_place(state, part)?,
+                // Nothing that is handed out lies in a spare chunk.
+                Chunk::Spare => {}
             }
         }
         Ok(())

@@ -19,6 +19,15 @@ pub(crate) enum Chunk {
     Frozen,
     /// Nothing of the file: the program dropped all of it while frozen.
     Overlay,
+    /// As frozen, but it was free at the freeze: nobody reads its base, and it can be live at once.
+    Spare,
+}
+
+impl Chunk {
+    /// Maps the file privately.
+    pub(crate) fn is_private_file(self) -> bool {
+        matches!(self, Self::Frozen | Self::Spare)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

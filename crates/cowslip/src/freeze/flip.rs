@@ -12,13 +12,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Way;
 use super::readers::{OwnerToken, ReaderToken};
 use super::thaw;
+use crate::arena::ledger::Usage;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::store::{POOL_HINT, Pages, offset};
 use crate::error::{During, Error, ErrorKind, Result};
 use crate::sys::memory::{self, Prot, Sharing};
 use crate::sys::uffd::RegisterMode;
 use crate::sys::{Errno, process};
-use crate::units::{GIB_BYTES, VirtRange, page_size_bytes};
+use crate::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
 const OPERATION: &str = "freeze";
 
@@ -49,7 +50,8 @@ impl<'a> Flip<'a> {
         let mut from = 0;
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
             from = run.end;
-            for range in used_runs(shared, &state, run) {
+            if let Some(range) = used_part(shared, &state, run) {
+                open_free_space(&mut state, range)?;
                 pieces.extend(state.ledger.pieces(range));
             }
         }
@@ -74,15 +76,22 @@ impl<'a> Flip<'a> {
     /// The first `done` pieces are private now. If not all are, the chunk at the border is mixed.
     fn mark_frozen(&mut self, done: usize) {
         self.done = done;
+        let state = &mut *self.state;
         for (piece, _) in &self.pieces[..done] {
             for chunk in self.shared.chunks_of(*piece) {
-                self.state.set_chunk(chunk, Chunk::Frozen);
+                state.set_chunk(chunk, Chunk::Frozen);
+            }
+            let free: Vec<_> = state.ledger.free_within(*piece).collect();
+            for whole in free.into_iter().map(|free| free.inner_aligned(CHUNK_BYTES)) {
+                for chunk in self.shared.chunks_of(whole) {
+                    state.set_chunk(chunk, Chunk::Spare);
+                }
             }
         }
         self.state.thaw.armed = false;
         if let Some((next, _)) = self.pieces.get(done) {
             let border = self.shared.chunks_of(*next).start;
-            if self.state.chunk(border) == Chunk::Frozen {
+            if self.state.chunk(border) != Chunk::Live {
                 self.state.mixed.push(border);
             }
         }
@@ -157,24 +166,30 @@ impl Drop for Flip<'_> {
     }
 }
 
-/// The parts of a run of live chunks that hold used memory: whole chunks, neighbours joined.
-fn used_runs(shared: &Shared, state: &State, run: std::ops::Range<usize>) -> Vec<VirtRange> {
-    let mut runs: Vec<VirtRange> = Vec::new();
+/// From the first to the last chunk of a run that holds used memory.
+fn used_part(shared: &Shared, state: &State, run: std::ops::Range<usize>) -> Option<VirtRange> {
     let whole = shared.chunk_range(run.start, run.len());
-    for span in state.ledger.within(whole) {
-        if span.usage != crate::arena::ledger::Usage::Used {
-            continue;
-        }
-        let touched = shared.chunks_of(span.range);
-        let range = shared.chunk_range(touched.start, touched.len());
-        match runs.last_mut() {
-            Some(last) if last.end() >= range.start => {
-                *last = VirtRange::between(last.start, range.end());
-            }
-            _ => runs.push(range),
-        }
+    let mut used = state.ledger.within(whole).filter(|span| span.usage == Usage::Used);
+    let first = used.next()?;
+    let last = used.last().unwrap_or(first);
+    Some(VirtRange::between(first.range.start, last.range.end()).outer_aligned(CHUNK_BYTES))
+}
+
+/// Gives free space between used memory the protection of its neighbours, so that all of it is one
+/// mapping to the kernel, which moves at once. Until it is used again an access to it is not caught.
+fn open_free_space(state: &mut State, range: VirtRange) -> Result<()> {
+    let closed: Vec<_> = state
+        .ledger
+        .within(range)
+        .filter(|span| span.usage == Usage::Free && span.prot != Prot::RW)
+        .map(|span| span.range)
+        .collect();
+    for free in closed {
+        // SAFETY: see the module; nobody's memory.
+        unsafe { memory::protect(free, Prot::RW) }.during(OPERATION)?;
+        state.ledger.set(free, Usage::Free, Prot::RW);
     }
-    runs
+    Ok(())
 }
 
 /// Freezes all of `flips` at one instant.
@@ -218,15 +233,17 @@ pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
     result
 }
 
-/// Moves the pages away, so that every access waits. If that fails, all is live again.
 fn set_urgent(flips: &[Flip<'_>], urgent: bool) {
     for service in flips.iter().filter_map(|flip| flip.state.service.as_ref()) {
         service.set_urgent(urgent);
     }
 }
 
+/// Moves the pages away, so that every access waits. If that fails, all is live again.
 fn move_all(flips: &[Flip<'_>]) -> Result<()> {
+    set_urgent(flips, true);
     let moved = try_move(flips);
+    set_urgent(flips, false);
     if moved.is_err() {
         for flip in flips {
             let Some(service) = &flip.state.service else { continue };

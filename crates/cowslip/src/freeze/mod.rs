@@ -12,7 +12,9 @@
 //!
 //! An arena R is frozen and thawed in chunks of 2 MiB, so between the two pictures lies any mixture.
 //! A third kind of chunk, *overlay*, is private memory without a file: the program dropped all of a
-//! frozen chunk (`MADV_DONTNEED`), and it must read zeroes while the base keeps its content.
+//! frozen chunk (`MADV_DONTNEED`), and it must read zeroes while the base keeps its content. A fourth,
+//! *spare*, was free at the freeze and is mapped privately only because it lies between others, so that
+//! all of them are one mapping: nobody reads it, and it becomes live as soon as it is handed out.
 //!
 //! **Freeze** ([`flip`]), with every thread running:
 //! 1. register R with userfaultfd (missing and minor faults);

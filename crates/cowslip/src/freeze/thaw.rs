@@ -132,7 +132,7 @@ fn thaw_next(shared: &Shared, state: &mut State) -> Result<(), Errno> {
 fn thaw_run(shared: &Shared, state: &mut State, service: &Service) -> Result<(), Errno> {
     if !state.thaw.armed {
         let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Frozen) {
+        while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private_file) {
             from = run.end;
             for (piece, _) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
                 service.uffd().register(piece, RegisterMode::WP)?;
@@ -144,7 +144,7 @@ fn thaw_run(shared: &Shared, state: &mut State, service: &Service) -> Result<(),
         return Ok(());
     };
     let first = run.start;
-    let is_plain = |i| state.chunk(i) == Chunk::Frozen && !state.mixed.contains(&i);
+    let is_plain = |i| state.chunk(i).is_private_file() && !state.mixed.contains(&i);
     if !is_plain(first) {
         return thaw_alone(shared, state, first, service);
     }

@@ -76,7 +76,7 @@ impl Child {
     }
 
     /// Ends it if it does not end by itself, and says whether its memory was right.
-    pub fn is_right(self) -> bool {
+    pub fn ends_right(self) -> bool {
         if self.kind == Kind::Waits {
             kill(self.pid);
             return status_of(self.pid) == libc::SIGKILL;

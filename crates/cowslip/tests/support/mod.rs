@@ -114,6 +114,10 @@ impl Writers {
                         let counter = counters.at(i);
                         counter.store(counter.load(Relaxed) + 1, Relaxed);
                         written += 1;
+                        if written % 4096 == 0 {
+                            // The machine may have fewer processors than there are threads.
+                            std::thread::yield_now();
+                        }
                     }
                     written
                 })

@@ -63,6 +63,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
     for (kind, log) in field.finish() {
         push(bench, kind, bytes as u64, log);
     }
+    let note = "random_read_after_over_before: both as multiples of reads of never frozen memory";
+    bench.report.notes.push(note.to_owned());
     Ok(())
 }
 

@@ -9,7 +9,10 @@ use crate::bench::rivals::Kind;
 use crate::bench::rows::push_durations;
 use crate::output::report::{Report, Row};
 
+/// How long the caller waits.
 pub(super) const METRIC: &str = "pause";
+/// How long the other threads could be held up.
+const HELD: &str = "pause_of_threads";
 
 /// Neighbours share memory that holds only two, so those whose ratio is promised come first.
 const KINDS: [Kind; 7] = [
@@ -24,7 +27,13 @@ const KINDS: [Kind; 7] = [
 
 const SIZES: [u64; 7] = [64 * MIB, 256 * MIB, 512 * MIB, GIB, 2 * GIB, 4 * GIB, 8 * GIB];
 
-const MOST_RUNS_ABOVE_1_GIB: u32 = 5;
+#[derive(Default)]
+struct Log {
+    paused: Vec<f64>,
+    held: Vec<f64>,
+}
+
+const MOST_RUNS_ABOVE_1_GIB: u32 = 3;
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
     for size in SIZES.into_iter().filter(|&size| size <= options.size.0) {
@@ -41,7 +50,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
 }
 
 fn measure_together(bench: &mut Bench<'_>, kinds: &[Kind], size: u64, runs: u32) -> Result<()> {
-    let mut field = Field::open(bench, kinds, METRIC, size as usize, Vec::new)?;
+    let mut field = Field::open(bench, kinds, METRIC, size as usize, Log::default)?;
     // The first run is to warm up.
     for run in 0..=runs {
         bench.progress.set(u64::from(run), u64::from(runs));
@@ -49,15 +58,18 @@ fn measure_together(bench: &mut Bench<'_>, kinds: &[Kind], size: u64, runs: u32)
             lane.rival.memory().touch(stop)?;
             let paused = lane.rival.snapshot()?;
             if run > 0 {
-                lane.log.push(paused.as_nanos() as f64);
+                lane.log.paused.push(paused.as_nanos() as f64);
+                lane.log.held.extend(lane.rival.held().map(|held| held.as_nanos() as f64));
             }
             lane.rival.release()
         })?;
     }
-    for (kind, pauses) in field.finish() {
+    for (kind, log) in field.finish() {
         let metric = if kind == Kind::CowslipFork { "pause_fork" } else { METRIC };
-        let row = Row::new(kind.rival(), metric, "", 0.0, "ns");
-        push_durations(bench.report, &row.size_bytes(size).variant(kind.variant()), &pauses);
+        for (metric, ns) in [(metric, &log.paused), (HELD, &log.held)] {
+            let row = Row::new(kind.rival(), metric, "", 0.0, "ns");
+            push_durations(bench.report, &row.size_bytes(size).variant(kind.variant()), ns);
+        }
     }
     Ok(())
 }

@@ -56,6 +56,10 @@ impl Rival for Freezing {
         Ok(paused)
     }
 
+    fn held(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(self.arena.metrics().last_freeze_ns))
+    }
+
     fn release(&mut self) -> Result<()> {
         self.frozen = None;
         wait_live(&self.arena)

@@ -26,6 +26,11 @@ pub(crate) trait Rival {
     /// Takes a snapshot: how long that held the program up.
     fn snapshot(&mut self) -> Result<Duration>;
 
+    /// How long other threads could be held up by the last snapshot, if that is known.
+    fn held(&self) -> Option<Duration> {
+        None
+    }
+
     /// Gives the snapshot up and waits until the next one can be taken.
     fn release(&mut self) -> Result<()>;
 

@@ -1,0 +1,348 @@
+#![allow(unsafe_code)]
+//! Memory for the store, of each kind, and how its content is kept while it is saved: by a child, or
+//! by a frozen view.
+//!
+//! # Safety
+//! A [`Memory`] owns its range, which is mapped readable and writable until it is dropped. The
+//! advice given here changes no content. A child reads the range, writes to files that are open and
+//! ends: all of it async-signal-safe, and without allocation.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use cowslip::sys::memfile::{self, MemfdKind};
+use cowslip::sys::memory::{self, Advice, Prot, Sharing};
+use cowslip::sys::{AsFd, OwnedFd, process};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
+use cowslip::{Arena, ArenaSlice, Frozen, Way};
+
+use super::Result;
+
+/// How much is written by one system call.
+const WRITE_BYTES: usize = 1 << 20;
+const THAW_PATIENCE: Duration = Duration::from_secs(60);
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+
+/// What the store is made of, and so how it is saved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Fork4k,
+    ForkThp,
+    ForkHugetlb,
+    Cowslip,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Fork4k, Self::ForkThp, Self::ForkHugetlb, Self::Cowslip];
+
+    /// The name of the rival.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fork4k => "store-fork-4k",
+            Self::ForkThp => "store-fork-thp",
+            Self::ForkHugetlb => "store-fork-hugetlb",
+            Self::Cowslip => "store-cowslip",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    range: VirtRange,
+    owner: Owner,
+}
+
+#[derive(Debug)]
+enum Owner {
+    /// Mapped here, unmapped with this value.
+    Mapping {
+        _file: Option<OwnedFd>,
+    },
+    Arena {
+        bytes: ArenaSlice<u8>,
+        arena: Arena,
+    },
+}
+
+impl Memory {
+    /// Zeroed memory; `bytes` is a multiple of 2 MiB.
+    pub(crate) fn new(kind: Kind, bytes: usize) -> Result<Self> {
+        match kind {
+            Kind::Fork4k => Self::anonymous(bytes, Advice::NoHugePage),
+            Kind::ForkThp => Self::anonymous(bytes, Advice::HugePage),
+            Kind::ForkHugetlb => Self::hugetlb(bytes),
+            Kind::Cowslip => {
+                let failed = during("make an arena");
+                let arena = Arena::new(ByteCount(bytes as u64)).map_err(failed)?;
+                let bytes = arena.slice(bytes).map_err(during("allocate from an arena"))?;
+                Ok(Self { range: bytes.range(), owner: Owner::Arena { bytes, arena } })
+            }
+        }
+    }
+
+    fn anonymous(bytes: usize, pages: Advice) -> Result<Self> {
+        let range = memory::reserve(bytes, CHUNK_BYTES).map_err(during("reserve memory"))?;
+        let memory = Self { range, owner: Owner::Mapping { _file: None } };
+        // SAFETY: the range was just reserved for this value.
+        unsafe { memory::map_anonymous(range, Prot::RW) }.map_err(during("map memory"))?;
+        memory.advise(pages)?;
+        memory.advise(Advice::DontFork)?;
+        Ok(memory)
+    }
+
+    fn hugetlb(bytes: usize) -> Result<Self> {
+        // A child reads what the store copies: without pages for that the kernel ends the child.
+        let needed = 2 * (bytes / CHUNK_BYTES) as u64;
+        let free = pool("free_hugepages")?.saturating_sub(pool("resv_hugepages")?);
+        if free < needed {
+            return Err(format!(
+                "the hugetlb pool has {free} free pages, and the store and its copies need {needed}"
+            ));
+        }
+        let file = memfile::memfd("cowslip-store", MemfdKind::Hugetlb2M, bytes as u64)
+            .map_err(during("make a hugetlb file"))?;
+        let range = memory::map_file_reserved(bytes, file.as_fd(), 0, Sharing::Private)
+            .map_err(during("map hugetlb pages"))?;
+        let memory = Self { range, owner: Owner::Mapping { _file: Some(file) } };
+        memory.advise(Advice::DontFork)?;
+        Ok(memory)
+    }
+
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the range stays mapped as long as `self`, is aligned to pages, and this process
+        // writes it in no other way than through these atomics.
+        unsafe {
+            std::slice::from_raw_parts(self.range.start as *const AtomicU64, self.words_len())
+        }
+    }
+
+    fn words_len(&self) -> usize {
+        self.range.len / size_of::<AtomicU64>()
+    }
+
+    fn advise(&self, advice: Advice) -> Result<()> {
+        // SAFETY: the range is this value's, and none of the advice above drops content.
+        unsafe { memory::advise(self.range, advice) }.map_err(during(format!("madvise {advice:?}")))
+    }
+
+    /// Takes the content of this instant, to be written to `file`.
+    pub(crate) fn snapshot(&self, file: File, stop: &AtomicBool) -> Result<Snapshot<'_>> {
+        let kept = match &self.owner {
+            Owner::Arena { bytes, arena } => {
+                let began = Instant::now();
+                let frozen = arena.freeze().map_err(during("freeze the store"))?;
+                let paused = began.elapsed();
+                return Ok(Snapshot { paused, kept: Kept::View { frozen, bytes, file } });
+            }
+            Owner::Mapping { .. } => {
+                // A fork must not pay for the stores of the other rivals.
+                self.advise(Advice::DoFork)?;
+                let forked = self.fork(file, stop);
+                self.advise(Advice::DontFork)?;
+                forked?
+            }
+        };
+        Ok(kept)
+    }
+
+    fn fork(&self, file: File, stop: &AtomicBool) -> Result<Snapshot<'_>> {
+        let (written, mut tell) = io::pipe().map_err(during("make a pipe"))?;
+        let (wait, leash) = io::pipe().map_err(during("make a pipe"))?;
+        // SAFETY: nobody but the child writes its copy of the range, and it only reads it.
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.range.start as *const u8, self.range.len) };
+        let began = Instant::now();
+        // SAFETY: see the module.
+        let pid = unsafe { process::fork() }.map_err(during("fork"))?;
+        let paused = began.elapsed();
+        if pid == 0 {
+            drop(leash);
+            let errno = write(&file, bytes, stop).map_or_else(errno_byte, |()| 0);
+            let _ = tell.write_all(&[errno]);
+            drop(tell);
+            // Its memory stays shared until the parent has looked at it.
+            let _ = read_byte(wait);
+            process::exit_now(0);
+        }
+        let child = Child { pid, written: Some(written), leash: Some(leash) };
+        Ok(Snapshot { paused, kept: Kept::Child(child) })
+    }
+
+    /// With nobody writing: waits until the last snapshot is over and done with.
+    pub(crate) fn settle(&self, way: Way) -> Result<()> {
+        let Owner::Arena { arena, .. } = &self.owner else { return Ok(()) };
+        if way == Way::Plain {
+            // SAFETY: the caller has stopped the only writer.
+            return unsafe { arena.thaw_unattended() }.map_err(during("thaw the store"));
+        }
+        if arena.wait_live(THAW_PATIENCE) {
+            return Ok(());
+        }
+        let frozen = arena.metrics().frozen_chunks;
+        Err(format!("{frozen} chunks were not thawed within {THAW_PATIENCE:?}"))
+    }
+
+    /// How the kernel maps it now.
+    pub(crate) fn mapped(&self) -> Result<Mapped> {
+        let path = "/proc/self/smaps";
+        let text = fs::read_to_string(path).map_err(during(format!("read {path}")))?;
+        let is_arena = matches!(self.owner, Owner::Arena { .. });
+        // What a child still shares is not private; of an arena, copies alone are anonymous.
+        let own: &[&str] = if is_arena {
+            &["Anonymous:"]
+        } else {
+            &["Private_Clean:", "Private_Dirty:", "Private_Hugetlb:"]
+        };
+        let huge = ["AnonHugePages:", "ShmemPmdMapped:", "FilePmdMapped:", "Private_Hugetlb:"];
+        Ok(Mapped {
+            huge_bytes: sum(&text, self.range, &huge),
+            own_bytes: sum(&text, self.range, own),
+        })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Owner::Mapping { .. } = self.owner {
+            // SAFETY: mapped by this value; references to its words do not outlive it.
+            let _ = unsafe { memory::unmap(self.range) };
+        }
+    }
+}
+
+/// What `/proc/self/smaps` says of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mapped {
+    pub(crate) huge_bytes: u64,
+    /// Shared with no snapshot: while there is one, its copies.
+    pub(crate) own_bytes: u64,
+}
+
+/// The sum of some fields, in bytes, over the mappings that begin in `range`.
+fn sum(smaps: &str, range: VirtRange, fields: &[&str]) -> u64 {
+    let mut inside = false;
+    let mut bytes = 0;
+    for line in smaps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let Some(name) = words.next() else { continue };
+        let start =
+            name.split_once('-').and_then(|(start, _)| usize::from_str_radix(start, 16).ok());
+        if let Some(start) = start {
+            inside = range.contains(start);
+        } else if inside && fields.contains(&name) {
+            bytes += words.next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10;
+        }
+    }
+    bytes
+}
+
+/// The content of the store at one instant, being saved.
+#[derive(Debug)]
+pub(crate) struct Snapshot<'a> {
+    /// How long the call took that made it.
+    pub(crate) paused: Duration,
+    kept: Kept<'a>,
+}
+
+#[derive(Debug)]
+enum Kept<'a> {
+    Child(Child),
+    View { frozen: Frozen, bytes: &'a ArenaSlice<u8>, file: File },
+}
+
+impl Snapshot<'_> {
+    /// Waits until it is written; this thread does so if no child does.
+    pub(crate) fn write(&mut self, stop: &AtomicBool) -> Result<()> {
+        match &mut self.kept {
+            Kept::Child(child) => child.written.take().map_or(Ok(()), written),
+            Kept::View { frozen, bytes, file } => write(file, frozen.slice(bytes), stop),
+        }
+        .map_err(during("write the save"))
+    }
+
+    pub(crate) fn way(&self) -> Way {
+        match &self.kept {
+            Kept::Child(_) => Way::Plain,
+            Kept::View { frozen, .. } => frozen.way(),
+        }
+    }
+
+    /// Gives it up.
+    pub(crate) fn end(self) -> Result<()> {
+        match self.kept {
+            Kept::View { .. } => Ok(()),
+            Kept::Child(mut child) => match child.wait().map_err(during("wait for the child"))? {
+                0 => Ok(()),
+                status => Err(format!("the child that saved ended with wait status {status:#x}")),
+            },
+        }
+    }
+}
+
+/// A child that saves, ended when this is dropped.
+#[derive(Debug)]
+struct Child {
+    pid: i32,
+    /// Told when it has written.
+    written: Option<PipeReader>,
+    /// It lives until this is closed.
+    leash: Option<PipeWriter>,
+}
+
+impl Child {
+    fn wait(&mut self) -> cowslip::sys::Result<i32> {
+        let Some(leash) = self.leash.take() else { return Ok(0) };
+        drop(leash);
+        process::wait_for(self.pid)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.wait();
+    }
+}
+
+fn write(mut file: &File, bytes: &[u8], stop: &AtomicBool) -> io::Result<()> {
+    for chunk in bytes.chunks(WRITE_BYTES) {
+        if stop.load(Relaxed) {
+            return Err(ErrorKind::ConnectionAborted.into());
+        }
+        file.write_all(chunk)?;
+    }
+    Ok(())
+}
+
+/// What a child tells of its writing: 0 is success.
+fn errno_byte(error: io::Error) -> u8 {
+    error.raw_os_error().and_then(|errno| errno.try_into().ok()).unwrap_or(u8::MAX)
+}
+
+fn written(told: PipeReader) -> io::Result<()> {
+    match read_byte(told)? {
+        0 => Ok(()),
+        u8::MAX => Err(ErrorKind::ConnectionAborted.into()),
+        errno => Err(io::Error::from_raw_os_error(errno.into())),
+    }
+}
+
+/// An end of file is an error.
+fn read_byte(mut pipe: PipeReader) -> io::Result<u8> {
+    let mut byte = [0];
+    pipe.read_exact(&mut byte).map(|()| byte[0])
+}
+
+fn pool(name: &str) -> Result<u64> {
+    let path = format!("{POOL}/{name}");
+    let text = fs::read_to_string(&path).map_err(during(format!("read {path}")))?;
+    text.trim().parse().map_err(during(format!("read {path}")))
+}
+
+/// For `map_err`: what was being done.
+pub(crate) fn during<E: fmt::Display>(doing: impl fmt::Display) -> impl FnOnce(E) -> String {
+    move |error| format!("{doing}: {error}")
+}
