@@ -31,6 +31,9 @@ fn shmem_collapse() -> Result<()> {
         }
         memory::advise(range, Advice::HugePage)?;
         let collapsed = memory::advise(range, Advice::Collapse);
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let at = smaps.find(&format!("{:x}-", range.start)).unwrap();
+        println!("{}", &smaps[at..at + 1200]);
         memory::unmap(range)?;
         collapsed
     }

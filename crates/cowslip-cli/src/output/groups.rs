@@ -1,5 +1,7 @@
 //! The rows of a report as tables: one per metric, one line per rival, size and variant.
 
+use std::collections::HashSet;
+
 use super::report::{Report, Row};
 use super::units;
 
@@ -20,9 +22,28 @@ pub(super) struct Line<'a> {
     rows: Vec<&'a Row>,
 }
 
+/// All rows.
 pub(super) fn groups(report: &Report) -> Vec<Group<'_>> {
+    group(report.rows.iter())
+}
+
+/// Without the parts of what has a summary: of a metric of a rival, the variants if there is a row
+/// without one.
+pub(super) fn summaries(report: &Report) -> Vec<Group<'_>> {
+    let summed: HashSet<_> = report
+        .rows
+        .iter()
+        .filter(|row| row.variant.is_none() && row.skipped.is_none())
+        .map(|row| (&row.rival, &row.metric, row.size_bytes))
+        .collect();
+    group(report.rows.iter().filter(|row| {
+        row.variant.is_none() || !summed.contains(&(&row.rival, &row.metric, row.size_bytes))
+    }))
+}
+
+fn group<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    for row in &report.rows {
+    for row in rows {
         let at = groups.iter().position(|group| group.metric == row.metric).unwrap_or_else(|| {
             groups.push(Group { metric: &row.metric, stats: Vec::new(), lines: Vec::new() });
             groups.len() - 1

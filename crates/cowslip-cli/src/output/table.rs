@@ -3,7 +3,7 @@
 use std::env;
 use std::io::{self, IsTerminal};
 
-use super::groups::{Group, Line, groups, heading, published};
+use super::groups::{Group, Line, heading, published, summaries};
 use super::report::{Ratio, Report};
 use super::text::{INDENT, WIDTH, align, clip, printable, widest, width, wrap};
 use super::{sink, units};
@@ -31,7 +31,7 @@ impl Paint {
 }
 
 fn render(report: &Report, paint: Paint) -> String {
-    let groups = groups(report);
+    let groups = summaries(report);
     let mut lines = Vec::new();
     for group in &groups {
         push_group(&mut lines, group, paint);

@@ -180,14 +180,37 @@ impl Watchdog {
     pub fn start(what: &'static str) -> Self {
         let (sender, receiver) = mpsc::channel::<()>();
         std::thread::spawn(move || {
-            let patience = PATIENCE * if scaled(100) < 100 { 10 } else { 3 };
+            let patience = PATIENCE * if scaled(100) < 100 { 4 } else { 3 };
             if receiver.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
                 eprintln!("HUNG: {what}");
+                eprintln!("{}", whereabouts());
                 std::process::abort();
             }
         });
         Self { _called_off: sender }
     }
+}
+
+/// What every thread of this process, and every child, waits for.
+fn whereabouts() -> String {
+    let mut text = String::new();
+    let mut add = |place: &std::path::Path| {
+        let read = |name: &str| std::fs::read_to_string(place.join(name)).unwrap_or_default();
+        text += &format!("{} {}", place.display(), read("comm"));
+        text += &format!("{}\n{}", read("syscall"), read("stack"));
+    };
+    let entries = |place: &str| {
+        let found = std::fs::read_dir(place).into_iter().flatten().flatten();
+        found.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    for thread in entries("/proc/self/task") {
+        add(&thread);
+        let children = std::fs::read_to_string(thread.join("children")).unwrap_or_default();
+        for child in children.split_whitespace() {
+            add(&std::path::Path::new("/proc").join(child));
+        }
+    }
+    text
 }
 
 /// A system-wide setting that goes back to what it was.

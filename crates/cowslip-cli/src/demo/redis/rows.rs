@@ -57,7 +57,8 @@ const FIGURES: [Figure; 17] = [
 ];
 
 /// The metrics that must all be zero.
-const MISTAKES: [&str; 6] = [
+const MISTAKES: [&str; 7] = [
+    "failed_saves",
     "wrong_keys",
     "missing_keys",
     "extra_keys",
