@@ -188,14 +188,10 @@ pub fn memory_and_swap() -> crate::units::ByteCount {
     crate::units::ByteCount((info.totalram + info.totalswap) * u64::from(info.mem_unit))
 }
 
-/// Lets the thread `thread` run before every ordinary one (`SCHED_FIFO`, `sched(7)`), or no longer.
-/// `EPERM` without `CAP_SYS_NICE` or a limit `RLIMIT_RTPRIO`.
+/// Lets the thread `thread` (0: this one) run before every ordinary one (`SCHED_FIFO`, `sched(7)`), or
+/// no longer. Threads that it starts inherit it. `EPERM` without `CAP_SYS_NICE` or a limit `RLIMIT_RTPRIO`.
 pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
-    let (policy, priority) = if urgent {
-        (libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1)
-    } else {
-        (libc::SCHED_OTHER, 0)
-    };
+    let (policy, priority) = if urgent { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
     let param = libc::sched_param { sched_priority: priority };
     // SAFETY: sched_setscheduler(2) reads the parameter it is pointed to.
     match unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const param) } {

@@ -52,8 +52,6 @@ pub(crate) struct State {
     pub(crate) views: usize,
     /// Old views, to be unmapped bit by bit.
     pub(crate) stale: Vec<VirtRange>,
-    /// Children whose end is worth a look at the readers.
-    pub(crate) children: Vec<Arc<HeldFd>>,
     pub(crate) service: Option<Service>,
     /// Chunks not live of which a part maps the file shared, or is private without a file though the
     /// chunk is no overlay: a freeze or a thaw failed between two parts. They are made live before
@@ -85,6 +83,9 @@ pub(crate) struct Shared {
     pub(crate) wants_userfaultfd: bool,
     state: Mutex<State>,
     pub(crate) changed: Condvar,
+    /// Children whose end is worth a look at the readers. Locked for an instant only, and never waited
+    /// for in a child.
+    pub(crate) children: Mutex<Vec<Arc<HeldFd>>>,
     weak: Weak<Self>,
 }
 
@@ -104,7 +105,6 @@ impl Shared {
             owner: None,
             views: 0,
             stale: Vec::new(),
-            children: Vec::new(),
             service: None,
             mixed: Vec::new(),
             thaw: ThawState::default(),
@@ -117,6 +117,7 @@ impl Shared {
             wants_userfaultfd,
             state,
             changed: Condvar::new(),
+            children: Mutex::new(Vec::new()),
             weak: weak.clone(),
         })
     }

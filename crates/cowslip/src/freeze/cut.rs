@@ -102,8 +102,8 @@ impl<'a> ForkCut<'a> {
             if let Some(service) = state.service.take() {
                 Service::abandon(service);
             }
-            for child in state.children.drain(..) {
-                child.close_early();
+            if let Ok(mut children) = flip.shared.children.try_lock() {
+                children.drain(..).for_each(|child| child.close_early());
             }
             // Views are the parent's: the kernel left their mappings out of this process.
             state.stale.clear();
@@ -149,9 +149,10 @@ impl Arena {
     /// Has the end of the child `pid` looked at: thawing starts sooner than by looking now and then.
     pub fn watch_child(&self, pid: i32) {
         if let Ok(child) = process::pidfd(pid) {
-            let mut state = self.shared().lock();
-            state.children.push(Arc::new(HeldFd::hold(child)));
-            state.notify();
+            let child = Arc::new(HeldFd::hold(child));
+            // The service thread looks again soon after a fork, and finds it then.
+            let children = self.shared().children.lock();
+            children.unwrap_or_else(|poisoned| poisoned.into_inner()).push(child);
         }
     }
 

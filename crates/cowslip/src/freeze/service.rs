@@ -7,7 +7,7 @@
 //! returns when the thread has reached its loop, where it calls no libc function that allocates.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
-use std::sync::{Arc, Barrier, Weak};
+use std::sync::{Arc, Barrier, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,12 +30,26 @@ struct Tools {
     thread_id: AtomicI32,
 }
 
+impl Tools {
+    /// Lets the service thread run before ordinary threads, or no longer. On a busy machine it would
+    /// otherwise wait for its turn, and with it everybody who waits for it. Needs `CAP_SYS_NICE`;
+    /// without, it is as it is.
+    fn set_urgent(&self, urgent: bool) {
+        let thread = self.thread_id.load(Relaxed);
+        if thread != 0 {
+            let _ = process::set_urgent(thread, urgent);
+        }
+    }
+}
+
 /// A running service thread.
 #[derive(Debug)]
 pub(crate) struct Service {
     tools: Arc<Tools>,
     thread: Option<JoinHandle<()>>,
 }
+
+const THIS_THREAD: i32 = 0;
 
 /// The features a freeze and a thaw need.
 pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
@@ -66,22 +80,36 @@ impl Service {
         let theirs = Arc::clone(&tools);
         let started = Arc::new(Barrier::new(2));
         let reached = Arc::clone(&started);
+        let lends = process::is_ordinary();
+        if lends {
+            // Somebody waits for this: on a busy machine a new thread waits for its turn.
+            let _ = process::set_urgent(THIS_THREAD, true);
+        }
         let thread = {
             // The thread inherits a mask that blocks every signal: handlers are the program's.
             let _quiet = process::Quiet::enter();
             std::thread::Builder::new().name("cowslip".into()).stack_size(256 << 10).spawn(
                 move || {
+                    if lends {
+                        theirs.thread_id.store(process::thread_id(), Relaxed);
+                    }
                     reached.wait();
                     drop(reached);
+                    theirs.set_urgent(false);
                     serve(&theirs, &shared);
                 },
             )
         };
+        if thread.is_ok() {
+            started.wait();
+        }
+        if lends {
+            let _ = process::set_urgent(THIS_THREAD, false);
+        }
         let thread = thread.map_err(|error| {
             let errno = crate::sys::Errno::from_io_error(&error);
             crate::Error::from_errno(OPERATION, errno.unwrap_or(crate::sys::Errno::AGAIN))
         })?;
-        started.wait();
         Ok(Self { tools, thread: Some(thread) })
     }
 
@@ -93,14 +121,9 @@ impl Service {
         &self.tools.scanner
     }
 
-    /// Has the thread run at once when its event comes, or no longer. On a busy machine it would
-    /// otherwise wait for its turn, and everything with it. Needs `CAP_SYS_NICE`; without, it is as
-    /// it is.
+    /// Has the thread run at once when its event comes, or no longer.
     pub(crate) fn set_urgent(&self, urgent: bool) {
-        let thread = self.tools.thread_id.load(Relaxed);
-        if thread != 0 {
-            let _ = process::set_urgent(thread, urgent);
-        }
+        self.tools.set_urgent(urgent);
     }
 
     pub(crate) fn notify(&self) {
@@ -129,16 +152,16 @@ impl Service {
 }
 
 fn serve(tools: &Tools, shared: &Weak<Shared>) {
-    let mut children: Vec<Arc<HeldFd>> = Vec::new();
     let mut pause = None;
     while !tools.closing.load(Relaxed) {
+        let Some(shared) = shared.upgrade() else { return };
+        let children = watched(&shared).clone();
         let mut fds = vec![tools.uffd.as_fd(), tools.wake.as_fd()];
         fds.extend(children.iter().map(|child| child.as_fd()));
         let mut ready = vec![false; fds.len()];
         if process::wait_readable(&fds, &mut ready, pause).is_err() {
             return;
         }
-        let Some(shared) = shared.upgrade() else { return };
         if ready[0]
             && let Ok(events) = tools.uffd.read_events()
         {
@@ -147,17 +170,26 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) {
         if ready[1] {
             process::drain(tools.wake.as_fd());
         }
-        let mut ended = ready[2..].iter();
-        children.retain(|_| !ended.next().unwrap_or(&false));
+        for (child, _) in children.iter().zip(&ready[2..]).filter(|(_, ended)| **ended) {
+            watched(&shared).retain(|watched| !Arc::ptr_eq(watched, child));
+        }
         let Some(mut state) = shared.try_lock() else {
             pause = Some(Duration::from_micros(100));
             continue;
         };
-        children.append(&mut state.children);
-        pause = match thaw::step(&shared, &mut state) {
+        // Who may be waiting for this thread must not wait for its turn as well.
+        tools.set_urgent(true);
+        let step = thaw::step(&shared, &mut state);
+        drop(state);
+        tools.set_urgent(false);
+        pause = match step {
             Step::Again => Some(Duration::ZERO),
             Step::Later(delay) => Some(delay),
             Step::Idle => None,
         };
     }
+}
+
+fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<HeldFd>>> {
+    shared.children.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -44,7 +44,7 @@ pub(crate) enum Step {
 /// Clean chunks thawed in one step at most.
 const RUN_CHUNKS: usize = 16;
 /// Of an old view, unmapped in one step.
-const VIEW_STEP_BYTES: usize = 64 << 20;
+const VIEW_STEP_BYTES: usize = 32 << 20;
 const READERS_FIRST_LOOK_NS: u64 = 2_000_000;
 const READERS_LAST_LOOK_NS: u64 = 1_000_000_000;
 const RETRY_FIRST_NS: u64 = 20_000_000;

@@ -4,6 +4,7 @@
 pub mod kin;
 pub mod world;
 
+use std::io::Write as _;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, mpsc};
@@ -182,8 +183,8 @@ impl Watchdog {
         std::thread::spawn(move || {
             let patience = PATIENCE * if scaled(100) < 100 { 4 } else { 3 };
             if receiver.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("HUNG: {what}");
-                eprintln!("{}", whereabouts());
+                // Not `eprintln`, which the test harness would keep to itself.
+                let _ = writeln!(std::io::stderr(), "HUNG: {what}\n{}", whereabouts());
                 std::process::abort();
             }
         });
