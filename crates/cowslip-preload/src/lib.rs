@@ -4,13 +4,13 @@
 //! a program that knows nothing of it:
 //!
 //! 1. **On any doubt, pass through**: what is not certainly ours goes to the kernel as it came.
-//! 2. **No memory of the program**: allocations come from [`alloc`], which maps its own. The program's
+//! 2. **No memory of the program**: allocations come from `alloc`, which maps its own. The program's
 //!    allocator may be what called us, with its locks held.
 //! 3. **Kernel by system call**: the libc functions replaced here are never called from here.
 //! 4. **Before main**: the first call may come from another library's constructor, or from the
 //!    allocator's initialisation. Everything is set up at the first call that needs it.
 //! 5. **Signals are blocked while a lock of ours is held**, so that a handler may call us.
-//! 6. **In a child** of fork only the forking thread exists, and no lock is left held: [`forking`].
+//! 6. **In a child** of fork only the forking thread exists, and no lock is left held: `forking`.
 //! 7. `errno` is touched only to report a failure.
 
 #![allow(unsafe_code)]
