@@ -20,7 +20,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 use crate::memory::{self, Prot, Sharing};
 use crate::seam::{self, Op};
 use crate::uffd::{Features, RegisterMode, Uffd};
-use crate::units::{VirtRange, page_size_bytes};
+use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use crate::{AsFd, Errno, OwnedFd, Result};
 
 const IS_FILE: u64 = 1 << 2;
@@ -149,10 +149,28 @@ impl<F: AsFd> Scanner<F> {
         seam::check(Op::PagemapScan)?;
         let mut merged = Merger { run: VirtRange::default(), pages: 0, found: &mut found };
         match self.method {
-            Method::Scan => self.scan_runs(range, &mut merged)?,
-            Method::Entries => self.entry_runs(range, &mut merged)?,
+            // A protected chunk has a marker in every gap, so that its entries are wanted anyway.
+            Method::Scan if range.len > CHUNK_BYTES => self.scan_runs(range, &mut merged)?,
+            _ => self.entry_runs(range, &mut merged)?,
         }
         Ok(merged.finish())
+    }
+
+    /// Whether `range`, which nobody has write-protected, has a private page.
+    pub fn has_private(&self, range: VirtRange) -> Result<bool> {
+        seam::check(Op::PagemapScan)?;
+        match self.method {
+            Method::Scan => {
+                let (filled, _) = scan(self.pagemap.as_fd(), range, &mut [Region::default()])?;
+                Ok(filled > 0)
+            }
+            Method::Entries => {
+                let mut merged =
+                    Merger { run: VirtRange::default(), pages: 0, found: &mut |_: VirtRange| {} };
+                self.entry_runs(range, &mut merged)?;
+                Ok(merged.finish() > 0)
+            }
+        }
     }
 
     fn scan_runs(&self, range: VirtRange, merged: &mut Merger<'_>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! A seam for tests: the n-th call of an operation fails with a chosen errno.
 //!
-//! Without the feature `seam` [`check`] is empty. With it, one rule per operation is kept in an
+//! Without the feature `seam` there is nothing here. With it, one rule per operation is kept in an
 //! atomic, so that it works from any thread and from the service thread of an arena.
 
 use crate::Result;

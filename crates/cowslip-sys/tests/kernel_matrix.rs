@@ -6,8 +6,8 @@ mod support;
 
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::pagemap::probe_scan;
-use cowslip_sys::uffd::{self, Features, Uffd};
-use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
+use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, Errno, Result, memfile, process};
 
 fn is_listed(variable: &str, word: &str) -> bool {
@@ -22,7 +22,7 @@ fn pagemap_scan() -> Result<()> {
 fn shmem_collapse() -> Result<()> {
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     if !setting.is_ok_and(|it| it.contains("[never]") || it.contains("[advise]")) {
-        return Err(Errno::NOTSUP);
+        println!("shmem_collapse is tried on huge pages: they are given without asking");
     }
     let file = memfile::memfd("test", memfile::MemfdKind::Shmem, CHUNK_BYTES as u64)?;
     let range = memory::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
@@ -47,6 +47,24 @@ fn userfaultfd() -> Result<()> {
     Uffd::new(uffd::open()?.0, features).map(drop)
 }
 
+/// One write protection over two mappings that are not one, as they are of different files.
+fn wp_across_mappings() -> Result<()> {
+    let page = page_size_bytes();
+    let range = memory::reserve(2 * page, page)?;
+    for half in [VirtRange::new(range.start, page), VirtRange::new(range.start + page, page)] {
+        let file = memfile::memfd("test", memfile::MemfdKind::Shmem, page as u64)?;
+        // SAFETY: reserved for this probe.
+        unsafe { memory::map_file(half, file.as_fd(), 0, Sharing::Private, Prot::RW) }?;
+    }
+    let features = Features::PAGEFAULT_FLAG_WP | Features::WP_HUGETLBFS_SHMEM;
+    let uffd = Uffd::new(uffd::open()?.0, features)?;
+    uffd.register(range, RegisterMode::WP)?;
+    let answer = uffd.write_protect(range, true);
+    // SAFETY: as above.
+    unsafe { memory::unmap(range) }?;
+    answer.map(drop)
+}
+
 fn own_tmpfs() -> Result<()> {
     memfile::huge_tmpfs_file(CHUNK_BYTES as u64).map(drop)
 }
@@ -59,7 +77,8 @@ type Probe = fn() -> Result<()>;
 
 #[test]
 fn the_kernel_has_what_is_declared_and_lacks_what_is_not() {
-    let probes: [(&str, Probe); 5] = [
+    let probes: [(&str, Probe); 6] = [
+        ("wp_across_mappings", wp_across_mappings),
         ("pagemap_scan", pagemap_scan),
         ("shmem_collapse", shmem_collapse),
         ("userfaultfd", userfaultfd),
@@ -77,6 +96,7 @@ fn the_kernel_has_what_is_declared_and_lacks_what_is_not() {
 #[test]
 fn what_is_declared_is_known() {
     let known = [
+        "wp_across_mappings",
         "pagemap_scan",
         "shmem_collapse",
         "userfaultfd",

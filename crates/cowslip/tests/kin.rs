@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use cowslip::Arena;
-use cowslip::units::ByteCount;
+use cowslip::units::{ByteCount, CHUNK_BYTES};
 use support::kin::{Child, KINDS, close_all, kill, plain_fork, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, alone, fork_child, skip, status_of};
 
@@ -161,6 +161,40 @@ fn i2_every_kind_of_child_is_right_and_lets_go() {
         family.fill(3);
         assert!(child.ends_right(), "{kind:?}");
         family.is_let_go();
+    }
+}
+
+#[test]
+fn memory_frozen_at_different_times_is_thawed_in_one_go() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("memory frozen at different times");
+    let Some(family) = Family::new() else { return };
+    // Each part has copies of its own before the next is frozen: to the kernel they are mappings of
+    // their own, and clean memory on both sides of a border goes in one step.
+    let mut parts = Vec::new();
+    let children: Vec<i32> = (0..4)
+        .map(|i| {
+            let mut part = family.arena.slice::<u64>(2 * CHUNK_BYTES / 8).unwrap();
+            part.fill(i);
+            parts.push(part);
+            let child = fork_child(&[&family.arena], || {
+                family.wait_for_word();
+                true
+            });
+            let place = if i % 2 == 0 { 0 } else { parts[i as usize].len() - 1 };
+            parts[i as usize][place] = 100 + i;
+            child.unwrap()
+        })
+        .collect();
+    family.fill(3);
+    children.iter().for_each(|_| family.tell_child());
+    children.into_iter().for_each(|child| assert_eq!(status_of(child), 0));
+    family.is_let_go();
+    assert_eq!(family.arena.metrics().failed_thaw_chunks, 0);
+    for (i, part) in (0..).zip(&parts) {
+        let changed = if i % 2 == 0 { 0 } else { part.len() - 1 };
+        let right = |(at, &value): (usize, &u64)| value == if at == changed { 100 + i } else { i };
+        assert!(part.iter().enumerate().all(right), "part {i}");
     }
 }
 

@@ -122,6 +122,14 @@ fn child(arena: &Arena, counters: &Counters, scatter: &mut Scatter) -> Child {
     Child::fork(arena, kind, check).unwrap()
 }
 
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 #[test]
 fn everything_at_once() {
     let _watchdog = Watchdog::start("everything at once");
@@ -139,7 +147,10 @@ fn everything_at_once() {
     };
     let writers = Writers::start(&counters, 2);
     let mut rounds = 0;
+    // Also when this thread fails: it waits for the others then.
+    let stop = Stop(&stage.stop);
     std::thread::scope(|scope| {
+        let _stop = stop;
         let threads = [scope.spawn(|| stage.receive()), scope.spawn(|| stage.allocate())];
         let (mut scatter, mut children) = (Scatter(20_061), Vec::new());
         let deadline = Instant::now() + TIME;
@@ -156,7 +167,6 @@ fn everything_at_once() {
         eventually("each thread got on", || {
             stage.received.load(Relaxed) > 0 && stage.allocated.load(Relaxed) > 0
         });
-        stage.stop.store(true, Relaxed);
     });
     let written = writers.stop();
     assert_eq!(counters.sum(), written, "every update is there");

@@ -132,9 +132,20 @@ impl<'a> Flip<'a> {
                     .during("map a view")?;
                 }
             }
-            // All of it: what is allocated later was free at the freeze, and shows zeroes.
-            // SAFETY: the view was made by this freeze and nobody has it yet.
-            unsafe { memory::protect(self.view, Prot::READ) }.during("make a view readable")
+            // What is allocated later was free at the freeze, and shows zeroes. What was writable stays
+            // so: taking that away would walk every entry of the page tables, and nobody is handed
+            // more than a shared reference.
+            let mut rest = self.view;
+            for (piece, prot) in &self.pieces {
+                let shown = self.in_view(*piece);
+                let gap = VirtRange::between(rest.start, shown.start);
+                let guarded = if prot.contains(Prot::READ) { VirtRange::default() } else { shown };
+                for part in [gap, guarded].into_iter().filter(|part| !part.is_empty()) {
+                    make_readable(part)?;
+                }
+                rest = VirtRange::between(shown.end(), rest.end());
+            }
+            if rest.is_empty() { Ok(()) } else { make_readable(rest) }
         })();
         if let Err(error) = mapped {
             self.state.views -= 1;
@@ -164,6 +175,11 @@ impl Drop for Flip<'_> {
     fn drop(&mut self) {
         self.discard_view();
     }
+}
+
+fn make_readable(part_of_view: VirtRange) -> Result<()> {
+    // SAFETY: the view was made by this freeze and nobody has it yet.
+    unsafe { memory::protect(part_of_view, Prot::READ) }.during("make a view readable")
 }
 
 /// From the first to the last chunk of a run that holds used memory.

@@ -212,12 +212,14 @@ fn clean_prefix(
     run: Range<usize>,
     scanner: &Scanner<HeldFd>,
 ) -> Result<usize, Errno> {
-    let whole = shared.chunk_range(run.start, run.len());
-    let mut clean = run.len();
-    for (piece, _) in state.ledger.pieces(whole) {
-        scanner.private_runs(piece, |private| {
-            clean = clean.min((private.start - whole.start) / CHUNK_BYTES);
-        })?;
+    let mut clean = 0;
+    for chunk in run {
+        for (piece, _) in state.ledger.pieces(shared.chunk_range(chunk, 1)) {
+            if scanner.has_private(piece)? {
+                return Ok(clean);
+            }
+        }
+        clean += 1;
     }
     Ok(clean)
 }
@@ -301,9 +303,19 @@ fn mark_mixed(shared: &Shared, state: &mut State, chunks: Range<usize>, done: Vi
 fn write_protect(uffd: &Uffd<HeldFd>, piece: VirtRange, protect: bool) -> Result<(), Errno> {
     // EAGAIN lasts as long as a remap event is unread; this arena's lock keeps new ones from coming.
     for _ in 0..1000 {
-        match uffd.write_protect(piece, protect)? {
-            Outcome::Done | Outcome::AlreadyMapped => return Ok(()),
-            Outcome::Again { .. } => std::thread::yield_now(),
+        match uffd.write_protect(piece, protect) {
+            Ok(Outcome::Done | Outcome::AlreadyMapped) => return Ok(()),
+            Ok(Outcome::Again { .. }) => std::thread::yield_now(),
+            // Older kernels (6.1) want one mapping and no more in the range. What was frozen at
+            // different times may be several, as each has a history of copies of its own.
+            Err(Errno::NOENT) if piece.len > page_size_bytes() => {
+                let unit = if piece.len > CHUNK_BYTES { CHUNK_BYTES } else { page_size_bytes() };
+                let middle = (piece.start + piece.len / 2).next_multiple_of(unit);
+                let middle = if middle < piece.end() { middle } else { middle - unit };
+                write_protect(uffd, VirtRange::between(piece.start, middle), protect)?;
+                return write_protect(uffd, VirtRange::between(middle, piece.end()), protect);
+            }
+            Err(errno) => return Err(errno),
         }
     }
     Err(Errno::AGAIN)
