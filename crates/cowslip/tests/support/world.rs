@@ -22,7 +22,7 @@ impl World {
         let first = Arena::new(ByteCount::mib(16)).expect("an arena");
         let second = Arena::new(ByteCount::mib(8)).expect("an arena");
         let counters =
-            [Counters::new(&first, ByteCount::mib(4)), Counters::new(&second, ByteCount::mib(2))];
+            [Counters::new(&first, ByteCount::mib(2)), Counters::new(&second, ByteCount::mib(1))];
         let mut patterned = first.slice::<u64>(2 * CHUNK_BYTES / 8).expect("memory");
         patterned.iter_mut().enumerate().for_each(|(i, value)| *value = pattern(i));
         let page = page_size_bytes();
