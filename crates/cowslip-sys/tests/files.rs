@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::sync::Mutex;
+
 use cowslip_sys::held::{FileIdentity, HeldFd, is_held, next_held, same_file};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
@@ -102,8 +104,12 @@ fn a_tmpfs_of_our_own_leaves_no_mount() {
     }
 }
 
+/// The table of held descriptors is the process's: one test at a time fills it.
+static TABLE: Mutex<()> = Mutex::new(());
+
 #[test]
 fn held_descriptors_are_high_known_and_closed_once() {
+    let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let file = memfile::memfd("test", MemfdKind::Shmem, 4096).unwrap();
     let low = file.as_raw_fd();
     let identity = FileIdentity::of(file.as_fd()).unwrap();
@@ -136,6 +142,7 @@ fn borrowed(fd: i32) -> std::mem::ManuallyDrop<cowslip_sys::OwnedFd> {
 
 #[test]
 fn more_held_descriptors_than_places_still_work() {
+    let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let hold = |_| HeldFd::hold(process::eventfd().unwrap());
     let many: Vec<HeldFd> = (0..300).map(hold).collect();
     for held in &many {
