@@ -37,12 +37,19 @@ static LISTS: Lists =
 
 /// Keeps other threads out of the allocator, over a fork.
 pub(crate) fn lock() {
+    let mut tries = 0;
     while LISTS
         .held
         .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
         .is_err()
     {
-        std::thread::yield_now();
+        tries += 1;
+        if tries % 100 == 0 {
+            // The service thread may run before the one that holds the lock: yielding would not let
+            // that one run.
+            std::thread::sleep(core::time::Duration::from_micros(20));
+        }
+        core::hint::spin_loop();
     }
 }
 

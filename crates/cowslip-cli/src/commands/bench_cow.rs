@@ -1,7 +1,6 @@
 //! `cowslip bench cow`
 
 use std::fs;
-use std::path::Path;
 use std::process::ExitCode;
 
 use cowslip::units::ByteCount;
@@ -11,9 +10,9 @@ use crate::args::BenchCowArgs;
 use crate::bench::cow::{self, Bench, Options};
 use crate::bench::{Error, Stop};
 use crate::exit::{self, Answer, Failure};
+use crate::output;
 use crate::output::progress::Progress;
 use crate::output::report::Report;
-use crate::output::{html, json, table};
 
 const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
 const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
@@ -34,15 +33,7 @@ pub(crate) fn run(args: BenchCowArgs) -> Answer {
     if interrupted {
         report.notes.push("interrupted: the results are not complete".to_owned());
     }
-    if args.output.json.as_deref() != Some(Path::new("-")) {
-        table::print(&report).map_err(exit::io("print the results"))?;
-    }
-    if let Some(path) = &args.output.json {
-        json::write(&report, path).map_err(exit::io("write the results"))?;
-    }
-    if let Some(path) = &args.output.html {
-        html::write(&report, path).map_err(exit::io("write the page"))?;
-    }
+    output::deliver(&report, &args.output)?;
     let broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));
     Ok(if broken || interrupted { ExitCode::from(exit::NO) } else { ExitCode::SUCCESS })
 }

@@ -1,6 +1,5 @@
 //! `cowslip demo`
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use cowslip::units::ByteCount;
@@ -10,9 +9,9 @@ use crate::args::DemoArgs;
 use crate::bench::Stop;
 use crate::demo::{redis, store};
 use crate::exit::{self, Answer, Failure};
+use crate::output;
 use crate::output::progress::Progress;
 use crate::output::report::Report;
-use crate::output::{html, json, table};
 
 pub(crate) fn run(args: DemoArgs) -> Answer {
     let size = args.size.unwrap_or_else(default_size);
@@ -46,15 +45,7 @@ pub(crate) fn run(args: DemoArgs) -> Answer {
         }
     }
     progress.finish();
-    if args.output.json.as_deref() != Some(Path::new("-")) {
-        table::print(&report).map_err(exit::io("print the results"))?;
-    }
-    if let Some(path) = &args.output.json {
-        json::write(&report, path).map_err(exit::io("write the results"))?;
-    }
-    if let Some(path) = &args.output.html {
-        html::write(&report, path).map_err(exit::io("write the page"))?;
-    }
+    output::deliver(&report, &args.output)?;
     let broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));
     let whole = !broken && !stop.is_set();
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(exit::NO) })

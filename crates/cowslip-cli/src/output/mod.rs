@@ -17,3 +17,22 @@ pub(crate) mod table;
 
 #[cfg(test)]
 mod example;
+
+use std::path::Path;
+
+use crate::args::OutputArgs;
+use crate::exit::{self, Failure};
+
+/// Sends a report where its options say: the table, unless JSON goes to stdout, and the files.
+pub(crate) fn deliver(report: &report::Report, to: &OutputArgs) -> Result<(), Failure> {
+    if to.json.as_deref() != Some(Path::new("-")) {
+        table::print(report).map_err(exit::io("print the results"))?;
+    }
+    if let Some(path) = &to.json {
+        json::write(report, path).map_err(exit::io("write the results"))?;
+    }
+    if let Some(path) = &to.html {
+        html::write(report, path).map_err(exit::io("write the page"))?;
+    }
+    Ok(())
+}
