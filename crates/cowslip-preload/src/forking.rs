@@ -18,7 +18,8 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
 use cowslip::{Arena, ForkCut, Way};
 use cowslip_sys::Errno;
@@ -112,15 +113,19 @@ extern "C" fn in_child() {
 
 type ForkFn = unsafe extern "C" fn() -> c_int;
 
-fn real(name: &core::ffi::CStr, cache: &AtomicPtr<c_void>) -> Option<ForkFn> {
+fn find(name: &core::ffi::CStr, cache: &AtomicPtr<c_void>) -> Option<NonNull<c_void>> {
     let mut found = cache.load(Ordering::Relaxed);
     if found.is_null() {
         // SAFETY: a lookup of a libc symbol by name.
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         cache.store(found, Ordering::Relaxed);
     }
-    // SAFETY: libc's symbol of that name has this type.
-    (!found.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, ForkFn>(found) })
+    NonNull::new(found)
+}
+
+fn real(name: &core::ffi::CStr, cache: &AtomicPtr<c_void>) -> Option<ForkFn> {
+    // SAFETY: libc's symbols of the names asked for have this type.
+    find(name, cache).map(|it| unsafe { core::mem::transmute::<*mut c_void, ForkFn>(it.as_ptr()) })
 }
 
 /// After a fork seen by its caller: watches the child, or turns a refused fork into an error.
@@ -161,6 +166,40 @@ unsafe extern "C" fn fork() -> c_int {
         quiet.set_errno(process::current_errno());
     }
     settle(arena, pid, &mut quiet)
+}
+
+/// A program that starts threads gets the service thread along with its first one, so that its first
+/// fork need not wait for it. It is a safe place: whoever starts a thread allocates.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: extern "C" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    type Create = unsafe extern "C" fn(
+        *mut libc::pthread_t,
+        *const libc::pthread_attr_t,
+        extern "C" fn(*mut c_void) -> *mut c_void,
+        *mut c_void,
+    ) -> c_int;
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    /// The service thread is started through here, too.
+    static STARTING: AtomicBool = AtomicBool::new(false);
+    let Some(real) = find(c"pthread_create", &REAL) else { return libc::ENOSYS };
+    // SAFETY: libc's symbol of that name has this type.
+    let real = unsafe { core::mem::transmute::<*mut c_void, Create>(real.as_ptr()) };
+    // SAFETY: the program's own call.
+    let answer = unsafe { real(thread, attributes, start, argument) };
+    if answer == 0
+        && let Some(arena) = arena()
+        && !STARTING.swap(true, Ordering::Relaxed)
+    {
+        let _quiet = Quiet::enter();
+        arena.start_service();
+        STARTING.store(false, Ordering::Relaxed);
+    }
+    answer
 }
 
 /// `_Fork(3)` runs no handlers.
