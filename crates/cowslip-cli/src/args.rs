@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::bench::cow::Part;
 use clap::{Parser, Subcommand, ValueEnum};
 use cowslip::units::ByteCount;
 
@@ -116,6 +117,9 @@ pub(crate) struct BenchCowArgs {
     /// Repetitions of each measurement of a pause
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: u32,
+    /// Measure only this; may be given several times [default: everything]
+    #[arg(long, value_enum, value_name = "PART")]
+    pub(crate) only: Vec<Part>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
 use cowslip::{Arena, ForkCut, Way};
 use cowslip_sys::Errno;
-use cowslip_sys::process::{self, Quiet};
+use cowslip_sys::process::{self, Hurry, Quiet};
 
 use crate::program::{arena, set_forking};
 use crate::{alloc, say};
@@ -160,11 +160,13 @@ unsafe extern "C" fn fork() -> c_int {
         crate::program::adopt(arena);
     }
     arena.start_service();
+    let hurry = Hurry::enter();
     // SAFETY: the program's own call.
     let pid = unsafe { real() };
     if pid < 0 {
         quiet.set_errno(process::current_errno());
     }
+    drop(hurry);
     settle(arena, pid, &mut quiet)
 }
 
@@ -216,6 +218,7 @@ unsafe extern "C" fn _Fork() -> c_int {
         return unsafe { real() };
     };
     let mut quiet = Quiet::enter();
+    let _hurry = Hurry::enter();
     prepare();
     let refused = REFUSED.swap(0, Ordering::Relaxed);
     if refused != 0 {

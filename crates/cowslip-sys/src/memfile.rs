@@ -120,12 +120,21 @@ pub fn read_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -> Resu
 
 /// Opens a file of `/proc/self` for reading.
 pub fn open_proc_self(name: &str) -> Result<OwnedFd> {
+    open_in(b"/proc/self/", name)
+}
+
+/// Opens a file of `/proc` for reading.
+pub fn open_proc(name: &str) -> Result<OwnedFd> {
+    open_in(b"/proc/", name)
+}
+
+/// Without allocating.
+fn open_in(directory: &[u8], name: &str) -> Result<OwnedFd> {
     let mut path = [0u8; 64];
-    let prefix = b"/proc/self/";
-    let whole = prefix.len() + name.len();
+    let whole = directory.len() + name.len();
     let place = path.get_mut(..whole).ok_or(Errno::NAMETOOLONG)?;
-    place[..prefix.len()].copy_from_slice(prefix);
-    place[prefix.len()..].copy_from_slice(name.as_bytes());
+    place[..directory.len()].copy_from_slice(directory);
+    place[directory.len()..].copy_from_slice(name.as_bytes());
     fs::open(&*place, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 

@@ -26,6 +26,7 @@ use crate::{AsFd, Errno, OwnedFd, Result};
 const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
+const IS_HUGE: u64 = 1 << 6;
 
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SWAPPED: u64 = 1 << 62;
@@ -57,6 +58,19 @@ struct ScanArg {
     return_mask: u64,
 }
 
+impl ScanArg {
+    fn over(range: VirtRange, regions: &mut [Region]) -> Self {
+        Self {
+            size: size_of::<Self>() as u64,
+            start: range.start as u64,
+            end: range.end() as u64,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: regions.len() as u64,
+            ..Self::default()
+        }
+    }
+}
+
 const _: () = assert!(size_of::<ScanArg>() == 96 && size_of::<Region>() == 24);
 
 /// How a [`Scanner`] looks.
@@ -78,7 +92,7 @@ pub struct Scanner<F: AsFd = OwnedFd> {
 
 /// What `PAGEMAP_SCAN` answers on this kernel: `Ok`, or `ENOTTY` before 6.7.
 pub fn probe_scan(pagemap: crate::BorrowedFd<'_>) -> Result<()> {
-    scan(pagemap, VirtRange::default(), &mut []).map(|_| ())
+    scan(pagemap, VirtRange::default(), 0, &mut []).map(|_| ())
 }
 
 impl<F: AsFd> Scanner<F> {
@@ -156,28 +170,49 @@ impl<F: AsFd> Scanner<F> {
         Ok(merged.finish())
     }
 
-    /// Whether `range`, which nobody has write-protected, has a private page.
-    pub fn has_private(&self, range: VirtRange) -> Result<bool> {
+    /// How many private pages `range` has, which nobody has write-protected: counted up to `most` or a
+    /// little over it.
+    pub fn count_private(&self, range: VirtRange, most: u64) -> Result<u64> {
         seam::check(Op::PagemapScan)?;
         match self.method {
             Method::Scan => {
-                let (filled, _) = scan(self.pagemap.as_fd(), range, &mut [Region::default()])?;
-                Ok(filled > 0)
+                let mut regions = [Region::default(); 128];
+                let mut at = range;
+                let mut pages = 0;
+                while pages <= most && !at.is_empty() {
+                    let (filled, walk_end) =
+                        scan(self.pagemap.as_fd(), at, most + 1 - pages, &mut regions)?;
+                    let bytes: u64 = regions[..filled].iter().map(|r| r.end - r.start).sum();
+                    pages += bytes / page_size_bytes() as u64;
+                    at = VirtRange::between(walk_end.max(at.start + 1), range.end());
+                }
+                Ok(pages)
             }
             Method::Entries => {
                 let mut merged =
                     Merger { run: VirtRange::default(), pages: 0, found: &mut |_: VirtRange| {} };
                 self.entry_runs(range, &mut merged)?;
-                Ok(merged.finish() > 0)
+                Ok(merged.finish())
             }
         }
+    }
+
+    /// Whether huge pages map all of `range`. `ENOTTY` where only entries can be read.
+    pub fn is_huge(&self, range: VirtRange) -> Result<bool> {
+        seam::check(Op::PagemapScan)?;
+        let mut regions = [Region::default()];
+        let arg = ScanArg { category_mask: IS_HUGE, ..ScanArg::over(range, &mut regions) };
+        // SAFETY: the vector is `regions`, of the length the argument says.
+        let (filled, _) = unsafe { rustix::ioctl::ioctl(&self.pagemap, Scan { arg }) }?;
+        let [region] = regions;
+        Ok(filled == 1 && (region.start, region.end) == (range.start as u64, range.end() as u64))
     }
 
     fn scan_runs(&self, range: VirtRange, merged: &mut Merger<'_>) -> Result<()> {
         let mut at = range;
         while !at.is_empty() {
             let mut regions = [Region::default(); 128];
-            let (filled, walk_end) = scan(self.pagemap.as_fd(), at, &mut regions)?;
+            let (filled, walk_end) = scan(self.pagemap.as_fd(), at, 0, &mut regions)?;
             for region in &regions[..filled] {
                 let run = VirtRange::between(region.start as usize, region.end as usize);
                 if region.categories & IS_PRESENT != 0 {
@@ -269,24 +304,21 @@ impl Merger<'_> {
     }
 }
 
-/// One `PAGEMAP_SCAN` for pages that are not file pages and are present or swapped: how many regions
-/// were filled in, and where the walk ended.
+/// One `PAGEMAP_SCAN` for pages that are not file pages and are present or swapped, `most` at most (0:
+/// all): how many regions were filled in, and where the walk ended.
 fn scan(
     pagemap: crate::BorrowedFd<'_>,
     range: VirtRange,
+    most: u64,
     regions: &mut [Region],
 ) -> Result<(usize, usize)> {
     let arg = ScanArg {
-        size: size_of::<ScanArg>() as u64,
-        start: range.start as u64,
-        end: range.end() as u64,
-        vec: regions.as_mut_ptr() as u64,
-        vec_len: regions.len() as u64,
         category_inverted: IS_FILE,
         category_mask: IS_FILE,
         category_anyof_mask: IS_PRESENT | IS_SWAPPED,
         return_mask: IS_PRESENT,
-        ..ScanArg::default()
+        max_pages: most,
+        ..ScanArg::over(range, regions)
     };
     // SAFETY: the vector is `regions`, of the length the argument says.
     unsafe { rustix::ioctl::ioctl(pagemap, Scan { arg }) }

@@ -188,6 +188,20 @@ pub fn memory_and_swap() -> crate::units::ByteCount {
     crate::units::ByteCount((info.totalram + info.totalswap) * u64::from(info.mem_unit))
 }
 
+/// Whether more threads want to run than there are processors for this one, by `/proc/loadavg`
+/// (`proc_loadavg(5)`); where that cannot be read, no.
+pub fn is_crowded() -> bool {
+    let running = || {
+        let file = crate::memfile::open_proc("loadavg").ok()?;
+        let mut text = [0u8; 64];
+        let read = rustix::io::read(&file, &mut text[..]).ok()?;
+        let text = core::str::from_utf8(&text[..read]).ok()?;
+        text.split_ascii_whitespace().nth(3)?.split('/').next()?.parse::<u32>().ok()
+    };
+    let processors = || Some(rustix::thread::sched_getaffinity(None).ok()?.count());
+    running().zip(processors()).is_some_and(|(running, processors)| running > processors)
+}
+
 /// Lets the thread `thread` (0: this one) run before every ordinary one (`SCHED_FIFO`, `sched(7)`), or
 /// no longer. Threads that it starts inherit it. `EPERM` without `CAP_SYS_NICE` or a limit `RLIMIT_RTPRIO`.
 pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
@@ -197,6 +211,58 @@ pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
     match unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const param) } {
         0 => Ok(()),
         _ => Err(last_errno()),
+    }
+}
+
+/// Gives this thread the nice value -20 until dropped: for a fork, in which all others of its program
+/// may be waiting for it. Its children do not inherit it. Needs `CAP_SYS_NICE` or `RLIMIT_NICE`.
+#[derive(Debug)]
+pub struct Hurry {
+    before: SchedAttr,
+}
+
+/// `struct sched_attr` of sched_setattr(2), as first published.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct SchedAttr {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+/// `SCHED_FLAG_RESET_ON_FORK`
+const RESET_ON_FORK: u64 = 1;
+const HIGHEST: i32 = -20;
+
+impl Hurry {
+    /// `None` if the thread has a scheduling policy of its own, or may not have that value.
+    pub fn enter() -> Option<Self> {
+        let mut before = SchedAttr::default();
+        let size = size_of::<SchedAttr>();
+        // SAFETY: sched_getattr(2) writes no more than `size` bytes to the structure.
+        let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut before, size, 0) };
+        if got != 0 || before.policy != libc::SCHED_OTHER as u32 {
+            return None;
+        }
+        let flags = before.flags | RESET_ON_FORK;
+        let allowed = set_attr(&SchedAttr { nice: HIGHEST, flags, ..before });
+        allowed.then_some(Self { before })
+    }
+}
+
+fn set_attr(attr: &SchedAttr) -> bool {
+    // SAFETY: sched_setattr(2) reads the structure, whose size it says.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(attr), 0) == 0 }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        set_attr(&self.before);
     }
 }
 

@@ -21,6 +21,8 @@ use super::error::{Result, during};
 use super::smaps;
 use super::stop::Stop;
 
+const COLLAPSE_TRIES: u32 = 20;
+
 /// Pages of anonymous memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Anonymous {
@@ -130,6 +132,12 @@ impl Memory {
 
     /// `MADV_COLLAPSE`: huge pages again, now.
     pub(crate) fn collapse(&self) -> Result<()> {
+        // "Resource temporarily unavailable: try again", says madvise(2) of it.
+        for _ in 0..COLLAPSE_TRIES {
+            if self.advise(Advice::Collapse).is_ok() {
+                return Ok(());
+            }
+        }
         self.advise(Advice::Collapse)
     }
 

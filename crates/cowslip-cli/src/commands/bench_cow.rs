@@ -20,10 +20,10 @@ const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
 pub(crate) fn run(args: BenchCowArgs) -> Answer {
     let options = options(&args)?;
     let stop = Stop::on_signals().map_err(exit::io("listen for Ctrl-C"))?;
-    let mut report = Report::new("cow", params(options));
+    let mut report = Report::new("cow", params(&options));
     let mut progress = Progress::new();
     let bench = &mut Bench { report: &mut report, progress: &mut progress, stop: &stop };
-    let measured = cow::run(options, bench);
+    let measured = cow::run(&options, bench);
     progress.finish();
     let interrupted = match measured {
         Ok(()) => false,
@@ -55,10 +55,15 @@ fn options(args: &BenchCowArgs) -> Result<Options, Failure> {
         );
         return Err(Failure::new(exit::USAGE, message));
     }
-    Ok(Options { size, budget: ByteCount(available.0 / 4 * 3), runs: args.runs })
+    Ok(Options {
+        size,
+        budget: ByteCount(available.0 / 4 * 3),
+        runs: args.runs,
+        only: args.only.clone(),
+    })
 }
 
-fn params(options: Options) -> Map<String, Value> {
+fn params(options: &Options) -> Map<String, Value> {
     let params = [("size_bytes", options.size.0), ("runs", u64::from(options.runs))];
     params.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
 }

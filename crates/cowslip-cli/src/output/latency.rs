@@ -26,6 +26,13 @@ impl Latencies {
         self.0.saturating_record(ns);
     }
 
+    /// These latencies, of senders that wait for one answer before the next request, as senders with a
+    /// steady pace would have seen them: whoever waits long misses the requests that he would have sent
+    /// meanwhile ("coordinated omission"). The pace is the median latency.
+    pub(crate) fn at_steady_pace(&self) -> Self {
+        Self(self.0.clone_correct(self.quantile_ns(0.5).max(1)))
+    }
+
     pub(crate) fn merge(&mut self, other: &Self) {
         self.0.add(&other.0).expect("all have the same bounds");
     }
@@ -96,6 +103,17 @@ mod tests {
             assert!((found / expected - 1.0).abs() < 0.002, "{stat}: {found}");
         }
         assert_eq!(report.rows[0].n, Some(10_000));
+    }
+
+    #[test]
+    fn a_stall_counts_for_all_who_would_have_come_meanwhile() {
+        let mut latencies = Latencies::new();
+        (0..9_990).for_each(|_| latencies.record_ns(1_000));
+        latencies.record_ns(1_000_000);
+        assert!(latencies.quantile_ns(0.999) < 1_010);
+        let steady = latencies.at_steady_pace();
+        assert_eq!(steady.n(), 9_990 + 1_000);
+        assert!(steady.quantile_ns(0.99) > 880_000, "{}", steady.quantile_ns(0.99));
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub(crate) struct State {
     pub(crate) views: usize,
     /// Old views, to be unmapped bit by bit.
     pub(crate) stale: Vec<VirtRange>,
+    /// Before this time nothing is done in the background: a fork is being finished.
+    pub(crate) quiet_until_ns: u64,
     pub(crate) service: Option<Service>,
     /// Chunks not live of which a part maps the file shared, or is private without a file though the
     /// chunk is no overlay: a freeze or a thaw failed between two parts. They are made live before
@@ -66,6 +68,8 @@ pub(crate) struct ThawState {
     pub(crate) paused: bool,
     /// Frozen parts are registered for write protection.
     pub(crate) armed: bool,
+    /// A child was forked from what is frozen, and maybe the next one will be soon.
+    pub(crate) forked: bool,
     pub(crate) began_ns: Option<u64>,
     /// No attempt before this time.
     pub(crate) not_before_ns: u64,
@@ -105,6 +109,7 @@ impl Shared {
             owner: None,
             views: 0,
             stale: Vec::new(),
+            quiet_until_ns: 0,
             service: None,
             mixed: Vec::new(),
             thaw: ThawState::default(),

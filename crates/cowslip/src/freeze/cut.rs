@@ -27,6 +27,10 @@ use crate::sys::held::HeldFd;
 use crate::sys::memory::{self, Advice};
 use crate::sys::process;
 
+/// The caller of fork has work of its own to finish, such as an allocator's handlers: what goes on in
+/// the background would hold it up, and take the processor of the child.
+const QUIET_AFTER_FORK_NS: u64 = 10_000_000;
+
 /// Arenas frozen and locked, about to be forked.
 ///
 /// For those who call `fork` themselves, such as the preload library; others use [`fork`].
@@ -58,7 +62,7 @@ impl<'a> ForkCut<'a> {
         let mut cut = Self { flips, way };
         for i in 0..cut.flips.len() {
             // Shown last: whatever failed before leaves nobody counted as a reader.
-            if let Err(error) = show(&cut.flips[i]) {
+            if let Err(error) = show(&mut cut.flips[i]) {
                 cut.hide();
                 return Err(error);
             }
@@ -75,6 +79,7 @@ impl<'a> ForkCut<'a> {
     pub fn in_parent(mut self) {
         self.hide();
         for flip in &mut self.flips {
+            flip.state.quiet_until_ns = process::now_ns() + QUIET_AFTER_FORK_NS;
             flip.discard_view();
             flip.state.notify();
         }
@@ -117,7 +122,7 @@ impl<'a> ForkCut<'a> {
 }
 
 /// Lets the next child have the frozen memory of an arena and counts it as a reader.
-fn show(flip: &Flip<'_>) -> Result<()> {
+fn show(flip: &mut Flip<'_>) -> Result<()> {
     if flip.state.role != Role::Owner || flip.state.not_live() == 0 {
         return Ok(());
     }
@@ -126,6 +131,7 @@ fn show(flip: &Flip<'_>) -> Result<()> {
     }
     set_inherited(flip, Advice::DoFork).during("let a child have the memory of an arena")?;
     flip.shared.counters.forks.fetch_add(1, Relaxed);
+    flip.state.thaw.forked = true;
     Ok(())
 }
 
@@ -216,6 +222,7 @@ pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
     for arena in arenas {
         arena.start_service();
     }
+    let _hurry = process::Hurry::enter();
     let cut = ForkCut::prepare(arenas)?;
     // SAFETY: the caller keeps to what a child may do; `in_child` takes no lock and starts nothing.
     match unsafe { process::fork() } {

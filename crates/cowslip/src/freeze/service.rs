@@ -11,7 +11,7 @@ use std::sync::{Arc, Barrier, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::thaw::{self, Step};
+use super::thaw::{self, Step, Thawing, Window};
 use crate::arena::state::Shared;
 use crate::error::{During, Result};
 use crate::sys::held::HeldFd;
@@ -25,6 +25,7 @@ struct Tools {
     uffd: Uffd<HeldFd>,
     wake: HeldFd,
     scanner: Scanner<HeldFd>,
+    window: Window,
     closing: AtomicBool,
     /// The service thread, once it runs with the ordinary scheduling policy; else 0.
     thread_id: AtomicI32,
@@ -51,6 +52,13 @@ pub(crate) struct Service {
 
 const THIS_THREAD: i32 = 0;
 
+/// When the lock was taken. Looking more often would take the processor that a fork is about to put
+/// its child on.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// While others wait for a processor the thread rests so many times as long as it worked.
+const REST_WHEN_CROWDED: u32 = 3;
+
 /// The features a freeze and a thaw need.
 pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
     .union(Features::EVENT_REMAP)
@@ -72,6 +80,7 @@ impl Service {
             uffd,
             wake,
             scanner,
+            window: Window::reserve().during(OPERATION)?,
             closing: AtomicBool::new(false),
             thread_id: AtomicI32::new(0),
         });
@@ -115,6 +124,12 @@ impl Service {
 
     pub(crate) fn uffd(&self) -> &Uffd<HeldFd> {
         &self.tools.uffd
+    }
+
+    /// What a thaw of this arena works with.
+    pub(super) fn thawing<'a>(&'a self, shared: &'a Shared) -> Thawing<'a> {
+        let Tools { uffd, scanner, window, .. } = &*self.tools;
+        Thawing { shared, guard: Some(uffd), scanner, window }
     }
 
     pub(crate) fn scanner(&self) -> &Scanner<HeldFd> {
@@ -174,15 +189,18 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) {
             watched(&shared).retain(|watched| !Arc::ptr_eq(watched, child));
         }
         let Some(mut state) = shared.try_lock() else {
-            pause = Some(Duration::from_micros(100));
+            pause = Some(LOOK_AGAIN);
             continue;
         };
         // Who may be waiting for this thread must not wait for its turn as well.
         tools.set_urgent(true);
+        let began_ns = process::now_ns();
         let step = thaw::step(&shared, &mut state);
         drop(state);
+        let took = Duration::from_nanos(process::now_ns() - began_ns);
         tools.set_urgent(false);
         pause = match step {
+            Step::Again if process::is_crowded() => Some(took * REST_WHEN_CROWDED),
             Step::Again => Some(Duration::ZERO),
             Step::Later(delay) => Some(delay),
             Step::Idle => None,

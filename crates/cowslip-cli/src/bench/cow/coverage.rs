@@ -39,7 +39,7 @@ struct Reads {
     to_control: Vec<f64>,
 }
 
-pub(super) fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
     bench.progress.phase("huge coverage: filling memory");
     let mut field = Field::open(bench, &KINDS, COVERAGE, bytes, Log::default)?;

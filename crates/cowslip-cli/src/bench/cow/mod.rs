@@ -9,6 +9,7 @@ mod seed000;
 mod stall;
 mod writes;
 
+use clap::ValueEnum;
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 
 use super::error::{Error, Result};
@@ -20,7 +21,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 /// What to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// The largest memory to freeze.
     pub(crate) size: ByteCount,
@@ -28,18 +29,37 @@ pub(crate) struct Options {
     pub(crate) budget: ByteCount,
     /// Repetitions of each measurement of a pause.
     pub(crate) runs: u32,
+    /// What to measure, in any order; all if empty.
+    pub(crate) only: Vec<Part>,
+}
+
+/// A measurement that can be asked for by itself.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// How long each mechanism pauses its caller, by size
+    Pauses,
+    /// What the first and the next write to 2 MiB cost afterwards
+    Writes,
+    /// Seed 000's table
+    Seed000,
+    /// Huge mappings and random reads over ten snapshots
+    Coverage,
+    /// Until all memory is on huge pages again
+    Recovery,
+    /// What a writer sees of a thaw
+    Stalls,
 }
 
 impl Options {
     /// The memory of the measurements that are not about size: 1 GiB, if that much may be frozen.
-    fn working_bytes(self) -> usize {
+    fn working_bytes(&self) -> usize {
         let bytes = self.size.0.min(GIB) as usize;
         (bytes - bytes % CHUNK_BYTES).max(CHUNK_BYTES)
     }
 }
 
 /// Runs everything and adds what came of it to the report; on an interruption what there is.
-pub(crate) fn run(options: Options, bench: &mut Bench<'_>) -> Result<()> {
+pub(crate) fn run(options: &Options, bench: &mut Bench<'_>) -> Result<()> {
     let measured = measure(bench, options);
     seed000::push_published(bench.report);
     pause::push_published(bench.report);
@@ -48,19 +68,21 @@ pub(crate) fn run(options: Options, bench: &mut Bench<'_>) -> Result<()> {
 }
 
 /// A measurement that fails as a whole leaves a note; the others go on.
-fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
-    type Part = fn(&mut Bench<'_>, Options) -> Result<()>;
-    let parts: [(&str, Part); 6] = [
-        ("pauses", pause::measure),
-        ("writes", writes::measure),
-        ("seed 000", seed000::measure),
-        ("huge coverage", coverage::measure),
-        ("recovery", recovery::measure),
-        ("stalls during a thaw", stall::measure),
-    ];
-    for (name, measure) in parts {
-        match measure(bench, options) {
-            Err(Error::Failed(why)) => bench.report.notes.push(format!("{name}: {why}")),
+fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
+    for part in Part::value_variants() {
+        if !options.only.is_empty() && !options.only.contains(part) {
+            continue;
+        }
+        let measured = match part {
+            Part::Pauses => pause::measure(bench, options),
+            Part::Writes => writes::measure(bench, options),
+            Part::Seed000 => seed000::measure(bench, options),
+            Part::Coverage => coverage::measure(bench, options),
+            Part::Recovery => recovery::measure(bench, options),
+            Part::Stalls => stall::measure(bench, options),
+        };
+        match measured {
+            Err(Error::Failed(why)) => bench.report.notes.push(format!("{part:?}: {why}")),
             done => done?,
         }
     }

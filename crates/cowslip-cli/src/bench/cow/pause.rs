@@ -35,7 +35,7 @@ struct Log {
 
 const MOST_RUNS_ABOVE_1_GIB: u32 = 3;
 
-pub(super) fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     for size in SIZES.into_iter().filter(|&size| size <= options.size.0) {
         let together = usize::try_from(options.budget.0 / size).unwrap_or(1).clamp(1, KINDS.len());
         for kinds in KINDS.chunks(together) {

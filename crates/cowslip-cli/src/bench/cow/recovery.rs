@@ -17,7 +17,7 @@ const THAW: &str = "thaw";
 
 const ROUNDS: u64 = 5;
 
-pub(super) fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
     bench.progress.phase("recovery of huge pages");
     let mut cowslip = Freezing::new(bytes)?;

@@ -51,7 +51,7 @@ impl Density {
     }
 }
 
-pub(super) fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
     bench.progress.phase("seed 000: filling the rivals' memory");
     let mut field = Field::open(bench, &KINDS, METRIC, bytes, Vec::new)?;

@@ -33,7 +33,7 @@ impl Drop for Finish<'_> {
     }
 }
 
-pub(super) fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
     bench.progress.phase("writes during a thaw");
     let mut cowslip = Freezing::new(bytes)?;

@@ -31,7 +31,7 @@ const NEXT_PAGE: usize = 100;
 /// Free pages that a round takes: two copies and a page table for each 2 MiB, and more.
 const COPIES: usize = 8;
 
-pub(super) fn measure(bench: &mut Bench<'_>, options: Options) -> Result<()> {
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
     bench.progress.phase("writes after a snapshot: filling the rivals' memory");
     let log = || (Latencies::new(), Latencies::new());

@@ -1,0 +1,204 @@
+#![allow(unsafe_code)]
+//! One chunk, or a run of clean ones, from private to shared.
+//!
+//! ```text
+//!   write-protect ──▶ scan ──▶ copy private pages to the file ──▶ map shared ──▶ wake
+//!        │ a store to the chunk waits here ............................................ ▲
+//!        └─ error: unprotect, wake, stay frozen, try again later                        │ sees the
+//!                                                                                       │ shared page
+//! ```
+//! A chunk with many private pages goes through this in parts of 256 KiB, so that a writer waits for
+//! a part. The page table that the parts shared keeps its small entries; so the chunk, which is shared
+//! throughout by then, is mapped once more at the end, and its next touch finds room for a huge one.
+//!
+//! # Safety
+//! The ranges are frozen parts of an arena, which this library owns. Nobody reads their base any more
+//! (the callers of [`Thawing::thaw`] made sure), and no store to them completes between the protection
+//! and the new mapping (I1), so that every address shows the same content throughout.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::copy::{Window, copy_out};
+use crate::arena::ledger::Usage;
+use crate::arena::state::{Chunk, Shared, State};
+use crate::arena::store::offset;
+use crate::sys::held::HeldFd;
+use crate::sys::memory::Prot;
+use crate::sys::pagemap::Scanner;
+use crate::sys::uffd::{Outcome, Uffd};
+use crate::sys::{Errno, memfile, process};
+use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+
+/// More private pages than this are thawed part by part.
+pub(super) const MANY_PAGES: u64 = 128;
+const PART_BYTES: usize = 256 << 10;
+
+/// What a thaw works with.
+pub(in crate::freeze) struct Thawing<'a> {
+    pub(in crate::freeze) shared: &'a Shared,
+    /// Holds writers off; without one nobody may write.
+    pub(in crate::freeze) guard: Option<&'a Uffd<HeldFd>>,
+    pub(in crate::freeze) scanner: &'a Scanner<HeldFd>,
+    pub(in crate::freeze) window: &'a Window,
+}
+
+impl Thawing<'_> {
+    /// Makes chunks live: one, or several without private pages.
+    pub(super) fn thaw(&self, state: &mut State, chunks: Range<usize>) -> Result<(), Errno> {
+        let range = self.shared.chunk_range(chunks.start, chunks.len());
+        self.in_parts(state, chunks, [range])
+    }
+
+    /// As [`Self::thaw`], for a chunk with many private pages.
+    pub(super) fn thaw_gently(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
+        let range = self.shared.chunk_range(chunk, 1);
+        let part = |i| VirtRange::new(range.start + i * PART_BYTES, PART_BYTES);
+        self.in_parts(state, chunk..chunk + 1, (0..CHUNK_BYTES / PART_BYTES).map(part))
+    }
+
+    fn in_parts(
+        &self,
+        state: &mut State,
+        chunks: Range<usize>,
+        parts: impl IntoIterator<Item = VirtRange>,
+    ) -> Result<(), Errno> {
+        let shared = self.shared;
+        let range = shared.chunk_range(chunks.start, chunks.len());
+        let began_ns = process::now_ns();
+        let mut pages = 0;
+        let mut last = VirtRange::default();
+        for part in parts {
+            let part_began_ns = process::now_ns();
+            let moved = self.part(state, chunks.clone(), part);
+            if self.guard.is_some() {
+                shared.counters.stalled(process::now_ns() - part_began_ns);
+            }
+            pages += moved?;
+            last = part;
+        }
+        if last != range {
+            for (piece, prot) in state.ledger.pieces(range) {
+                if let Err(errno) = shared.store.map_live(shared.range, piece, prot) {
+                    mark_mixed(shared, state, chunks, range);
+                    return Err(errno);
+                }
+            }
+        }
+        for chunk in chunks.clone() {
+            state.set_chunk(chunk, Chunk::Live);
+        }
+        state.mixed.retain(|chunk| !chunks.contains(chunk));
+        let counters = shared.counters;
+        counters.thawed_chunks.fetch_add(chunks.len() as u64, Relaxed);
+        counters.thawed_pages.fetch_add(pages, Relaxed);
+        counters.longest_thaw_chunk_ns.fetch_max(process::now_ns() - began_ns, Relaxed);
+        counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Makes a part of `chunks` shared: how many private pages it had.
+    fn part(&self, state: &mut State, chunks: Range<usize>, part: VirtRange) -> Result<u64, Errno> {
+        let shared = self.shared;
+        let pieces = state.ledger.pieces(part);
+        let mut mapped_to = part.start;
+        let moved = (|| {
+            if let Some(uffd) = self.guard {
+                for (piece, _) in &pieces {
+                    write_protect(uffd, *piece, true)?;
+                }
+            }
+            let pages = self.save_private(state, chunks.clone(), &pieces)?;
+            for (piece, prot) in &pieces {
+                shared.store.map_live(shared.range, *piece, *prot)?;
+                mapped_to = piece.end();
+            }
+            Ok(pages)
+        })();
+        let woken = self.guard.map_or(Ok(()), |uffd| {
+            if moved.is_err() {
+                for (piece, _) in &pieces {
+                    // What is shared again has no protection to take away.
+                    let _ = write_protect(uffd, *piece, false);
+                }
+                state.thaw.armed = false;
+            }
+            // After the mappings, so that who wakes finds them; on errors too (I6).
+            uffd.wake(part).or_else(|_| uffd.wake(part))
+        });
+        let moved = moved.and_then(|pages| woken.map(|()| pages));
+        if moved.is_err() {
+            let first = shared.chunk_range(chunks.start, 1).start;
+            mark_mixed(shared, state, chunks, VirtRange::between(first, mapped_to));
+        }
+        moved
+    }
+
+    /// Copies the private pages of `pieces`, parts of `chunks`, into the file: how many they were.
+    fn save_private(
+        &self,
+        state: &State,
+        chunks: Range<usize>,
+        pieces: &[(VirtRange, Prot)],
+    ) -> Result<u64, Errno> {
+        let shared = self.shared;
+        let mut runs = Vec::new();
+        for (piece, prot) in pieces {
+            self.scanner.private_runs(*piece, |run| {
+                runs.extend(shared.by_chunk(run).map(|(_, part)| (part, *prot)));
+            })?;
+        }
+        for chunk in chunks {
+            let range = shared.chunk_range(chunk, 1);
+            let is_free = state.ledger.is_all(range, Usage::Free);
+            let begins = pieces.first().is_some_and(|(piece, _)| piece.start <= range.start);
+            if begins && (is_free || state.chunk(chunk) == Chunk::Overlay) {
+                // The base's content is nobody's any more. What the program wrote since follows.
+                let at = offset(shared.range, range);
+                memfile::punch_hole(shared.store.fd(), at, range.len as u64)?;
+            }
+        }
+        let mut pages = 0;
+        for runs in runs.chunk_by(|(a, _), (b, _)| a.start / CHUNK_BYTES == b.start / CHUNK_BYTES) {
+            pages += copy_out(&shared.store, shared.range, runs, self.window, self.scanner)?;
+        }
+        Ok(pages)
+    }
+}
+
+/// A thaw of `chunks` failed after it had mapped what lies in `done`.
+fn mark_mixed(shared: &Shared, state: &mut State, chunks: Range<usize>, done: VirtRange) {
+    for chunk in chunks {
+        let range = shared.chunk_range(chunk, 1);
+        if range.intersect(done).is_empty() {
+            continue;
+        }
+        // The file has all its content now, and private pages are newer. A chunk mapped whole needs
+        // no more than to be called live, which the next attempt does.
+        state.set_chunk(chunk, Chunk::Frozen);
+        if !state.mixed.contains(&chunk) {
+            state.mixed.push(chunk);
+        }
+    }
+}
+
+fn write_protect(uffd: &Uffd<HeldFd>, piece: VirtRange, protect: bool) -> Result<(), Errno> {
+    // EAGAIN lasts as long as a remap event is unread; this arena's lock keeps new ones from coming.
+    for _ in 0..1000 {
+        match uffd.write_protect(piece, protect) {
+            Ok(Outcome::Done | Outcome::AlreadyMapped) => return Ok(()),
+            Ok(Outcome::Again { .. }) => std::thread::yield_now(),
+            // Older kernels (6.1) want one mapping and no more in the range. What was frozen at
+            // different times may be several, as each has a history of copies of its own.
+            Err(Errno::NOENT) if piece.len > page_size_bytes() => {
+                let unit = if piece.len > CHUNK_BYTES { CHUNK_BYTES } else { page_size_bytes() };
+                let middle = (piece.start + piece.len / 2).next_multiple_of(unit);
+                let middle = if middle < piece.end() { middle } else { middle - unit };
+                write_protect(uffd, VirtRange::between(piece.start, middle), protect)?;
+                return write_protect(uffd, VirtRange::between(middle, piece.end()), protect);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::AGAIN)
+}

@@ -1,0 +1,259 @@
+#![allow(unsafe_code)]
+//! Thaw: private copies go back into the file, chunk by chunk, while threads write.
+//!
+//! ```text
+//!   nobody reads the base ──▶ next chunk or run ──▶ thawed ([`chunk`]) ──▶ … ──▶ all live
+//!        ▲ look again later          ▲ failed: stays frozen, tried again later
+//! ```
+//! This file says what is done next; [`chunk`] how a chunk is thawed, [`copy`] how its pages get into
+//! the file. Runs of clean chunks go in one step; a chunk with private pages goes alone, so that a
+//! writer waits for one chunk's copies at most, and a part of them if they are many.
+//!
+//! # Safety
+//! Only views that nobody has any more are unmapped here.
+
+mod chunk;
+mod copy;
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+pub(super) use self::chunk::Thawing;
+pub(super) use self::copy::Window;
+use super::service::Service;
+use crate::arena::state::{Chunk, Role, Shared, State};
+use crate::arena::store::Pages;
+use crate::error::{During, Error, Result};
+use crate::sys::held::HeldFd;
+use crate::sys::pagemap::Scanner;
+use crate::sys::uffd::RegisterMode;
+use crate::sys::{Errno, memfile, memory, process};
+use crate::units::VirtRange;
+
+/// What the service thread does next.
+pub(crate) enum Step {
+    /// There is more to do.
+    Again,
+    /// Nothing can be done before this has passed.
+    Later(Duration),
+    /// Nothing is to be done.
+    Idle,
+}
+
+/// Clean chunks thawed in one step at most.
+const RUN_CHUNKS: usize = 16;
+/// Of an old view, unmapped in one step.
+const VIEW_STEP_BYTES: usize = 32 << 20;
+const READERS_FIRST_LOOK_NS: u64 = 2_000_000;
+const READERS_LAST_LOOK_NS: u64 = 1_000_000_000;
+/// How long after its last child's end a program stays frozen. It still has to wait for that child, and
+/// who forks again at once finds the arena ready.
+const LINGER_NS: u64 = 20_000_000;
+const RETRY_FIRST_NS: u64 = 20_000_000;
+const RETRY_LAST_NS: u64 = 5_000_000_000;
+
+/// Does one small piece of background work.
+pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
+    let quiet_ns = state.quiet_until_ns.saturating_sub(process::now_ns());
+    if quiet_ns > 0 {
+        return Step::Later(Duration::from_nanos(quiet_ns));
+    }
+    if let Some(view) = state.stale.last_mut() {
+        let part = VirtRange::new(view.start, view.len.min(VIEW_STEP_BYTES));
+        // SAFETY: nobody has this view any more.
+        let _ = unsafe { memory::unmap(part) };
+        *view = VirtRange::between(part.end(), view.end());
+        if view.is_empty() {
+            state.stale.pop();
+        }
+        return Step::Again;
+    }
+    if state.not_live() == 0 || state.role == Role::Reader || state.views > 0 || state.thaw.paused {
+        return Step::Idle;
+    }
+    if is_read(state) {
+        return Step::Later(backoff(
+            &mut state.thaw.delay_ns,
+            READERS_FIRST_LOOK_NS,
+            READERS_LAST_LOOK_NS,
+        ));
+    }
+    let now = process::now_ns();
+    if state.readers.take().is_some() {
+        let linger_ns = if std::mem::take(&mut state.thaw.forked) { LINGER_NS } else { 0 };
+        state.thaw.delay_ns = 0;
+        state.thaw.not_before_ns = now + linger_ns;
+    }
+    if now < state.thaw.not_before_ns {
+        return Step::Later(Duration::from_nanos(state.thaw.not_before_ns - now));
+    }
+    let began_ns = *state.thaw.began_ns.get_or_insert(now);
+    match thaw_next(shared, state) {
+        Ok(()) => {}
+        Err(errno) => {
+            shared.counters.failed_thaw_chunks.fetch_add(1, Relaxed);
+            shared.counters.last_thaw_errno.store(errno.raw_os_error() as u64, Relaxed);
+            let delay = backoff(&mut state.thaw.delay_ns, RETRY_FIRST_NS, RETRY_LAST_NS);
+            state.thaw.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
+            return Step::Later(delay);
+        }
+    }
+    state.thaw.delay_ns = 0;
+    if state.not_live() > 0 {
+        return Step::Again;
+    }
+    finish(shared, state, began_ns);
+    Step::Idle
+}
+
+/// Whether another process still reads the base. If not, the token is spent.
+fn is_read(state: &mut State) -> bool {
+    let Some(readers) = &state.readers else { return false };
+    if state.thaw.hide_again {
+        state.thaw.hide_again = readers.hide().is_err();
+    }
+    readers.is_read()
+}
+
+fn backoff(delay_ns: &mut u64, first_ns: u64, last_ns: u64) -> Duration {
+    *delay_ns = (*delay_ns * 2).clamp(first_ns, last_ns);
+    Duration::from_nanos(*delay_ns)
+}
+
+fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
+    state.thaw.began_ns = None;
+    state.thaw.armed = false;
+    shared.counters.thaws.fetch_add(1, Relaxed);
+    shared.counters.last_thaw_ns.store(process::now_ns() - began_ns, Relaxed);
+    shared.counters.frozen_chunks.store(0, Relaxed);
+    shared.changed.notify_all();
+}
+
+fn thaw_next(shared: &Shared, state: &mut State) -> Result<(), Errno> {
+    let Some(service) = state.service.take() else { return Err(Errno::NODEV) };
+    let done = thaw_run(shared, state, &service);
+    state.service = Some(service);
+    done
+}
+
+fn thaw_run(shared: &Shared, state: &mut State, service: &Service) -> Result<(), Errno> {
+    if !state.thaw.armed {
+        let mut from = 0;
+        while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private_file) {
+            from = run.end;
+            for (piece, _) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
+                service.uffd().register(piece, RegisterMode::WP)?;
+            }
+        }
+        state.thaw.armed = true;
+    }
+    let Some(run) = state.next_run(0, RUN_CHUNKS, |chunk| chunk != Chunk::Live) else {
+        return Ok(());
+    };
+    let first = run.start;
+    let is_plain = |i| state.chunk(i).is_private_file() && !state.mixed.contains(&i);
+    if !is_plain(first) {
+        return thaw_alone(shared, state, first, service);
+    }
+    let thawing = service.thawing(shared);
+    let scanner = service.scanner();
+    let private = private_pages(shared, state, first, chunk::MANY_PAGES, scanner)?;
+    // What hugetlbfs maps is whole huge pages.
+    if private > chunk::MANY_PAGES && shared.store.pages != Pages::Hugetlb {
+        return thawing.thaw_gently(state, first);
+    }
+    let mut end = first + 1;
+    while private == 0
+        && run.contains(&end)
+        && is_plain(end)
+        && private_pages(shared, state, end, 0, scanner)? == 0
+    {
+        end += 1;
+    }
+    thawing.thaw(state, first..end)
+}
+
+/// Thaws a chunk that has private pages without a file behind them.
+fn thaw_alone(
+    shared: &Shared,
+    state: &mut State,
+    chunk: usize,
+    service: &Service,
+) -> Result<(), Errno> {
+    let pieces = state.ledger.pieces(shared.chunk_range(chunk, 1));
+    // Without a file there are no markers for pages that are not there: missing faults wait too.
+    let mode = RegisterMode::MISSING | RegisterMode::WP;
+    let thawed = pieces
+        .iter()
+        .try_for_each(|(piece, _)| service.uffd().register(*piece, mode))
+        .and_then(|()| service.thawing(shared).thaw(state, chunk..chunk + 1));
+    if thawed.is_err() {
+        // Or who touches a page that is not there waits until a later attempt succeeds.
+        for (piece, _) in &pieces {
+            let _ =
+                service.uffd().unregister(*piece).or_else(|_| service.uffd().unregister(*piece));
+        }
+        state.thaw.armed = false;
+    }
+    thawed
+}
+
+/// Thaws one chunk now, though it is not its turn. Nobody reads its base.
+pub(crate) fn at_once(shared: &Shared, state: &mut State, chunk: usize) -> Result<(), Errno> {
+    if state.chunk(chunk) == Chunk::Live {
+        return Ok(());
+    }
+    let Some(service) = state.service.take() else { return Err(Errno::NODEV) };
+    let thawed = thaw_alone(shared, state, chunk, &service);
+    state.service = Some(service);
+    thawed
+}
+
+/// Makes chunks live that an operation which failed left between two states: a child would lack a
+/// part of them. Nobody reads their base, as nothing was forked since.
+pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
+    for chunk in state.mixed.clone() {
+        at_once(shared, state, chunk).map_err(|errno| {
+            Error::from_errno("make memory live again after a failure", errno)
+                .on(shared.chunk_range(chunk, 1))
+                .hint("try again; without userfaultfd, use Arena::thaw_unattended")
+        })?;
+    }
+    Ok(())
+}
+
+/// How many private pages a chunk has while threads write, counted up to `most`.
+fn private_pages(
+    shared: &Shared,
+    state: &State,
+    chunk: usize,
+    most: u64,
+    scanner: &Scanner<HeldFd>,
+) -> Result<u64, Errno> {
+    let mut pages = 0;
+    for (piece, _) in state.ledger.pieces(shared.chunk_range(chunk, 1)) {
+        pages += scanner.count_private(piece, most)?;
+    }
+    Ok(pages)
+}
+
+/// Thaws everything in this thread, while nobody writes.
+pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
+    const OPERATION: &str = "thaw";
+    if state.role == Role::Reader || state.views > 0 || is_read(state) {
+        return Err(Error::from_errno(OPERATION, Errno::BUSY)
+            .hint("a view or a child still reads the frozen memory"));
+    }
+    state.readers = None;
+    let pagemap = HeldFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);
+    let scanner = Scanner::new(pagemap);
+    let window = Window::reserve().during(OPERATION)?;
+    let thawing = Thawing { shared, guard: None, scanner: &scanner, window: &window };
+    let began_ns = process::now_ns();
+    while let Some(run) = state.next_run(0, 1, |chunk| chunk != Chunk::Live) {
+        let range = shared.chunk_range(run.start, 1);
+        thawing.thaw(state, run).map_err(|errno| Error::from_errno(OPERATION, errno).on(range))?;
+    }
+    finish(shared, state, began_ns);
+    Ok(())
+}
