@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 
 use cowslip::{Arena, ForkCut, Way};
 use cowslip_sys::Errno;
-use cowslip_sys::process::{self, Hurry, Quiet};
+use cowslip_sys::process::{self, Quiet};
 
 use crate::program::{arena, set_forking};
 use crate::{alloc, say};
@@ -159,15 +159,22 @@ unsafe extern "C" fn fork() -> c_int {
     if arena.is_reader() {
         crate::program::adopt(arena);
     }
-    arena.start_service();
-    let hurry = Hurry::enter();
+    start_service(arena);
     // SAFETY: the program's own call.
     let pid = unsafe { real() };
     if pid < 0 {
         quiet.set_errno(process::current_errno());
     }
-    drop(hurry);
     settle(arena, pid, &mut quiet)
+}
+
+/// Starts the service thread if it does not run, unless this is the `pthread_create` of such a start.
+fn start_service(arena: &'static Arena) {
+    static STARTING: AtomicBool = AtomicBool::new(false);
+    if !STARTING.swap(true, Ordering::Relaxed) {
+        arena.start_service();
+        STARTING.store(false, Ordering::Relaxed);
+    }
 }
 
 /// A program that starts threads gets the service thread along with its first one, so that its first
@@ -186,8 +193,6 @@ unsafe extern "C" fn pthread_create(
         *mut c_void,
     ) -> c_int;
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    /// The service thread is started through here, too.
-    static STARTING: AtomicBool = AtomicBool::new(false);
     let Some(real) = find(c"pthread_create", &REAL) else { return libc::ENOSYS };
     // SAFETY: libc's symbol of that name has this type.
     let real = unsafe { core::mem::transmute::<*mut c_void, Create>(real.as_ptr()) };
@@ -195,11 +200,9 @@ unsafe extern "C" fn pthread_create(
     let answer = unsafe { real(thread, attributes, start, argument) };
     if answer == 0
         && let Some(arena) = arena()
-        && !STARTING.swap(true, Ordering::Relaxed)
     {
         let _quiet = Quiet::enter();
-        arena.start_service();
-        STARTING.store(false, Ordering::Relaxed);
+        start_service(arena);
     }
     answer
 }
@@ -218,7 +221,6 @@ unsafe extern "C" fn _Fork() -> c_int {
         return unsafe { real() };
     };
     let mut quiet = Quiet::enter();
-    let _hurry = Hurry::enter();
     prepare();
     let refused = REFUSED.swap(0, Ordering::Relaxed);
     if refused != 0 {

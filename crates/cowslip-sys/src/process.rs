@@ -214,58 +214,6 @@ pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
     }
 }
 
-/// Gives this thread the nice value -20 until dropped: for a fork, in which all others of its program
-/// may be waiting for it. Its children do not inherit it. Needs `CAP_SYS_NICE` or `RLIMIT_NICE`.
-#[derive(Debug)]
-pub struct Hurry {
-    before: SchedAttr,
-}
-
-/// `struct sched_attr` of sched_setattr(2), as first published.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-struct SchedAttr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
-
-/// `SCHED_FLAG_RESET_ON_FORK`
-const RESET_ON_FORK: u64 = 1;
-const HIGHEST: i32 = -20;
-
-impl Hurry {
-    /// `None` if the thread has a scheduling policy of its own, or may not have that value.
-    pub fn enter() -> Option<Self> {
-        let mut before = SchedAttr::default();
-        let size = size_of::<SchedAttr>();
-        // SAFETY: sched_getattr(2) writes no more than `size` bytes to the structure.
-        let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut before, size, 0) };
-        if got != 0 || before.policy != libc::SCHED_OTHER as u32 {
-            return None;
-        }
-        let flags = before.flags | RESET_ON_FORK;
-        let allowed = set_attr(&SchedAttr { nice: HIGHEST, flags, ..before });
-        allowed.then_some(Self { before })
-    }
-}
-
-fn set_attr(attr: &SchedAttr) -> bool {
-    // SAFETY: sched_setattr(2) reads the structure, whose size it says.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(attr), 0) == 0 }
-}
-
-impl Drop for Hurry {
-    fn drop(&mut self) {
-        set_attr(&self.before);
-    }
-}
-
 /// Whether this thread has the ordinary scheduling policy (`SCHED_OTHER`).
 pub fn is_ordinary() -> bool {
     // SAFETY: sched_getscheduler(2) takes a thread id and answers with a number.

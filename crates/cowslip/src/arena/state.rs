@@ -46,6 +46,8 @@ pub(crate) struct State {
     not_live: usize,
     /// Mapped by every process that reads the base.
     pub(crate) readers: Option<ReaderToken>,
+    /// This process maps it too, and lets its children have what is frozen.
+    pub(crate) offered: bool,
     /// Mapped by the process that owns the base.
     pub(crate) owner: Option<OwnerToken>,
     /// Views of the base alive in this process.
@@ -54,6 +56,8 @@ pub(crate) struct State {
     pub(crate) stale: Vec<VirtRange>,
     /// Before this time nothing is done in the background: a fork is being finished.
     pub(crate) quiet_until_ns: u64,
+    /// The last fork came before the one before it was looked after.
+    pub(crate) forks_often: bool,
     pub(crate) service: Option<Service>,
     /// Chunks not live of which a part maps the file shared, or is private without a file though the
     /// chunk is no overlay: a freeze or a thaw failed between two parts. They are made live before
@@ -74,8 +78,6 @@ pub(crate) struct ThawState {
     /// No attempt before this time.
     pub(crate) not_before_ns: u64,
     pub(crate) delay_ns: u64,
-    /// This process could not unmap its token of readers after a fork.
-    pub(crate) hide_again: bool,
 }
 
 /// An arena, shared by its handles, its views and its service thread.
@@ -106,10 +108,12 @@ impl Shared {
             chunks: vec![Chunk::Live; range.len / CHUNK_BYTES],
             not_live: 0,
             readers: None,
+            offered: false,
             owner: None,
             views: 0,
             stale: Vec::new(),
             quiet_until_ns: 0,
+            forks_often: false,
             service: None,
             mixed: Vec::new(),
             thaw: ThawState::default(),

@@ -2,9 +2,14 @@
 //! fork, with arenas: freeze at an instant, fork at once, thaw when no child reads the base.
 //!
 //! ```text
-//!   prepare ──▶ locked, frozen, token shown ──▶ fork ──▶ parent: token hidden, child watched, unlocked
-//!                                                   └──▶ child: reader of the base, unlocked
+//!   prepare ──▶ locked, frozen, offered ──▶ fork ──▶ parent: child watched, unlocked
+//!                                               └──▶ child: reader of the base, unlocked
 //! ```
+//! *Offered* means that children inherit what is frozen, and with it the token that counts them as
+//! readers. It stays so after the fork: whoever forks again soon finds all ready, and pays what an empty
+//! process pays. The service thread withdraws the offer before it asks for readers, which it does not
+//! before [`QUIET_AFTER_FORK_NS`] have passed without a fork.
+//!
 //! The locks are held over the fork, so that the child's copy of the ledger is whole. The kernel's
 //! fork copies no page table of an arena that was just frozen: there is none. If an earlier child
 //! still reads the base, only the tables of chunks written since are copied.
@@ -20,7 +25,7 @@ use super::flip::{self, Flip};
 use super::readers::OwnerToken;
 use super::service::Service;
 use crate::arena::Arena;
-use crate::arena::state::{Chunk, Role};
+use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::error::{During, Result};
 use crate::sys;
 use crate::sys::held::HeldFd;
@@ -53,20 +58,15 @@ impl<'a> ForkCut<'a> {
             let shared = arena.shared();
             let state = shared.lock();
             flips.push(match state.role {
-                Role::Owner => Flip::plan(shared, state)?,
+                Role::Owner => Flip::plan(shared, state, false)?,
                 Role::Reader => Flip::nothing(shared, state),
             });
         }
         let way =
             if flips.iter().all(Flip::is_empty) { None } else { Some(flip::flip(&mut flips)?) };
         let mut cut = Self { flips, way };
-        for i in 0..cut.flips.len() {
-            // Shown last: whatever failed before leaves nobody counted as a reader.
-            if let Err(error) = show(&mut cut.flips[i]) {
-                cut.hide();
-                return Err(error);
-            }
-        }
+        // Last: whatever failed before leaves nobody counted as a reader.
+        cut.flips.iter_mut().try_for_each(offer)?;
         Ok(cut)
     }
 
@@ -77,24 +77,15 @@ impl<'a> ForkCut<'a> {
 
     /// In the parent, after the fork or its failure.
     pub fn in_parent(mut self) {
-        self.hide();
         for flip in &mut self.flips {
-            flip.state.quiet_until_ns = process::now_ns() + QUIET_AFTER_FORK_NS;
+            let now = process::now_ns();
+            // If it is to look at this arena soon, it need not be told.
+            let is_due = now < flip.state.quiet_until_ns;
+            flip.state.forks_often = is_due;
+            flip.state.quiet_until_ns = now + QUIET_AFTER_FORK_NS;
             flip.discard_view();
-            flip.state.notify();
-        }
-    }
-
-    /// Children made from now on are none of this cut's.
-    fn hide(&mut self) {
-        for flip in &mut self.flips {
-            if flip.state.role == Role::Owner
-                && let Some(readers) = &flip.state.readers
-            {
-                // As long as it stays mapped the base counts as read, and is not thawed.
-                let is_mapped = readers.hide().is_err();
-                flip.state.thaw.hide_again = is_mapped;
-                let _ = set_inherited(flip, Advice::DontFork);
+            if !is_due {
+                flip.state.notify();
             }
         }
     }
@@ -113,7 +104,6 @@ impl<'a> ForkCut<'a> {
             // Views are the parent's: the kernel left their mappings out of this process.
             state.stale.clear();
             state.views = 0;
-            state.thaw.hide_again = false;
             flip.discard_view();
             flip.shared.counters.is_owner.store(0, Relaxed);
             flip.shared.counters.pid.store(process::pid() as u64, Relaxed);
@@ -121,28 +111,47 @@ impl<'a> ForkCut<'a> {
     }
 }
 
-/// Lets the next child have the frozen memory of an arena and counts it as a reader.
-fn show(flip: &mut Flip<'_>) -> Result<()> {
-    if flip.state.role != Role::Owner || flip.state.not_live() == 0 {
+/// Lets children have the frozen memory of an arena, and counts them as readers.
+fn offer(flip: &mut Flip<'_>) -> Result<()> {
+    let state = &mut *flip.state;
+    if state.role != Role::Owner || state.not_live() == 0 {
         return Ok(());
     }
-    if let Some(readers) = &flip.state.readers {
-        readers.show()?;
+    if !state.offered {
+        if let Some(readers) = &state.readers {
+            readers.show()?;
+        }
+        // From here on, so that it is withdrawn if the rest fails.
+        state.offered = true;
+        set_inherited(flip.shared, state, Advice::DoFork)
+            .during("let a child have the memory of an arena")?;
     }
-    set_inherited(flip, Advice::DoFork).during("let a child have the memory of an arena")?;
+    state.thaw.forked = true;
     flip.shared.counters.forks.fetch_add(1, Relaxed);
-    flip.state.thaw.forked = true;
     Ok(())
 }
 
-/// Frozen memory goes to the children of a [`ForkCut`], and to no others: only they are counted as
-/// readers.
-pub(super) fn set_inherited(flip: &Flip<'_>, advice: Advice) -> sys::Result<()> {
+/// Ends the offer: children made from now on, by whatever means, are no readers.
+pub(super) fn withdraw(shared: &Shared, state: &mut State) -> Result<()> {
+    if !state.offered {
+        return Ok(());
+    }
+    set_inherited(shared, state, Advice::DontFork).during("keep an arena from children")?;
+    if let Some(readers) = &state.readers {
+        readers.hide()?;
+    }
+    state.offered = false;
+    Ok(())
+}
+
+/// Frozen memory goes to the children of a [`ForkCut`], and to no others while it is not offered: all
+/// who have it are counted as readers.
+pub(super) fn set_inherited(shared: &Shared, state: &State, advice: Advice) -> sys::Result<()> {
     let mut result = Ok(());
     let mut from = 0;
-    while let Some(run) = flip.state.next_run(from, usize::MAX, |chunk| chunk != Chunk::Live) {
+    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk != Chunk::Live) {
         from = run.end;
-        for (piece, _) in flip.state.ledger.pieces(flip.shared.chunk_range(run.start, run.len())) {
+        for (piece, _) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
             // SAFETY: a part of an arena; the advice changes no content. It can fail only where a
             // mapping would have to be split, and a piece is whole mappings.
             result = result.and(unsafe { memory::advise(piece, advice) });
@@ -153,7 +162,12 @@ pub(super) fn set_inherited(flip: &Flip<'_>, advice: Advice) -> sys::Result<()> 
 
 impl Arena {
     /// Has the end of the child `pid` looked at: thawing starts sooner than by looking now and then.
+    ///
+    /// Nothing is done while the program forks often: looking now and then is cheaper.
     pub fn watch_child(&self, pid: i32) {
+        if self.shared().lock().forks_often {
+            return;
+        }
         if let Ok(child) = process::pidfd(pid) {
             let child = Arc::new(HeldFd::hold(child));
             // The service thread looks again soon after a fork, and finds it then.
@@ -194,6 +208,7 @@ impl Arena {
         if let Some(readers) = &state.readers {
             readers.hide()?;
         }
+        state.offered = false;
         state.role = Role::Owner;
         shared.counters.is_owner.store(1, Relaxed);
         Ok(true)
@@ -222,7 +237,6 @@ pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
     for arena in arenas {
         arena.start_service();
     }
-    let _hurry = process::Hurry::enter();
     let cut = ForkCut::prepare(arenas)?;
     // SAFETY: the caller keeps to what a child may do; `in_child` takes no lock and starts nothing.
     match unsafe { process::fork() } {

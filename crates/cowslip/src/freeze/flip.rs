@@ -35,8 +35,13 @@ pub(crate) struct Flip<'a> {
 }
 
 impl<'a> Flip<'a> {
-    /// Works out what to flip and gets ready all that can fail beforehand.
-    pub(crate) fn plan(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> Result<Self> {
+    /// Works out what to flip and gets ready all that can fail beforehand. Somebody keeps the view, or
+    /// it is only where the pages go.
+    pub(crate) fn plan(
+        shared: &'a Shared,
+        mut state: MutexGuard<'a, State>,
+        keeps_view: bool,
+    ) -> Result<Self> {
         shared.store.check()?;
         thaw::mend(shared, &mut state)?;
         shared.counters.has_userfaultfd.store(u64::from(state.service.is_some()), Relaxed);
@@ -55,7 +60,11 @@ impl<'a> Flip<'a> {
                 pieces.extend(state.ledger.pieces(range));
             }
         }
-        let view = memory::reserve(shared.range.len, GIB_BYTES).during(OPERATION)?;
+        let view = if keeps_view || !pieces.is_empty() {
+            memory::reserve(shared.range.len, GIB_BYTES).during(OPERATION)?
+        } else {
+            VirtRange::default()
+        };
         Ok(Self { shared, state, pieces, done: 0, view })
     }
 
@@ -113,7 +122,7 @@ impl<'a> Flip<'a> {
     pub(crate) fn into_view(mut self, way: Way) -> Result<VirtRange> {
         self.state.views += 1;
         // If it fails, a fork that goes around us shares what a thaw will change.
-        let _ = super::cut::set_inherited(&self, memory::Advice::DontFork);
+        let _ = super::cut::set_inherited(self.shared, &self.state, memory::Advice::DontFork);
         let mapped: Result<()> = (|| {
             if way == Way::Plain {
                 for (piece, _) in &self.pieces {

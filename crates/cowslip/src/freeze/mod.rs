@@ -189,7 +189,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(busy(&state).on(shared.range));
         }
-        flips.push(flip::Flip::plan(shared, state)?);
+        flips.push(flip::Flip::plan(shared, state, true)?);
     }
     let way = flip::flip(&mut flips)?;
     let mut views = Vec::with_capacity(arenas.len());

@@ -20,6 +20,8 @@ use std::time::Duration;
 
 pub(super) use self::chunk::Thawing;
 pub(super) use self::copy::Window;
+use super::cut;
+use super::readers::ReaderToken;
 use super::service::Service;
 use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::arena::store::Pages;
@@ -71,7 +73,7 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     if state.not_live() == 0 || state.role == Role::Reader || state.views > 0 || state.thaw.paused {
         return Step::Idle;
     }
-    if is_read(state) {
+    if is_read(shared, state) {
         return Step::Later(backoff(
             &mut state.thaw.delay_ns,
             READERS_FIRST_LOOK_NS,
@@ -107,12 +109,11 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
 }
 
 /// Whether another process still reads the base. If not, the token is spent.
-fn is_read(state: &mut State) -> bool {
-    let Some(readers) = &state.readers else { return false };
-    if state.thaw.hide_again {
-        state.thaw.hide_again = readers.hide().is_err();
-    }
-    readers.is_read()
+fn is_read(shared: &Shared, state: &mut State) -> bool {
+    // As long as it stays mapped here the base counts as read.
+    state.readers.is_some()
+        && (cut::withdraw(shared, state).is_err()
+            || state.readers.as_ref().is_some_and(ReaderToken::is_read))
 }
 
 fn backoff(delay_ns: &mut u64, first_ns: u64, last_ns: u64) -> Duration {
@@ -240,7 +241,7 @@ fn private_pages(
 /// Thaws everything in this thread, while nobody writes.
 pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     const OPERATION: &str = "thaw";
-    if state.role == Role::Reader || state.views > 0 || is_read(state) {
+    if state.role == Role::Reader || state.views > 0 || is_read(shared, state) {
         return Err(Error::from_errno(OPERATION, Errno::BUSY)
             .hint("a view or a child still reads the frozen memory"));
     }
