@@ -4,7 +4,8 @@ need_rust() {
   [ -n "${CARGO_HOME:-}" ] || export CARGO_HOME="$HOME/.cargo"
   command -v cargo >/dev/null || PATH="$CARGO_HOME/bin:$PATH"
   command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.89 or later (rustup.rs)" >&2; exit 3; }
-  command -v cc >/dev/null || need_command cc gcc || exit 3
+  need_command cc gcc || exit 3
+  need_command make make || exit 3 # builds jemalloc
 }
 
 # need_command COMMAND PACKAGE: 0 if the command is there in the end.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::bench::cow::Part;
+use crate::bench::{cow, fork};
 use clap::{Parser, Subcommand, ValueEnum};
 use cowslip::units::ByteCount;
 
@@ -43,6 +43,9 @@ pub(crate) struct RunArgs {
     /// Smallest anonymous mapping that goes into the arena
     #[arg(long, value_name = "SIZE", value_parser = byte_count, default_value = "256K")]
     pub(crate) threshold: ByteCount,
+    /// Whose malloc the program uses: glibc's takes memory that cannot be put into an arena
+    #[arg(long, value_enum, default_value_t = MallocArg::Auto)]
+    pub(crate) malloc: MallocArg,
     /// Freeze the plain way even where userfaultfd works
     #[arg(long)]
     pub(crate) no_userfaultfd: bool,
@@ -105,13 +108,15 @@ pub(crate) struct DemoArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Bench {
-    Cow(BenchCowArgs),
+    /// Copy-on-write under huge pages: the pause and the writes after it (seed 000, seed 002)
+    Cow(BenchArgs<cow::Part>),
+    /// Forking from a big process: latency, page tables, and what the faults cost afterwards (seed 002)
+    Fork(BenchArgs<fork::Part>),
 }
 
-/// Copy-on-write under huge pages: the pause and the writes after it (seed 000, seed 002)
 #[derive(clap::Args, Debug)]
-pub(crate) struct BenchCowArgs {
-    /// The largest memory to freeze [default: 8 GiB, or a third of the machine's memory]
+pub(crate) struct BenchArgs<P: ValueEnum + Send + Sync + 'static> {
+    /// The largest memory to work on [default: 8 GiB, or a third of the machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub(crate) size: Option<ByteCount>,
     /// Repetitions of each measurement of a pause
@@ -119,7 +124,7 @@ pub(crate) struct BenchCowArgs {
     pub(crate) runs: u32,
     /// Measure only this; may be given several times [default: everything]
     #[arg(long, value_enum, value_name = "PART")]
-    pub(crate) only: Vec<Part>,
+    pub(crate) only: Vec<P>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -133,6 +138,16 @@ pub(crate) struct OutputArgs {
     /// Write one self-contained page with charts
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MallocArg {
+    /// The bundled one, unless the program is linked with jemalloc, tcmalloc, mimalloc or the like
+    Auto,
+    /// The one it has
+    Keep,
+    /// The bundled one (jemalloc)
+    Bundled,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

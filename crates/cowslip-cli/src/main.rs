@@ -17,7 +17,8 @@ fn main() -> ExitCode {
         args::Command::Status(args) => commands::status::run(args),
         args::Command::Doctor(args) => commands::doctor::run(args),
         args::Command::Demo(args) => commands::demo::run(args),
-        args::Command::Bench(args::Bench::Cow(args)) => commands::bench_cow::run(args),
+        args::Command::Bench(args::Bench::Cow(args)) => commands::bench::cow(&args),
+        args::Command::Bench(args::Bench::Fork(args)) => commands::bench::fork(&args),
     };
     match answer {
         Ok(code) => code,

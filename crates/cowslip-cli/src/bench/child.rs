@@ -2,8 +2,8 @@
 //! Forked children that wait until they are let go or this process is gone.
 //!
 //! # Safety
-//! A child closes a pipe, reads from another, may write to a file that is open, and ends: all of it
-//! async-signal-safe.
+//! A child closes a pipe, reads from another, may look at memory, may write to a file that is open, and
+//! ends: all of it async-signal-safe.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
@@ -42,14 +42,45 @@ impl Child {
 
     /// [`cowslip::fork`].
     pub(crate) fn fork_with(arena: &Arena) -> Result<(Self, Duration)> {
-        let fork = || {
-            // SAFETY: see the module.
-            Ok(match unsafe { cowslip::fork(&[arena]) }? {
-                Fork::Parent(pid) => pid,
-                Fork::Child => 0,
-            })
-        };
-        Self::forked_by(fork, || {})
+        Self::forked_by(|| fork_arena(arena), || {})
+    }
+
+    /// Has a child of `fork(2)` work at once: its answer.
+    pub(crate) fn answer<const N: usize>(work: impl FnOnce() -> [u64; N]) -> Result<[u64; N]> {
+        Self::answered_by(plain_fork, work)
+    }
+
+    /// Has a child of [`cowslip::fork`] work at once: its answer.
+    pub(crate) fn answer_with<const N: usize>(
+        arena: &Arena,
+        work: impl FnOnce() -> [u64; N],
+    ) -> Result<[u64; N]> {
+        Self::answered_by(|| fork_arena(arena), work)
+    }
+
+    fn answered_by<const N: usize>(
+        fork: impl FnOnce() -> Result<i32>,
+        work: impl FnOnce() -> [u64; N],
+    ) -> Result<[u64; N]> {
+        let (mut reader, mut writer) = io::pipe().map_err(during::<io::Error>("make a pipe"))?;
+        let pid = fork()?;
+        if pid == 0 {
+            let mut wrote = true;
+            for number in work() {
+                wrote &= writer.write_all(&number.to_ne_bytes()).is_ok();
+            }
+            process::exit_now(i32::from(!wrote));
+        }
+        drop(writer);
+        let mut answer = [0; N];
+        let read = answer.iter_mut().try_for_each(|number| {
+            let mut bytes = [0; 8];
+            reader.read_exact(&mut bytes)?;
+            *number = u64::from_ne_bytes(bytes);
+            Ok(())
+        });
+        process::wait_for(pid).map_err(during("wait for a child"))?;
+        read.map(|()| answer).map_err(during::<io::Error>("read a child's answer"))
     }
 
     fn forked_by(
@@ -89,9 +120,46 @@ impl Drop for Child {
     }
 }
 
+/// Children that live at the same time. Each holds a copy of the leashes of those before it, so that
+/// the youngest has to end first.
+#[derive(Debug, Default)]
+pub(crate) struct Children(Vec<Child>);
+
+impl Children {
+    pub(crate) fn push(&mut self, child: Child) {
+        self.0.push(child);
+    }
+
+    pub(crate) fn youngest_pid(&self) -> Option<i32> {
+        self.0.last().map(|child| child.pid)
+    }
+
+    /// Lets all of them end; an error if something else ended one.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        while let Some(child) = self.0.pop() {
+            child.end()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
 fn plain_fork() -> Result<i32> {
     // SAFETY: see the module.
     unsafe { process::fork() }.map_err(during("fork"))
+}
+
+fn fork_arena(arena: &Arena) -> Result<i32> {
+    // SAFETY: see the module.
+    Ok(match unsafe { cowslip::fork(&[arena]) }? {
+        Fork::Parent(pid) => pid,
+        Fork::Child => 0,
+    })
 }
 
 /// The child's whole life.

@@ -1,4 +1,4 @@
-//! `cowslip bench cow`
+//! `cowslip bench`
 
 use std::fs;
 use std::process::ExitCode;
@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use cowslip::units::ByteCount;
 use serde_json::{Map, Value};
 
-use crate::args::BenchCowArgs;
-use crate::bench::cow::{self, Bench, Options};
-use crate::bench::{Error, Stop};
+use clap::ValueEnum;
+
+use crate::args::BenchArgs;
+use crate::bench::{self, Bench, Error, Options, Stop};
 use crate::exit::{self, Answer, Failure};
 use crate::output;
 use crate::output::progress::Progress;
@@ -17,13 +18,25 @@ use crate::output::report::Report;
 const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
 const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
 
-pub(crate) fn run(args: BenchCowArgs) -> Answer {
-    let options = options(&args)?;
+pub(crate) fn cow(args: &BenchArgs<bench::cow::Part>) -> Answer {
+    run("cow", args, |options, bench| bench::cow::run(options, &args.only, bench))
+}
+
+pub(crate) fn fork(args: &BenchArgs<bench::fork::Part>) -> Answer {
+    run("fork", args, |options, bench| bench::fork::run(options, &args.only, bench))
+}
+
+fn run<P: ValueEnum + Send + Sync>(
+    name: &'static str,
+    args: &BenchArgs<P>,
+    measure: impl FnOnce(&Options, &mut Bench<'_>) -> Result<(), Error>,
+) -> Answer {
+    let options = options(args)?;
     let stop = Stop::on_signals().map_err(exit::io("listen for Ctrl-C"))?;
-    let mut report = Report::new("cow", params(&options));
+    let mut report = Report::new(name, params(&options));
     let mut progress = Progress::new();
     let bench = &mut Bench { report: &mut report, progress: &mut progress, stop: &stop };
-    let measured = cow::run(&options, bench);
+    let measured = measure(&options, bench);
     progress.finish();
     let interrupted = match measured {
         Ok(()) => false,
@@ -39,7 +52,7 @@ pub(crate) fn run(args: BenchCowArgs) -> Answer {
 }
 
 /// The size that was asked for, or what leaves room for the copies and for a second rival.
-fn options(args: &BenchCowArgs) -> Result<Options, Failure> {
+fn options<P: ValueEnum + Send + Sync>(args: &BenchArgs<P>) -> Result<Options, Failure> {
     let available = available_memory().map_err(exit::io("read /proc/meminfo"))?;
     let fitting = ByteCount(available.0 / 11 * 5);
     let size = args.size.unwrap_or(DEFAULT_SIZE.min(fitting));
@@ -55,12 +68,7 @@ fn options(args: &BenchCowArgs) -> Result<Options, Failure> {
         );
         return Err(Failure::new(exit::USAGE, message));
     }
-    Ok(Options {
-        size,
-        budget: ByteCount(available.0 / 4 * 3),
-        runs: args.runs,
-        only: args.only.clone(),
-    })
+    Ok(Options { size, budget: ByteCount(available.0 / 4 * 3), runs: args.runs })
 }
 
 fn params(options: &Options) -> Map<String, Value> {

@@ -20,6 +20,8 @@ const PROGRAM_HEADERS_AT: usize = 32;
 const HEADER_SIZE_AT: usize = 54;
 const HEADER_COUNT_AT: usize = 56;
 const INTERPRETER: u32 = 3;
+/// Linkers put the headers and the interpreter's name at the front.
+const INTERPRETER_WITHIN: u64 = 64 << 10;
 
 pub(crate) fn kind(path: &Path) -> Kind {
     read_kind(path).unwrap_or(Kind::Other)
@@ -53,6 +55,37 @@ fn read_kind(path: &Path) -> std::io::Result<Kind> {
     Ok(Kind::Static)
 }
 
+/// The dynamic loader that a dynamic program names (`PT_INTERP`), or the interpreter that a script names
+/// in its first line, with that line's other words.
+pub(crate) fn interpreter(path: &Path) -> Option<(Kind, Vec<String>)> {
+    let kind = kind(path);
+    let head = || -> std::io::Result<Vec<u8>> {
+        let mut head = Vec::new();
+        File::open(path)?.take(INTERPRETER_WITHIN).read_to_end(&mut head)?;
+        Ok(head)
+    };
+    let head = head().ok()?;
+    let words = |text: &[u8]| {
+        let text = String::from_utf8_lossy(text);
+        Some(text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    };
+    let named = match kind {
+        Kind::Script => words(head[2..].split(|&byte| byte == b'\n').next()?),
+        Kind::Dynamic => {
+            let word = |at: usize| Some(u64::from_ne_bytes(head.get(at..at + 8)?.try_into().ok()?));
+            let half = |at: usize| u16::from_ne_bytes([head[at], head[at + 1]]) as usize;
+            let headers = word(PROGRAM_HEADERS_AT)? as usize;
+            let at = (0..half(HEADER_COUNT_AT))
+                .map(|i| headers + i * half(HEADER_SIZE_AT))
+                .find(|&at| head.get(at..at + 4) == Some(&INTERPRETER.to_ne_bytes()[..]))?;
+            let (start, len) = (word(at + 8)? as usize, word(at + 32)? as usize);
+            words(head.get(start..start.checked_add(len)?.checked_sub(1)?)?)
+        }
+        _ => None,
+    };
+    named.filter(|words| !words.is_empty()).map(|words| (kind, words))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +98,9 @@ mod tests {
         let script = std::env::temp_dir().join(format!("cowslip-script-{}", std::process::id()));
         std::fs::write(&script, "#!/bin/sh\n").unwrap();
         assert_eq!(kind(&script), Kind::Script);
+        assert_eq!(interpreter(&script), Some((Kind::Script, vec!["/bin/sh".to_owned()])));
+        let (_, loader) = interpreter(Path::new("/proc/self/exe")).unwrap();
+        assert!(loader[0].contains("ld-"), "{loader:?}");
         std::fs::remove_file(script).unwrap();
     }
 }

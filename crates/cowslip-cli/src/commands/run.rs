@@ -6,11 +6,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::args::{BackingArg, RunArgs};
-use crate::commands::elf;
+use crate::args::{BackingArg, MallocArg, RunArgs};
+use crate::commands::{elf, linked};
 use crate::exit::{Answer, Failure, NO, UNSUPPORTED, USAGE};
 
 const LIBRARY: &str = "libcowslip_preload.so";
+const MALLOC: &str = "libcowslip_malloc.so";
 
 pub(crate) fn run(args: RunArgs) -> Answer {
     let memory = cowslip::host::memory_and_swap();
@@ -31,17 +32,24 @@ pub(crate) fn run(args: RunArgs) -> Answer {
         }
         eprintln!("cowslip: {text}; it runs unchanged");
     }
-    let error = command(&args, &program, &library()?).exec();
+    let mut libraries = vec![library()?];
+    let bundled = match args.malloc {
+        MallocArg::Keep => false,
+        MallocArg::Bundled => true,
+        MallocArg::Auto => linked::own_allocator(&program).is_none(),
+    };
+    if bundled {
+        libraries.push(libraries[0].with_file_name(MALLOC));
+    }
+    let error = command(&args, &program, &libraries).exec();
     Err(Failure::new(NO, format!("cannot run {}: {error}", program.display())))
 }
 
-fn command(args: &RunArgs, program: &Path, library: &Path) -> Command {
+fn command(args: &RunArgs, program: &Path, libraries: &[PathBuf]) -> Command {
     let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    let mut preload = library.as_os_str().to_owned();
-    if !others.is_empty() {
-        preload.push(":");
-        preload.push(&others);
-    }
+    let preloads = libraries.iter().map(|library| library.as_os_str());
+    let preloads = preloads.chain(Some(others.as_os_str()).filter(|others| !others.is_empty()));
+    let preload = preloads.collect::<Vec<_>>().join(OsStr::new(":"));
     let mut command = Command::new(program);
     command
         .arg0(&args.program[0])
@@ -96,7 +104,7 @@ fn library() -> Result<PathBuf, Failure> {
 }
 
 /// The file that `name` runs, as `execvp(3)` finds it.
-fn find(name: &OsStr) -> Option<PathBuf> {
+pub(super) fn find(name: &OsStr) -> Option<PathBuf> {
     let is_program = |path: &Path| {
         path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     };

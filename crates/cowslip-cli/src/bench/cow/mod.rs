@@ -10,28 +10,11 @@ mod stall;
 mod writes;
 
 use clap::ValueEnum;
-use cowslip::units::{ByteCount, CHUNK_BYTES};
 
 use super::error::{Error, Result};
-pub(crate) use super::field::Bench;
 use super::memory::{Memory, warm_free};
 use super::stop::Stop;
-
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
-
-/// What to run.
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    /// The largest memory to freeze.
-    pub(crate) size: ByteCount,
-    /// Memory that all rivals together may use.
-    pub(crate) budget: ByteCount,
-    /// Repetitions of each measurement of a pause.
-    pub(crate) runs: u32,
-    /// What to measure, in any order; all if empty.
-    pub(crate) only: Vec<Part>,
-}
+use super::{Bench, GIB, MIB, Options};
 
 /// A measurement that can be asked for by itself.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,17 +33,9 @@ pub(crate) enum Part {
     Stalls,
 }
 
-impl Options {
-    /// The memory of the measurements that are not about size: 1 GiB, if that much may be frozen.
-    fn working_bytes(&self) -> usize {
-        let bytes = self.size.0.min(GIB) as usize;
-        (bytes - bytes % CHUNK_BYTES).max(CHUNK_BYTES)
-    }
-}
-
 /// Runs everything and adds what came of it to the report; on an interruption what there is.
-pub(crate) fn run(options: &Options, bench: &mut Bench<'_>) -> Result<()> {
-    let measured = measure(bench, options);
+pub(crate) fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
+    let measured = measure(bench, options, only);
     seed000::push_published(bench.report);
     pause::push_published(bench.report);
     ratios::push(bench.report, options.working_bytes() as u64);
@@ -68,11 +43,9 @@ pub(crate) fn run(options: &Options, bench: &mut Bench<'_>) -> Result<()> {
 }
 
 /// A measurement that fails as a whole leaves a note; the others go on.
-fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
-    for part in Part::value_variants() {
-        if !options.only.is_empty() && !options.only.contains(part) {
-            continue;
-        }
+fn measure(bench: &mut Bench<'_>, options: &Options, only: &[Part]) -> Result<()> {
+    let parts = if only.is_empty() { Part::value_variants() } else { only };
+    for part in parts {
         let measured = match part {
             Part::Pauses => pause::measure(bench, options),
             Part::Writes => writes::measure(bench, options),

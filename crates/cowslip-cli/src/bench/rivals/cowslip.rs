@@ -7,7 +7,7 @@ use cowslip::units::ByteCount;
 use cowslip::{Arena, Frozen, Way};
 
 use super::Rival;
-use crate::bench::child::Child;
+use crate::bench::child::{Child, Children};
 use crate::bench::error::{Error, Result};
 use crate::bench::memory::Memory;
 
@@ -69,7 +69,7 @@ impl Rival for Freezing {
 /// `cowslip::fork`.
 #[derive(Debug)]
 pub(crate) struct FreezingFork {
-    child: Option<Child>,
+    children: Children,
     memory: Memory,
     arena: Arena,
 }
@@ -77,7 +77,7 @@ pub(crate) struct FreezingFork {
 impl FreezingFork {
     pub(crate) fn new(bytes: usize) -> Result<Self> {
         let (arena, memory) = open(bytes)?;
-        Ok(Self { child: None, memory, arena })
+        Ok(Self { children: Children::default(), memory, arena })
     }
 }
 
@@ -88,12 +88,20 @@ impl Rival for FreezingFork {
 
     fn snapshot(&mut self) -> Result<Duration> {
         let (child, paused) = Child::fork_with(&self.arena)?;
-        self.child = Some(child);
+        self.children.push(child);
         Ok(paused)
     }
 
+    fn child_pid(&self) -> Option<i32> {
+        self.children.youngest_pid()
+    }
+
+    fn answer(&mut self, work: fn(&Memory) -> [u64; 3]) -> Result<[u64; 3]> {
+        Child::answer_with(&self.arena, || work(&self.memory))
+    }
+
     fn release(&mut self) -> Result<()> {
-        self.child.take().map_or(Ok(()), Child::end)?;
+        self.children.end()?;
         wait_live(&self.arena)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Rival;
-use crate::bench::child::Child;
+use crate::bench::child::{Child, Children};
 use crate::bench::error::Result;
 use crate::bench::memory::{Anonymous, Memory};
 use crate::bench::pool::Pool;
@@ -23,7 +23,7 @@ pub(crate) enum Pages {
 /// `fork(2)`. The fields are dropped in this order: the pool shrinks when its pages are free.
 #[derive(Debug)]
 pub(crate) struct Forking {
-    child: Option<Child>,
+    children: Children,
     memory: Memory,
     pages: Pages,
     _pool: Option<Pool>,
@@ -39,7 +39,7 @@ impl Forking {
                 (Memory::hugetlb(bytes)?, Some(pool))
             }
         };
-        Ok(Self { child: None, memory, pages, _pool: pool })
+        Ok(Self { children: Children::default(), memory, pages, _pool: pool })
     }
 }
 
@@ -53,12 +53,23 @@ impl Rival for Forking {
         let forked = Child::fork();
         self.memory.offer_to_children(false)?;
         let (child, paused) = forked?;
-        self.child = Some(child);
+        self.children.push(child);
         Ok(paused)
     }
 
     fn release(&mut self) -> Result<()> {
-        self.child.take().map_or(Ok(()), Child::end)
+        self.children.end()
+    }
+
+    fn child_pid(&self) -> Option<i32> {
+        self.children.youngest_pid()
+    }
+
+    fn answer(&mut self, work: fn(&Memory) -> [u64; 3]) -> Result<[u64; 3]> {
+        self.memory.offer_to_children(true)?;
+        let answer = Child::answer(|| work(&self.memory));
+        self.memory.offer_to_children(false)?;
+        answer
     }
 
     fn renew(&mut self) -> Result<()> {

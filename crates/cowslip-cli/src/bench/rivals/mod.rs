@@ -23,7 +23,7 @@ pub(crate) trait Rival {
     /// The memory that the program works on.
     fn memory(&self) -> &Memory;
 
-    /// Takes a snapshot: how long that held the program up.
+    /// Takes a snapshot: how long that held the program up. A mechanism that forks may take several.
     fn snapshot(&mut self) -> Result<Duration>;
 
     /// How long other threads could be held up by the last snapshot, if that is known.
@@ -31,8 +31,18 @@ pub(crate) trait Rival {
         None
     }
 
-    /// Gives the snapshot up and waits until the next one can be taken.
+    /// Gives the snapshots up and waits until the next one can be taken.
     fn release(&mut self) -> Result<()>;
+
+    /// The child that holds the last snapshot, if one does.
+    fn child_pid(&self) -> Option<i32> {
+        None
+    }
+
+    /// Forks a child that works on the memory at once: its answer.
+    fn answer(&mut self, _work: fn(&Memory) -> [u64; 3]) -> Result<[u64; 3]> {
+        Err(Error::Failed("it makes no child".to_owned()))
+    }
 
     /// Brings huge pages back that the mechanism itself lost.
     fn renew(&mut self) -> Result<()> {

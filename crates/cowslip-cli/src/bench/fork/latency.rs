@@ -1,0 +1,147 @@
+//! How long fork holds its caller up, and what its page tables weigh, by the size of the memory.
+//!
+//! *first* is a fork from memory that was written since the last child ended; *again* one while an earlier
+//! child lives and little was written, as a fork server does.
+
+use std::fs;
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip::units::ByteCount;
+
+use super::{Bench, GIB, MIB, Options};
+use crate::bench::error::{Result, during};
+use crate::bench::field::{Field, Lane};
+use crate::bench::rivals::Kind;
+use crate::bench::rows::push_durations;
+use crate::output::report::{Report, Row};
+
+pub(super) const METRIC: &str = "fork";
+pub(super) const FIRST: &str = "first";
+pub(super) const AGAIN: &str = "again";
+pub(super) const CHILD_TABLES: &str = "child_vmpte";
+
+/// Neighbours share memory that holds only two, so those whose ratio is promised come first.
+const KINDS: [Kind; 3] = [Kind::Fork4k, Kind::CowslipFork, Kind::ForkThp];
+const SIZES: [u64; 8] = [2 * MIB, 64 * MIB, 256 * MIB, 512 * MIB, GIB, 2 * GIB, 4 * GIB, 8 * GIB];
+/// Forks while an earlier child lives, for each first one.
+const AGAIN_RUNS: u32 = 5;
+const MOST_RUNS_ABOVE_1_GIB: u32 = 3;
+/// Pages written before each fork.
+const WRITTEN_PAGES: usize = 10;
+
+/// Of `/proc/PID/status`: in which row it becomes a row, of whom.
+const WEIGHTS: [(&str, &str, &str); 2] =
+    [("VmPTE:", "parent_vmpte", CHILD_TABLES), ("VmRSS:", "parent_vmrss", "child_vmrss")];
+
+#[derive(Default)]
+struct Log {
+    first: Vec<f64>,
+    again: Vec<f64>,
+    /// Metric and bytes.
+    weights: Vec<(&'static str, f64)>,
+}
+
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
+    for size in SIZES.into_iter().filter(|&size| size <= options.size.0) {
+        let together = usize::try_from(options.budget.0 / size).unwrap_or(1).clamp(1, KINDS.len());
+        let runs = if size > GIB { options.runs.min(MOST_RUNS_ABOVE_1_GIB) } else { options.runs };
+        for kinds in KINDS.chunks(together) {
+            let names: Vec<_> = kinds.iter().map(|kind| kind.rival()).collect();
+            bench.progress.phase(&format!("fork at {}: {}", ByteCount(size), names.join(", ")));
+            measure_together(bench, kinds, size, runs)?;
+        }
+    }
+    Ok(())
+}
+
+fn measure_together(bench: &mut Bench<'_>, kinds: &[Kind], size: u64, runs: u32) -> Result<()> {
+    let mut field = Field::open(bench, kinds, METRIC, size as usize, Log::default)?;
+    // The first run is to warm up.
+    for run in 0..=runs {
+        bench.progress.set(u64::from(run), u64::from(runs));
+        field.each(bench, |lane, stop| {
+            lane.rival.memory().touch(stop)?;
+            let first = lane.rival.snapshot()?.as_nanos() as f64;
+            let mut again = Vec::new();
+            for fork in 0..AGAIN_RUNS {
+                write_some(lane, fork);
+                again.push(lane.rival.snapshot()?.as_nanos() as f64);
+            }
+            if run > 0 {
+                lane.log.first.push(first);
+                lane.log.again.extend(again);
+            }
+            if run == runs {
+                lane.weigh()?;
+            }
+            lane.rival.release()
+        })?;
+    }
+    for (kind, log) in field.finish() {
+        for (variant, ns) in [(FIRST, &log.first), (AGAIN, &log.again)] {
+            let row = Row::new(kind.rival(), METRIC, "", 0.0, "ns");
+            push_durations(bench.report, &row.size_bytes(size).variant(variant), ns);
+        }
+        for (metric, bytes) in log.weights {
+            let row = Row::new(kind.rival(), metric, "value", bytes, "bytes");
+            bench.report.row(row.size_bytes(size));
+        }
+    }
+    Ok(())
+}
+
+/// Pages spread over the memory, as a program between two forks would.
+fn write_some(lane: &Lane<Log>, fork: u32) {
+    let memory = lane.rival.memory();
+    let step = (memory.pages() / WRITTEN_PAGES).max(1);
+    for page in (0..memory.pages()).step_by(step) {
+        memory.page(page).store(u64::from(fork), Relaxed);
+    }
+}
+
+impl Lane<Log> {
+    fn weigh(&mut self) -> Result<()> {
+        let status = |who: &str| {
+            fs::read_to_string(format!("/proc/{who}/status")).map_err(during("read its status"))
+        };
+        let child = self.rival.child_pid().map(|pid| status(&pid.to_string())).transpose()?;
+        let parent = status("self")?;
+        for (field, of_parent, of_child) in WEIGHTS {
+            self.log.weights.push((of_parent, kib_of(&parent, field)));
+            if let Some(child) = &child {
+                self.log.weights.push((of_child, kib_of(child, field)));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that a line of `/proc/PID/status` says in kB; 0 without it.
+fn kib_of(status: &str, field: &str) -> f64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<f64>().ok());
+    kib.unwrap_or(0.0) * 1024.0
+}
+
+/// Seed 002's figures: QEMU, x86_64 default configuration.
+pub(super) fn push_published(report: &mut Report) {
+    let row = |metric, variant, value, unit, size| {
+        Row::new("seed-002", metric, "value", value, unit).size_bytes(size).variant(variant)
+    };
+    for (variant, ms, child_kib) in [("fork", 10.0, 2096.0), ("COW PTE", 0.625, 44.0)] {
+        report.row(row(METRIC, variant, ms * 1e6, "ns", 512 * MIB));
+        report.row(row(CHILD_TABLES, variant, child_kib * 1024.0, "bytes", GIB));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_status() {
+        let status = "Name:\tx\nVmPTE:\t    2096 kB\n";
+        assert_eq!(kib_of(status, "VmPTE:"), 2096.0 * 1024.0);
+        assert_eq!(kib_of(status, "VmRSS:"), 0.0);
+    }
+}

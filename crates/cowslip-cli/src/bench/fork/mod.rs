@@ -1,0 +1,48 @@
+//! Forking from a big process: seed 002's tables.
+
+mod latency;
+mod ratios;
+mod touch;
+mod writes;
+
+use clap::ValueEnum;
+
+use super::error::{Error, Result};
+use super::{Bench, GIB, MIB, Options};
+
+/// A measurement that can be asked for by itself.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// How long fork takes, by size, the first time and again, and the page tables of both sides
+    Latency,
+    /// What writes cost after it: to every page of 512 MiB, and a million at random
+    Writes,
+    /// Until a child has read 1 %, 10 % and all of the memory
+    Touch,
+}
+
+/// Runs everything and adds what came of it to the report; on an interruption what there is.
+pub(crate) fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
+    let measured = measure(options, only, bench);
+    latency::push_published(bench.report);
+    writes::push_published(bench.report);
+    ratios::push(bench.report, options.working_bytes() as u64);
+    measured
+}
+
+/// A measurement that fails as a whole leaves a note; the others go on.
+fn measure(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
+    let parts = if only.is_empty() { Part::value_variants() } else { only };
+    for part in parts {
+        let measured = match part {
+            Part::Latency => latency::measure(bench, options),
+            Part::Writes => writes::measure(bench, options),
+            Part::Touch => touch::measure(bench, options),
+        };
+        match measured {
+            Err(Error::Failed(why)) => bench.report.notes.push(format!("{part:?}: {why}")),
+            done => done?,
+        }
+    }
+    Ok(())
+}

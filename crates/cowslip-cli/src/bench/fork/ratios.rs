@@ -1,0 +1,25 @@
+//! The figures that promises are made about.
+
+use super::{GIB, MIB, latency, writes};
+use crate::output::report::Report;
+
+const COWSLIP: &str = "cowslip";
+const STOCK: &str = "fork-4k";
+
+pub(super) fn push(report: &mut Report, size_bytes: u64) {
+    let over = |above: Option<f64>, below: Option<f64>| Some(above? / below?);
+    let again =
+        |rival, size| report.find(rival, latency::METRIC, "p50", Some(size), Some(latency::AGAIN));
+    let fork = over(again(STOCK, GIB), again(COWSLIP, GIB));
+    let growth = over(again(COWSLIP, 8 * GIB), again(COWSLIP, GIB));
+    let tables = |rival| report.find(rival, latency::CHILD_TABLES, "value", Some(GIB), None);
+    let tables = over(tables(STOCK), tables(COWSLIP));
+    let written = size_bytes.min(512 * MIB);
+    let random = |rival| report.find(rival, writes::RANDOM, "p50", Some(written), None);
+    let random = over(random(COWSLIP), random(STOCK));
+
+    report.ratio_at_least("fork_1GiB_stock4k_over_cowslip", fork, 60.0);
+    report.ratio_at_most("fork_8GiB_over_1GiB_cowslip", growth, 1.5);
+    report.ratio_at_least("child_vmpte_stock_over_cowslip", tables, 15.0);
+    report.ratio_at_most("random_write_mean_cowslip_over_fork4k", random, 1.3);
+}

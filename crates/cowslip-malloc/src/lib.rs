@@ -1,0 +1,99 @@
+//! jemalloc in the place of glibc's malloc, for programs whose heap is to lie in an arena.
+//!
+//! glibc's malloc takes its memory from the kernel without calling a function that could be replaced;
+//! jemalloc calls `mmap`, which is the preload library's. jemalloc, as its locks survive a fork from a
+//! program with threads (it registers `pthread_atfork` handlers), which not every allocator's do.
+//!
+//! `cowslip run` preloads this library after the preload library, unless the program brings an
+//! allocator of its own or `--malloc=keep` asks for glibc's.
+//!
+//! # Safety
+//! Every function is libc's of that name (`malloc(3)`, `posix_memalign(3)`): its caller keeps to that
+//! contract, which jemalloc's function of the same name has too. All of the family are replaced, so
+//! that no memory of one allocator reaches the other.
+
+#![allow(unsafe_code)]
+#![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]
+
+use core::ffi::{c_char, c_int, c_void};
+
+use tikv_jemalloc_sys as jemalloc;
+
+/// What jemalloc is set to; `_RJEM_MALLOC_CONF` in the environment overrides it.
+///
+/// Few arenas: each has locks that a fork takes and gives back, and so copies, on both sides. Memory is
+/// given back after ten seconds as by default, but not at once where it would cut a huge page.
+#[unsafe(export_name = "_rjem_malloc_conf")]
+#[used]
+pub static CONFIGURATION: Configuration =
+    Configuration(c"narenas:4,muzzy_decay_ms:0,metadata_thp:disabled".as_ptr());
+
+/// A pointer to text that nobody changes.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct Configuration(#[allow(dead_code, reason = "read by jemalloc")] *const c_char);
+
+// SAFETY: it points to constant text.
+unsafe impl Sync for Configuration {}
+
+macro_rules! replaced {
+    ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) $(-> $answer)? {
+            // SAFETY: the program's own call, to the function of the same contract.
+            unsafe { jemalloc::$name($($argument),*) }
+        }
+    )*};
+}
+
+replaced! {
+    malloc(size: usize) -> *mut c_void;
+    calloc(count: usize, size: usize) -> *mut c_void;
+    realloc(pointer: *mut c_void, size: usize) -> *mut c_void;
+    free(pointer: *mut c_void);
+    posix_memalign(place: *mut *mut c_void, alignment: usize, size: usize) -> c_int;
+    aligned_alloc(alignment: usize, size: usize) -> *mut c_void;
+    malloc_usable_size(pointer: *const c_void) -> usize;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
+    // SAFETY: the program's own call, and the same contract.
+    unsafe { jemalloc::aligned_alloc(alignment, size) }
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: sysconf(3) reads a constant of the system.
+    (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as usize
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
+    // SAFETY: the program's own call; valloc(3) aligns to a page.
+    unsafe { jemalloc::aligned_alloc(page_bytes(), size) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    let page = page_bytes();
+    match size.checked_next_multiple_of(page) {
+        // SAFETY: the program's own call; pvalloc(3) aligns to a page and whole pages.
+        Some(whole) => unsafe { jemalloc::aligned_alloc(page, whole.max(page)) },
+        None => no_memory(),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the program's own call.
+        Some(size) => unsafe { jemalloc::realloc(pointer, size) },
+        None => no_memory(),
+    }
+}
+
+fn no_memory() -> *mut c_void {
+    // SAFETY: errno is a thread-local integer that is always there.
+    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    core::ptr::null_mut()
+}
