@@ -11,7 +11,7 @@ use crate::commands::{elf, linked};
 use crate::exit::{Answer, Failure, NO, UNSUPPORTED, USAGE};
 
 const LIBRARY: &str = "libcowslip_preload.so";
-const MALLOC: &str = "libcowslip_malloc.so";
+pub(crate) const MALLOC: &str = "libcowslip_malloc.so";
 
 pub(crate) fn run(args: RunArgs) -> Answer {
     let memory = cowslip::host::memory_and_swap();
@@ -83,7 +83,7 @@ fn absolute(path: &Path) -> PathBuf {
 }
 
 /// The preload library: beside this program, in `../lib/cowslip`, or where `COWSLIP_LIBRARY` says.
-fn library() -> Result<PathBuf, Failure> {
+pub(crate) fn library() -> Result<PathBuf, Failure> {
     if let Some(path) = std::env::var_os("COWSLIP_LIBRARY") {
         return Ok(absolute(Path::new(&path)));
     }

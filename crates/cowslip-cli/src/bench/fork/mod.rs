@@ -2,6 +2,7 @@
 
 mod latency;
 mod ratios;
+mod sqlite;
 mod touch;
 mod writes;
 
@@ -19,6 +20,8 @@ pub(crate) enum Part {
     Writes,
     /// Until a child has read 1 %, 10 % and all of the memory
     Touch,
+    /// Children a second of a fork server over an SQLite database in memory
+    Sqlite,
 }
 
 /// Runs everything and adds what came of it to the report; on an interruption what there is.
@@ -38,6 +41,7 @@ fn measure(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
             Part::Latency => latency::measure(bench, options),
             Part::Writes => writes::measure(bench, options),
             Part::Touch => touch::measure(bench, options),
+            Part::Sqlite => sqlite::measure(bench, options),
         };
         match measured {
             Err(Error::Failed(why)) => bench.report.notes.push(format!("{part:?}: {why}")),

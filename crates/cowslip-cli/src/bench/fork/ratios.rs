@@ -1,6 +1,6 @@
 //! The figures that promises are made about.
 
-use super::{GIB, MIB, latency, writes};
+use super::{GIB, MIB, latency, sqlite, writes};
 use crate::output::report::Report;
 
 const COWSLIP: &str = "cowslip";
@@ -17,9 +17,12 @@ pub(super) fn push(report: &mut Report, size_bytes: u64) {
     let written = size_bytes.min(512 * MIB);
     let random = |rival| report.find(rival, writes::RANDOM, "p50", Some(written), None);
     let random = over(random(COWSLIP), random(STOCK));
+    let execs = |rival| report.find(rival, sqlite::METRIC, "value", Some(size_bytes), None);
+    let execs = over(execs(COWSLIP), execs(STOCK));
 
     report.ratio_at_least("fork_1GiB_stock4k_over_cowslip", fork, 60.0);
     report.ratio_at_most("fork_8GiB_over_1GiB_cowslip", growth, 1.5);
+    report.ratio_at_least("sqlite_fork_server_execs_cowslip_over_stock", execs, 30.0);
     report.ratio_at_least("child_vmpte_stock_over_cowslip", tables, 15.0);
     report.ratio_at_most("random_write_mean_cowslip_over_fork4k", random, 1.3);
 }
