@@ -33,7 +33,7 @@ struct Log {
     held: Vec<f64>,
 }
 
-const MOST_RUNS_ABOVE_1_GIB: u32 = 3;
+const MOST_RUNS_ABOVE_1_GIB: u32 = 5;
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     for size in SIZES.into_iter().filter(|&size| size <= options.size.0) {

@@ -122,6 +122,8 @@ fn backoff(delay_ns: &mut u64, first_ns: u64, last_ns: u64) -> Duration {
 }
 
 fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
+    // For the next freeze, which makes one itself if this fails.
+    state.readers = ReaderToken::new().ok();
     state.thaw.began_ns = None;
     state.thaw.armed = false;
     shared.counters.thaws.fetch_add(1, Relaxed);
