@@ -5,8 +5,7 @@
 //!    └─ libc's fork ── the program's prepare handlers ── ours: freeze, lock ── fork
 //!         parent: ours: unlock ── the program's ...      child: ours: become a reader, unlock ── ...
 //! ```
-//! Ours are registered with `pthread_atfork` from the constructor, so that forks inside libc (`daemon`,
-//! `forkpty`) freeze too. A thread is started before the handlers run: an allocator's prepare handler
+//! Ours are registered with `pthread_atfork`, so that forks inside libc (`daemon`, `forkpty`) freeze too. A thread is started before the handlers run: an allocator's prepare handler
 //! takes its locks, and starting a thread allocates.
 //!
 //! A handler cannot refuse a fork. If the freeze fails the child ends before the program sees it, and
@@ -37,7 +36,14 @@ static PENDING: Pending = Pending(UnsafeCell::new(None));
 /// Why the last fork has to fail.
 static REFUSED: AtomicI32 = AtomicI32::new(0);
 
+/// Prepare handlers run in the reverse order of their registration, and ours, which takes the arena's
+/// lock, must be the last: an allocator's waits for threads that may be waiting for that lock. So this
+/// is called at the first mapping of all, which an allocator makes before it registers its own.
 pub(crate) fn register() {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    if REGISTERED.load(Ordering::Relaxed) || REGISTERED.swap(true, Ordering::Relaxed) {
+        return;
+    }
     // SAFETY: three functions that live as long as this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
 }

@@ -33,6 +33,7 @@ unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
+    crate::forking::register();
     let ordinary = addr.is_null()
         && flags & !ORDINARY == 0
         && flags & PRIVATE_ANONYMOUS == PRIVATE_ANONYMOUS
