@@ -38,6 +38,17 @@ pub(crate) enum Role {
     Reader,
 }
 
+/// What children made now would have of what is frozen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Offer {
+    /// Nothing, and they are no readers.
+    None,
+    /// Perhaps a part: the change to one of the others failed half-way.
+    Part,
+    /// All of it, and they are readers.
+    Whole,
+}
+
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) role: Role,
@@ -46,8 +57,8 @@ pub(crate) struct State {
     not_live: usize,
     /// Mapped by every process that reads the base.
     pub(crate) readers: Option<ReaderToken>,
-    /// This process maps it too, and lets its children have what is frozen.
-    pub(crate) offered: bool,
+    /// Whether this process maps it too, and lets its children have what is frozen.
+    pub(crate) offer: Offer,
     /// Mapped by the process that owns the base.
     pub(crate) owner: Option<OwnerToken>,
     /// Views of the base alive in this process.
@@ -108,7 +119,7 @@ impl Shared {
             chunks: vec![Chunk::Live; range.len / CHUNK_BYTES],
             not_live: 0,
             readers: None,
-            offered: false,
+            offer: Offer::None,
             owner: None,
             views: 0,
             stale: Vec::new(),

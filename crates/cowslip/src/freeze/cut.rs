@@ -22,10 +22,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Way;
 use super::flip::{self, Flip};
-use super::readers::OwnerToken;
 use super::service::Service;
 use crate::arena::Arena;
-use crate::arena::state::{Chunk, Role, Shared, State};
+use crate::arena::state::{Chunk, Offer, Role, Shared, State};
 use crate::error::{During, Result};
 use crate::sys;
 use crate::sys::held::HeldFd;
@@ -98,6 +97,9 @@ impl<'a> ForkCut<'a> {
             if let Some(service) = state.service.take() {
                 Service::abandon(service);
             }
+            if let Some(owner) = &mut state.owner {
+                owner.in_child();
+            }
             if let Ok(mut children) = flip.shared.children.try_lock() {
                 children.drain(..).for_each(|child| child.close_early());
             }
@@ -117,14 +119,14 @@ fn offer(flip: &mut Flip<'_>) -> Result<()> {
     if state.role != Role::Owner || state.not_live() == 0 {
         return Ok(());
     }
-    if !state.offered {
+    if state.offer != Offer::Whole {
         if let Some(readers) = &state.readers {
             readers.show()?;
         }
-        // From here on, so that it is withdrawn if the rest fails.
-        state.offered = true;
+        state.offer = Offer::Part;
         set_inherited(flip.shared, state, Advice::DoFork)
             .during("let a child have the memory of an arena")?;
+        state.offer = Offer::Whole;
     }
     state.thaw.forked = true;
     flip.shared.counters.forks.fetch_add(1, Relaxed);
@@ -133,14 +135,15 @@ fn offer(flip: &mut Flip<'_>) -> Result<()> {
 
 /// Ends the offer: children made from now on, by whatever means, are no readers.
 pub(super) fn withdraw(shared: &Shared, state: &mut State) -> Result<()> {
-    if !state.offered {
+    if state.offer == Offer::None {
         return Ok(());
     }
+    state.offer = Offer::Part;
     set_inherited(shared, state, Advice::DontFork).during("keep an arena from children")?;
     if let Some(readers) = &state.readers {
         readers.hide()?;
     }
-    state.offered = false;
+    state.offer = Offer::None;
     Ok(())
 }
 
@@ -193,9 +196,11 @@ impl Arena {
         if state.role == Role::Owner {
             return Ok(true);
         }
-        if !state.owner.as_ref().is_some_and(OwnerToken::inherit) {
+        // Taken over once; what fails below can be tried again.
+        if state.owner.as_ref().is_some_and(|owner| !owner.inherit()) {
             return Ok(false);
         }
+        state.owner = None;
         // Live parts held nothing of ours, and the fork left them out.
         let mut from = 0;
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
@@ -204,11 +209,10 @@ impl Arena {
                 shared.store.map_live(shared.range, piece, prot).during(OPERATION)?;
             }
         }
-        state.owner = Some(OwnerToken::new()?);
         if let Some(readers) = &state.readers {
             readers.hide()?;
         }
-        state.offered = false;
+        state.offer = Offer::None;
         state.role = Role::Owner;
         shared.counters.is_owner.store(1, Relaxed);
         Ok(true)

@@ -52,8 +52,10 @@ impl Token {
 
 impl Drop for Token {
     fn drop(&mut self) {
-        // SAFETY: the page is the token's own, and nobody refers to it any more.
-        let _ = unsafe { memory::unmap(self.page) };
+        if !self.page.is_empty() {
+            // SAFETY: the page is the token's own, and nobody refers to it any more.
+            let _ = unsafe { memory::unmap(self.page) };
+        }
     }
 }
 
@@ -95,6 +97,11 @@ impl OwnerToken {
         unsafe { memory::advise(token.page, Advice::DontFork) }
             .during("keep a token from children")?;
         Ok(Self(token))
+    }
+
+    /// In a child, at once: the page stayed behind, and its address is free for others.
+    pub(crate) fn in_child(&mut self) {
+        self.0.page = VirtRange::default();
     }
 
     /// In a child: whether the owner is gone and this process is the first to have noticed.
