@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::bench::{cow, fork};
 use clap::{Parser, Subcommand, ValueEnum};
 use cowslip::units::ByteCount;
+
+use crate::bench::{cow, fork};
 
 /// Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
 #[derive(Parser, Debug)]
@@ -52,6 +53,9 @@ pub(crate) struct RunArgs {
     /// Pass prctl(PR_SET_THP_DISABLE) on instead of answering it
     #[arg(long)]
     pub(crate) respect_thp_disable: bool,
+    /// Help the programs that it execs as well
+    #[arg(long)]
+    pub(crate) follow_exec: bool,
     /// Refuse to run a program that cannot be helped, instead of running it unchanged
     #[arg(long)]
     pub(crate) strict: bool,

@@ -1,9 +1,11 @@
 //! Programs on glibc's malloc under `cowslip run`: their heap is in the arena, and forks keep it apart.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod support;
 
-const COWSLIP: &str = env!("CARGO_BIN_EXE_cowslip");
+use std::ffi::OsStr;
+use std::path::Path;
+
+use support::{Folder, Ran, compile, under_cowslip};
 
 /// A heap of some 100 MB, changed on both sides of several forks. Dies if a side sees the other's.
 const FORKING: &str = r#"
@@ -24,72 +26,54 @@ const FORKING: &str = r#"
     die "the parent sees its children's values" if grep { $_ eq "of the child" } @values;
 "#;
 
-fn perl(options: &[&str], script: &str) -> (Output, Option<serde_json::Value>) {
-    let report = std::env::temp_dir().join(format!(
-        "cowslip-run-{}-{:?}.json",
-        std::process::id(),
-        std::thread::current().id()
-    ));
-    let mut command = Command::new(COWSLIP);
-    command.arg("run").args(options).arg("--report").arg(&report);
-    let output = command.args(["--", "/usr/bin/perl", "-e", script]).output().unwrap();
-    let text = std::fs::read_to_string(&report).ok();
-    let _ = std::fs::remove_file(&report);
-    (output, text.map(|text| serde_json::from_str(&text).unwrap()))
-}
-
-fn perl_is_there() -> bool {
-    let is_there = Path::new("/usr/bin/perl").exists();
-    if !is_there {
+/// What it printed and reported at exit; `None` without perl.
+fn perl(options: &[&str], script: &str) -> Option<(Ran, Option<serde_json::Value>)> {
+    if !Path::new("/usr/bin/perl").exists() {
         println!("SKIPPED: no perl here, which every Debian has");
+        return None;
     }
-    is_there
+    let program = ["/usr/bin/perl", "-e", script].map(OsStr::new);
+    let (ran, report) = under_cowslip(options, &program);
+    assert!(ran.status.success(), "{}", ran.stderr);
+    Some((ran, report))
 }
 
 #[test]
 fn the_heap_of_a_program_on_glibc_malloc_is_in_the_arena() {
-    if !perl_is_there() {
-        return;
-    }
-    let (output, report) = perl(&[], FORKING);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let report = report.expect("a report at exit");
+    let Some((_, report)) = perl(&[], FORKING) else { return };
+    let report = report.expect("a report");
     assert!(report["forks"].as_u64() >= Some(5), "{report}");
     assert!(report["freezes"].as_u64() >= Some(1), "{report}");
     assert!(report["used_bytes"].as_u64() >= Some(30 << 20), "{report}");
+    // 100 MB of it, beside the program's own data and stacks.
+    assert!(report["anonymous_in_arena_percent"].as_f64() >= Some(90.0), "{report}");
 }
 
 #[test]
 fn a_malloc_that_is_to_be_kept_is() {
-    if !perl_is_there() {
-        return;
-    }
-    let (output, report) = perl(&["--malloc", "keep"], FORKING);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let used = report.expect("a report")["used_bytes"].as_u64().unwrap_or(0);
-    assert!(used < 8 << 20, "glibc's heap cannot be in an arena: {used} bytes");
+    let Some((_, report)) = perl(&["--malloc", "keep"], FORKING) else { return };
+    let report = report.expect("a report");
+    // There may be no arena at all.
+    let used = report.get("used_bytes").map_or(0, |bytes| bytes.as_u64().expect("a number"));
+    assert!(used < 8 << 20, "glibc's heap cannot be in an arena: {report}");
+}
+
+#[test]
+fn programs_it_execs_are_helped_only_if_asked() {
+    let script = r#"exec "/usr/bin/perl", "-e", 'print $ENV{LD_PRELOAD} // "nothing"'"#;
+    let Some((alone, _)) = perl(&[], script) else { return };
+    assert_eq!(alone.stdout, "nothing");
+    let Some((followed, _)) = perl(&["--follow-exec"], script) else { return };
+    assert!(followed.stdout.contains("libcowslip_preload.so"), "{}", followed.stdout);
 }
 
 /// Every function that glibc's malloc has, in a program that checks them.
 #[test]
 fn the_bundled_malloc_has_the_whole_family() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        println!("SKIPPED: no C compiler here");
-        return;
-    }
-    let folder = std::env::temp_dir().join(format!("cowslip-malloc-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (source, program): (PathBuf, PathBuf) = (folder.join("family.c"), folder.join("family"));
-    std::fs::write(&source, include_str!("family.c")).unwrap();
-    let mut compile = Command::new("cc");
-    compile.args(["-O1", "-fno-builtin", "-pthread", "-o"]).args([&program, &source]);
-    assert!(compile.status().unwrap().success());
+    let folder = Folder::new("family");
+    let Some(program) = compile(&folder, "family") else { return };
     for malloc in ["auto", "keep"] {
-        let run =
-            Command::new(COWSLIP).args(["run", "--malloc", malloc, "--"]).arg(&program).output();
-        let run = run.unwrap();
-        let said = String::from_utf8_lossy(&run.stderr);
-        assert!(run.status.success(), "--malloc {malloc}: {:?}: {said}", run.status);
+        let (ran, _) = under_cowslip(&["--malloc", malloc], &[program.as_os_str()]);
+        assert!(ran.status.success(), "--malloc {malloc}: {:?}: {}", ran.status, ran.stderr);
     }
-    std::fs::remove_dir_all(&folder).unwrap();
 }

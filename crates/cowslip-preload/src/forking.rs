@@ -5,8 +5,9 @@
 //!    └─ libc's fork ── the program's prepare handlers ── ours: freeze, lock ── fork
 //!         parent: ours: unlock ── the program's ...      child: ours: become a reader, unlock ── ...
 //! ```
-//! Ours are registered with `pthread_atfork`, so that forks inside libc (`daemon`, `forkpty`) freeze too. A thread is started before the handlers run: an allocator's prepare handler
-//! takes its locks, and starting a thread allocates.
+//! Ours are registered with `pthread_atfork`, so that forks inside libc (`daemon`, `forkpty`) freeze too. A
+//! thread is started before the handlers run: an allocator's prepare handler takes its locks, and
+//! starting a thread allocates.
 //!
 //! A handler cannot refuse a fork. If the freeze fails the child ends before the program sees it, and
 //! `fork()` in the parent fails with the errno of the freeze.
@@ -18,14 +19,14 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cowslip::{Arena, ForkCut, Way};
 use cowslip_sys::Errno;
 use cowslip_sys::process::{self, Quiet};
 
 use crate::program::{arena, set_forking};
-use crate::{alloc, say};
+use crate::{alloc, refusals, say};
 
 struct Pending(UnsafeCell<Option<(ForkCut<'static>, Quiet)>>);
 
@@ -33,8 +34,6 @@ struct Pending(UnsafeCell<Option<(ForkCut<'static>, Quiet)>>);
 unsafe impl Sync for Pending {}
 
 static PENDING: Pending = Pending(UnsafeCell::new(None));
-/// Why the last fork has to fail.
-static REFUSED: AtomicI32 = AtomicI32::new(0);
 
 /// Prepare handlers run in the reverse order of their registration, and ours, which takes the arena's
 /// lock, must be the last: an allocator's waits for threads that may be waiting for that lock. So this
@@ -48,10 +47,9 @@ pub(crate) fn register() {
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
 }
 
-extern "C" fn prepare() {
+pub(crate) extern "C" fn prepare() {
     let Some(arena) = arena() else { return };
     let quiet = Quiet::enter();
-    REFUSED.store(0, Ordering::Relaxed);
     match cut(arena) {
         Ok(cut) => {
             set_forking(true);
@@ -60,8 +58,11 @@ extern "C" fn prepare() {
             alloc::lock();
         }
         Err(error) => {
-            REFUSED.store(error.errno().unwrap_or(libc::EAGAIN), Ordering::Relaxed);
+            let errno = Errno::from_raw_os_error(error.errno().unwrap_or(libc::EAGAIN));
             say!("fork refused: {error}");
+            if !refusals::refuse(errno) {
+                say!("and so many others that its child runs without the arena");
+            }
         }
     }
 }
@@ -87,7 +88,7 @@ fn is_mine() -> bool {
     crate::program::is_forking_here()
 }
 
-extern "C" fn in_parent() {
+pub(crate) extern "C" fn in_parent() {
     if !is_mine() {
         return;
     }
@@ -100,8 +101,8 @@ extern "C" fn in_parent() {
     }
 }
 
-extern "C" fn in_child() {
-    if REFUSED.load(Ordering::Relaxed) != 0 {
+pub(crate) extern "C" fn in_child() {
+    if refusals::take().is_some() {
         process::exit_now(127);
     }
     // The thread id of the child is another one; what the parent's copy says is enough.
@@ -117,9 +118,7 @@ extern "C" fn in_child() {
     }
 }
 
-type ForkFn = unsafe extern "C" fn() -> c_int;
-
-fn find(name: &core::ffi::CStr, cache: &AtomicPtr<c_void>) -> Option<NonNull<c_void>> {
+pub(crate) fn find(name: &core::ffi::CStr, cache: &AtomicPtr<c_void>) -> Option<NonNull<c_void>> {
     let mut found = cache.load(Ordering::Relaxed);
     if found.is_null() {
         // SAFETY: a lookup of a libc symbol by name.
@@ -129,33 +128,23 @@ fn find(name: &core::ffi::CStr, cache: &AtomicPtr<c_void>) -> Option<NonNull<c_v
     NonNull::new(found)
 }
 
-fn real(name: &core::ffi::CStr, cache: &AtomicPtr<c_void>) -> Option<ForkFn> {
-    // SAFETY: libc's symbols of the names asked for have this type.
-    find(name, cache).map(|it| unsafe { core::mem::transmute::<*mut c_void, ForkFn>(it.as_ptr()) })
-}
-
-/// After a fork seen by its caller: watches the child, or turns a refused fork into an error.
-fn settle(arena: &'static Arena, pid: c_int, quiet: &mut Quiet) -> c_int {
-    if pid <= 0 {
-        return pid;
-    }
-    let refused = REFUSED.swap(0, Ordering::Relaxed);
-    if refused == 0 {
+/// Has the end of a child noticed.
+pub(crate) fn watch(pid: c_int) {
+    if let Some(arena) = arena() {
         arena.watch_child(pid);
-        return pid;
     }
-    let _ = process::wait_for(pid);
-    quiet.set_errno(Errno::from_raw_os_error(refused));
-    -1
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> c_int {
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    let Some(real) = real(c"fork", &REAL) else {
-        // SAFETY: errno is a thread-local integer that is always there.
-        unsafe { *libc::__errno_location() = libc::ENOSYS };
+    let Some(real) = find(c"fork", &REAL) else {
+        Quiet::enter().set_errno(Errno::NOSYS);
         return -1;
+    };
+    // SAFETY: libc's symbol of that name has this type.
+    let real = unsafe {
+        core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(real.as_ptr())
     };
     let Some(arena) = arena() else {
         // SAFETY: the program's own call.
@@ -171,11 +160,20 @@ unsafe extern "C" fn fork() -> c_int {
     if pid < 0 {
         quiet.set_errno(process::current_errno());
     }
-    settle(arena, pid, &mut quiet)
+    if pid <= 0 {
+        return pid;
+    }
+    if let Some(errno) = refusals::take() {
+        let _ = process::wait_for(pid);
+        quiet.set_errno(errno);
+        return -1;
+    }
+    arena.watch_child(pid);
+    pid
 }
 
 /// Starts the service thread if it does not run, unless this is the `pthread_create` of such a start.
-fn start_service(arena: &'static Arena) {
+pub(crate) fn start_service(arena: &'static Arena) {
     static STARTING: AtomicBool = AtomicBool::new(false);
     if !STARTING.swap(true, Ordering::Relaxed) {
         arena.start_service();
@@ -211,36 +209,4 @@ unsafe extern "C" fn pthread_create(
         start_service(arena);
     }
     answer
-}
-
-/// `_Fork(3)` runs no handlers.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _Fork() -> c_int {
-    static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    let Some(real) = real(c"_Fork", &REAL) else {
-        // SAFETY: errno is a thread-local integer that is always there.
-        unsafe { *libc::__errno_location() = libc::ENOSYS };
-        return -1;
-    };
-    let Some(arena) = arena() else {
-        // SAFETY: the program's own call.
-        return unsafe { real() };
-    };
-    let mut quiet = Quiet::enter();
-    prepare();
-    let refused = REFUSED.swap(0, Ordering::Relaxed);
-    if refused != 0 {
-        quiet.set_errno(Errno::from_raw_os_error(refused));
-        return -1;
-    }
-    // SAFETY: the program's own call.
-    let pid = unsafe { real() };
-    match pid {
-        0 => in_child(),
-        _ => in_parent(),
-    }
-    if pid < 0 {
-        quiet.set_errno(process::current_errno());
-    }
-    settle(arena, pid, &mut quiet)
 }

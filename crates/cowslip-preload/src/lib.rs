@@ -16,13 +16,17 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]
 
+mod advice;
 mod alloc;
+mod cloning;
 mod config;
 mod descriptors;
 mod forking;
 mod log;
 mod mapping;
+mod moving;
 mod program;
+mod refusals;
 mod report;
 
 #[global_allocator]

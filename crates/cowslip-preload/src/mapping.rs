@@ -1,4 +1,4 @@
-//! `mmap` and its family.
+//! `mmap`, `munmap`, `mprotect`.
 //!
 //! # Safety
 //! Every function is a libc function: its caller keeps to that function's contract, and gets what it
@@ -6,15 +6,14 @@
 
 use core::ffi::{c_int, c_void};
 
-use cowslip::Prot;
-use cowslip::units::{ByteCount, VirtRange, page_size_bytes, round_up};
+use cowslip::units::{VirtRange, page_size_bytes, round_up};
+use cowslip::{Arena, Prot, Usage};
 use cowslip_sys::process::Quiet;
 use cowslip_sys::{Errno, passthrough};
 
 use crate::program::{self, allocate, arena_part, config, guarded};
-use crate::say;
 
-const FAILED: *mut c_void = usize::MAX as *mut c_void;
+pub(crate) const FAILED: *mut c_void = usize::MAX as *mut c_void;
 
 /// Flags of an ordinary private anonymous mapping.
 const ORDINARY: c_int = libc::MAP_PRIVATE
@@ -23,9 +22,10 @@ const ORDINARY: c_int = libc::MAP_PRIVATE
     | libc::MAP_POPULATE
     | libc::MAP_NONBLOCK;
 const PRIVATE_ANONYMOUS: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+const PLACED: c_int = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mmap(
+pub(crate) unsafe extern "C" fn mmap(
     addr: *mut c_void,
     len: usize,
     prot: c_int,
@@ -34,32 +34,67 @@ unsafe extern "C" fn mmap(
     offset: i64,
 ) -> *mut c_void {
     crate::forking::register();
-    let ordinary = addr.is_null()
-        && flags & !ORDINARY == 0
+    let is_ordinary = flags & !(ORDINARY | PLACED) == 0
         && flags & PRIVATE_ANONYMOUS == PRIVATE_ANONYMOUS
         && prot & !(libc::PROT_READ | libc::PROT_WRITE) == 0;
-    if ordinary && len >= config().threshold_bytes {
-        let quiet = Quiet::enter();
-        let range = guarded(|| allocate(len, Prot::from_bits_retain(prot as u32)), || None);
-        drop(quiet);
-        if let Some(range) = range {
-            if flags & libc::MAP_POPULATE != 0 {
-                // As for mmap, failing to populate is no failure. 23 is MADV_POPULATE_WRITE.
-                // SAFETY: the range was just handed out, for this mapping.
-                unsafe { passthrough::madvise(range.start as *mut c_void, range.len, 23) };
-            }
-            return range.start as *mut c_void;
-        }
-    }
+    let ordinary = is_ordinary.then(|| Prot::from_bits_retain(prot as u32));
     // SAFETY: the program's own call.
-    let mapped = unsafe { passthrough::mmap(addr, len, prot, flags, fd, offset) };
-    if mapped != FAILED && flags & libc::MAP_FIXED != 0 {
+    let kernel = |flags| unsafe { passthrough::mmap(addr, len, prot, flags, fd, offset) };
+    let answer = {
         let _quiet = Quiet::enter();
-        if let Some((arena, part)) = arena_part(mapped as usize, len) {
-            arena.surrender(part.outer_aligned(page_size_bytes()));
+        if addr.is_null() && flags & PLACED == 0 {
+            let large = ordinary.filter(|_| len >= config().threshold_bytes);
+            large.and_then(|prot| guarded(|| allocate(len, prot), || None))
+        } else {
+            guarded(|| place(addr as usize, len, flags, ordinary, kernel), || None)
         }
+    };
+    let Some(range) = answer else { return kernel(flags) };
+    if flags & libc::MAP_POPULATE != 0 {
+        // As for mmap, failing to populate is no failure.
+        // SAFETY: the range was just mapped, for this call.
+        unsafe {
+            passthrough::madvise(range.start as *mut c_void, range.len, libc::MADV_POPULATE_WRITE)
+        };
     }
-    mapped
+    range.start as *mut c_void
+}
+
+/// A mapping at an address that the program named, if that lies in the arena and it can be made.
+/// `ordinary`: the protection of a private anonymous one.
+fn place(
+    addr: usize,
+    len: usize,
+    flags: c_int,
+    ordinary: Option<Prot>,
+    kernel: impl FnOnce(c_int) -> *mut c_void,
+) -> Option<VirtRange> {
+    let page = page_size_bytes();
+    let range = VirtRange::new(addr, round_up(len, page).filter(|&len| len > 0)?);
+    let (arena, part) = arena_part(addr, range.len)?;
+    if !addr.is_multiple_of(page) {
+        return None;
+    }
+    let ordinary = ordinary.filter(|_| part == range);
+    let is_given = || matches!(ordinary.map(|prot| arena.allocate_at(range, prot)), Some(Ok(true)));
+    let over = |flags| Some(kernel(flags)).filter(|&at| at == range.start as *mut c_void);
+    let is_placed = if flags & libc::MAP_FIXED_NOREPLACE != 0 {
+        let flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
+        let free = |usage| part == range && usage == Usage::Free;
+        is_given() || arena.surrender(part, free, || over(flags)).is_some()
+    } else if flags & libc::MAP_FIXED != 0 {
+        // SAFETY: the program gives up what was there, and says what it may do there from now on.
+        let renew = |prot| unsafe { arena.renew(range, prot) };
+        matches!(ordinary.map(renew), Some(Ok(true)))
+            || is_given()
+            || arena.surrender(part, |_| true, || over(flags)).is_some()
+    } else if is_given() {
+        true
+    } else {
+        // Only a hint.
+        return ordinary.and_then(|prot| allocate(len, prot));
+    };
+    is_placed.then_some(range)
 }
 
 #[unsafe(no_mangle)]
@@ -77,10 +112,10 @@ unsafe extern "C" fn mmap64(
 
 /// Handles the part of a range that lies in the arena, then has the kernel handle what lies before
 /// and after it. `None`: all of it is the kernel's.
-fn split(
+pub(crate) fn split(
     addr: *mut c_void,
     len: usize,
-    ours: impl FnOnce(&cowslip::Arena, VirtRange) -> Result<(), Errno>,
+    ours: impl FnOnce(&'static Arena, VirtRange) -> Result<(), Errno>,
     kernel: impl Fn(VirtRange) -> c_int,
 ) -> Option<c_int> {
     let page = page_size_bytes();
@@ -103,13 +138,13 @@ fn split(
     Some(if failed { -1 } else { 0 })
 }
 
-fn errno_of(error: &cowslip::Error) -> Errno {
+pub(crate) fn errno_of(error: &cowslip::Error) -> Errno {
     Errno::from_raw_os_error(error.errno().unwrap_or(libc::EAGAIN))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
-    let ours = |arena: &cowslip::Arena, part| {
+    let ours = |arena: &'static Arena, part| {
         // SAFETY: the program gives this memory up.
         unsafe { arena.release(part) }.map_err(|error| errno_of(&error))
     };
@@ -119,8 +154,8 @@ unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
-    let ours = |arena: &cowslip::Arena, part| {
+pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
+    let ours = |arena: &'static Arena, part| {
         // SAFETY: the program changes what it may do with its own memory.
         unsafe { arena.protect(part, Prot::from_bits_retain(prot as u32)) }
             .map_err(|error| errno_of(&error))
@@ -129,150 +164,6 @@ unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_i
     let kernel =
         |r: VirtRange| unsafe { passthrough::mprotect(r.start as *mut c_void, r.len, prot) };
     split(addr, len, ours, kernel).unwrap_or_else(|| kernel(VirtRange::new(addr as usize, len)))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // SAFETY: the program's own call, or a part of it.
-    let kernel =
-        |r: VirtRange| unsafe { passthrough::madvise(r.start as *mut c_void, r.len, advice) };
-    let ours = |arena: &cowslip::Arena, part: VirtRange| match advice {
-        libc::MADV_DONTNEED => {
-            // SAFETY: the program gives this content up.
-            unsafe { arena.discard(part) }.map_err(|error| errno_of(&error))
-        }
-        // Advice that may be ignored, or that an arena follows anyway.
-        libc::MADV_NORMAL
-        | libc::MADV_RANDOM
-        | libc::MADV_SEQUENTIAL
-        | libc::MADV_WILLNEED
-        | libc::MADV_FREE
-        | libc::MADV_HUGEPAGE
-        | libc::MADV_NOHUGEPAGE
-        | libc::MADV_MERGEABLE
-        | libc::MADV_UNMERGEABLE
-        | libc::MADV_DONTDUMP
-        | libc::MADV_DODUMP
-        | libc::MADV_DOFORK
-        | libc::MADV_COLD
-        | libc::MADV_PAGEOUT => Ok(()),
-        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => match kernel(part) {
-            0 => Ok(()),
-            _ => Err(Errno::NOMEM),
-        },
-        _ => {
-            say!("madvise({advice}) on {part} is refused: an arena cannot follow it");
-            Err(Errno::INVAL)
-        }
-    };
-    split(addr, len, ours, kernel).unwrap_or_else(|| kernel(VirtRange::new(addr as usize, len)))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn mremap(
-    addr: *mut c_void,
-    old_len: usize,
-    new_len: usize,
-    flags: c_int,
-    to: *mut c_void,
-) -> *mut c_void {
-    let page = page_size_bytes();
-    let ours = (|| {
-        let old = VirtRange::new(addr as usize, round_up(old_len, page)?);
-        let new_len = round_up(new_len, page).filter(|&len| len > 0)?;
-        let quiet = Quiet::enter();
-        let (arena, part) = arena_part(old.start, old.len)?;
-        (part == old && arena.has_used(old)).then_some(())?;
-        Some((quiet, arena, old, new_len))
-    })();
-    let Some((mut quiet, arena, old, new_len)) = ours else {
-        // SAFETY: the program's own call.
-        return unsafe { passthrough::mremap(addr, old_len, new_len, flags, to) };
-    };
-    if flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) != 0 {
-        quiet.set_errno(Errno::INVAL);
-        return FAILED;
-    }
-    if flags & libc::MREMAP_FIXED == 0 {
-        if new_len <= old.len {
-            let tail = VirtRange::between(old.start + new_len, old.end());
-            if !tail.is_empty() {
-                // SAFETY: the program gives the tail up. A failure leaves it mapped, which mremap may.
-                let _ = unsafe { arena.release(tail) };
-            }
-            return addr;
-        }
-        if let Ok(true) = arena.grow(old, ByteCount(new_len as u64)) {
-            return addr;
-        }
-        if flags & libc::MREMAP_MAYMOVE == 0 {
-            quiet.set_errno(Errno::NOMEM);
-            return FAILED;
-        }
-    }
-    drop(quiet);
-    // SAFETY: the program asked for its memory to be moved; nobody else uses it meanwhile.
-    unsafe { copy_away(arena, old, new_len, (flags & libc::MREMAP_FIXED != 0).then_some(to)) }
-}
-
-/// Moves an allocation by copying it.
-unsafe fn copy_away(
-    arena: &cowslip::Arena,
-    old: VirtRange,
-    new_len: usize,
-    to: Option<*mut c_void>,
-) -> *mut c_void {
-    let fixed = if to.is_some() { libc::MAP_FIXED } else { 0 };
-    // SAFETY: a new mapping, at the program's place if it named one.
-    let new = unsafe {
-        mmap(
-            to.unwrap_or(core::ptr::null_mut()),
-            new_len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            PRIVATE_ANONYMOUS | fixed,
-            -1,
-            0,
-        )
-    };
-    if new == FAILED {
-        return FAILED;
-    }
-    // SAFETY: both are mapped as long as is copied and do not overlap; the old one is given up.
-    unsafe {
-        core::ptr::copy_nonoverlapping(
-            old.start as *const u8,
-            new.cast::<u8>(),
-            old.len.min(new_len),
-        );
-        let _quiet = Quiet::enter();
-        let _ = arena.release(old);
-    }
-    new
-}
-
-const PR_SET_THP_DISABLE: c_int = 41;
-const PR_GET_THP_DISABLE: c_int = 42;
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    use core::sync::atomic::{AtomicBool, Ordering};
-    static ANSWERED: AtomicBool = AtomicBool::new(false);
-    match option {
-        PR_SET_THP_DISABLE if !config().respect_thp_disable && !config().off => {
-            let _quiet = Quiet::enter();
-            if a != 0 {
-                say!(
-                    "prctl(PR_SET_THP_DISABLE) answered, not passed on: it would take the arena's \
-                     huge pages away (--respect-thp-disable passes it on)"
-                );
-            }
-            ANSWERED.store(a != 0, Ordering::Relaxed);
-            0
-        }
-        PR_GET_THP_DISABLE if ANSWERED.load(Ordering::Relaxed) => 1,
-        // SAFETY: the program's own call.
-        _ => unsafe { passthrough::prctl(option, a, b, c, d) },
-    }
 }
 
 /// Set up early, in the first thread, if no call came before.

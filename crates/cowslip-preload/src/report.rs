@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use cowslip::Footprint;
+
 use crate::program::{arena, config};
 use crate::say;
 
@@ -26,6 +28,19 @@ fn write() {
             let _ = write!(text, ",\n  \"pages\": \"{pages}\"");
             for (name, value) in arena.metrics().fields() {
                 let _ = write!(text, ",\n  \"{name}\": {value}");
+            }
+            if let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") {
+                let footprint = Footprint::parse(&smaps, arena.range());
+                for (name, bytes) in [
+                    ("resident_bytes", footprint.resident_bytes),
+                    ("private_bytes", footprint.private_bytes),
+                    ("huge_mapped_bytes", footprint.huge_mapped_bytes),
+                    ("anonymous_elsewhere_bytes", footprint.elsewhere_bytes),
+                ] {
+                    let _ = write!(text, ",\n  \"{name}\": {bytes}");
+                }
+                let percent = footprint.in_arena_percent();
+                let _ = write!(text, ",\n  \"anonymous_in_arena_percent\": {percent:.1}");
             }
         }
         None => {

@@ -6,7 +6,7 @@
 //! A caller hands on exactly what the program asked for: what the call does is what the program
 //! would have got without the preload library.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_long, c_void};
 
 macro_rules! pass {
     ($(#[$doc:meta])* $name:ident($($arg:ident: $kind:ty),*) -> $out:ty = $number:ident) => {
@@ -39,3 +39,54 @@ pass!(/// `close_range(2)`
     close_range(first: u32, last: u32, flags: c_int) -> c_int = SYS_close_range);
 pass!(/// `dup3(2)`
     dup3(from: c_int, to: c_int, flags: c_int) -> c_int = SYS_dup3);
+pass!(/// `mlock(2)`
+    mlock(addr: *mut c_void, len: usize) -> c_int = SYS_mlock);
+pass!(/// `mlock2(2)`
+    mlock2(addr: *mut c_void, len: usize, flags: u32) -> c_int = SYS_mlock2);
+pass!(/// `munlock(2)`
+    munlock(addr: *mut c_void, len: usize) -> c_int = SYS_munlock);
+pass!(/// `mlockall(2)`
+    mlockall(flags: c_int) -> c_int = SYS_mlockall);
+pass!(/// `pkey_mprotect(2)`
+    pkey_mprotect(addr: *mut c_void, len: usize, prot: c_int, key: c_int) -> c_int = SYS_pkey_mprotect);
+
+/// `syscall(2)` as libc has it.
+///
+/// # Safety
+/// See the module.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    core::arch::naked_asm!(
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 2f",
+        "ret",
+        "2:",
+        "mov rdi, rax",
+        "jmp {fail}",
+        fail = sym fail,
+    )
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn fail(answer: c_long) -> c_long {
+    // SAFETY: errno is a thread-local integer that is always there.
+    unsafe { *libc::__errno_location() = -answer as c_int };
+    -1
+}

@@ -16,6 +16,12 @@ pub fn thread_id() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
+/// What `pthread_self(3)` says; a forked child's thread has its parent's.
+pub fn thread_handle() -> usize {
+    // SAFETY: takes nothing, changes nothing.
+    unsafe { libc::pthread_self() as usize }
+}
+
 /// The errno of this thread.
 pub fn current_errno() -> Errno {
     last_errno()

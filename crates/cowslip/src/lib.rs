@@ -28,6 +28,7 @@
 
 mod arena;
 mod error;
+mod footprint;
 mod freeze;
 pub mod host;
 mod metrics;
@@ -35,8 +36,9 @@ mod metrics;
 pub use cowslip_sys as sys;
 pub use cowslip_sys::units;
 
-pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, Pages};
+pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, Pages, Usage};
 pub use error::{Error, ErrorKind, Result};
+pub use footprint::Footprint;
 pub use freeze::{Fork, ForkCut, Frozen, Way, fork, freeze_all};
 pub use metrics::{Metrics, PAGE_NAME};
 pub use sys::memory::Prot;

@@ -8,6 +8,10 @@ use std::path::Path;
 pub(crate) enum Kind {
     /// Names a program interpreter (`PT_INTERP`): a preload library is loaded with it.
     Dynamic,
+    /// As dynamic, for the C library musl.
+    Musl,
+    /// Dynamic or not, from the Go compiler.
+    Go,
     Static,
     /// 32 bits, or another machine.
     Foreign,
@@ -20,6 +24,11 @@ const PROGRAM_HEADERS_AT: usize = 32;
 const HEADER_SIZE_AT: usize = 54;
 const HEADER_COUNT_AT: usize = 56;
 const INTERPRETER: u32 = 3;
+const NOTE: u32 = 4;
+/// The name of the Go compiler's notes, padded, with the type of the one that holds the build id.
+const GO_NOTE: &[u8] = b"\x04\0\0\0Go\0\0";
+/// Of a note or an interpreter's name that is looked at.
+const LONGEST: u64 = 4096;
 /// Linkers put the headers and the interpreter's name at the front.
 const INTERPRETER_WITHIN: u64 = 64 << 10;
 
@@ -44,15 +53,28 @@ fn read_kind(path: &Path) -> std::io::Result<Kind> {
     }
     let half = |at: usize| u64::from(u16::from_ne_bytes([head[at], head[at + 1]]));
     let offset = u64::from_ne_bytes(head[PROGRAM_HEADERS_AT..][..8].try_into().expect("8 bytes"));
+    let mut found = Kind::Static;
     for i in 0..half(HEADER_COUNT_AT) {
         file.seek(SeekFrom::Start(offset.saturating_add(i * half(HEADER_SIZE_AT))))?;
-        let mut kind = [0u8; 4];
-        file.read_exact(&mut kind)?;
-        if u32::from_ne_bytes(kind) == INTERPRETER {
-            return Ok(Kind::Dynamic);
+        let mut header = [0u8; 40];
+        file.read_exact(&mut header)?;
+        let word = |at: usize| u64::from_ne_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        let kind = u32::from_ne_bytes(header[..4].try_into().expect("4 bytes"));
+        if kind != INTERPRETER && kind != NOTE {
+            continue;
+        }
+        file.seek(SeekFrom::Start(word(8)))?;
+        let mut content = Vec::new();
+        (&file).take(word(32).min(LONGEST)).read_to_end(&mut content)?;
+        let has = |text: &[u8]| content.windows(text.len()).any(|part| part == text);
+        match kind {
+            NOTE if has(GO_NOTE) => return Ok(Kind::Go),
+            INTERPRETER if has(b"/ld-musl") => found = Kind::Musl,
+            INTERPRETER => found = Kind::Dynamic,
+            _ => {}
         }
     }
-    Ok(Kind::Static)
+    Ok(found)
 }
 
 /// The dynamic loader that a dynamic program names (`PT_INTERP`), or the interpreter that a script names

@@ -25,12 +25,18 @@ pub(crate) fn run(args: RunArgs) -> Answer {
     let program = find(name).ok_or_else(|| {
         Failure::new(NO, format!("cannot run {}: no such program", name.display()))
     })?;
-    if let Some(why) = why_unhelped(&program) {
+    let kind = elf::kind(&program);
+    if let Some(why) = why_unhelped(&program, kind) {
         let text = format!("{}: {why}", program.display());
         if args.strict {
             return Err(Failure::new(UNSUPPORTED, text));
         }
         eprintln!("cowslip: {text}; it runs unchanged");
+    }
+    if kind == elf::Kind::Musl {
+        // Its loader would refuse to start it with a library for glibc.
+        let error = Command::new(&program).arg0(name).args(&args.program[1..]).exec();
+        return Err(Failure::new(NO, format!("cannot run {}: {error}", program.display())));
     }
     let mut libraries = vec![library()?];
     let bundled = match args.malloc {
@@ -66,6 +72,9 @@ fn command(args: &RunArgs, program: &Path, libraries: &[PathBuf]) -> Command {
     }
     if args.respect_thp_disable {
         command.env("COWSLIP_RESPECT_THP_DISABLE", "1");
+    }
+    if args.follow_exec {
+        command.env("COWSLIP_FOLLOW_EXEC", "1");
     }
     for (name, file) in [("COWSLIP_REPORT", &args.report), ("COWSLIP_LOG", &args.log)] {
         if let Some(file) = file {
@@ -117,13 +126,18 @@ pub(super) fn find(name: &OsStr) -> Option<PathBuf> {
 }
 
 /// Why the preload library cannot help this program, if it cannot.
-fn why_unhelped(program: &Path) -> Option<&'static str> {
+fn why_unhelped(program: &Path, kind: elf::Kind) -> Option<&'static str> {
     let mode = program.metadata().ok()?.permissions().mode();
     if mode & 0o6000 != 0 {
         return Some("it is setuid or setgid, and the system preloads nothing into such programs");
     }
-    match elf::kind(program) {
+    match kind {
         elf::Kind::Dynamic => None,
+        elf::Kind::Go => Some(
+            "it is a Go program, whose memory and forks come from system calls of its own that no \
+             library sees",
+        ),
+        elf::Kind::Musl => Some("it is linked with musl, and the library to preload is for glibc"),
         elf::Kind::Static => {
             Some("it is statically linked, and nothing can be preloaded into it (use the library)")
         }

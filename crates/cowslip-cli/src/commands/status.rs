@@ -8,8 +8,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 
-use cowslip::Metrics;
-use cowslip::units::ByteCount;
+use cowslip::units::{ByteCount, VirtRange};
+use cowslip::{Footprint, Metrics};
 use serde_json::{Map, Value, json};
 
 use crate::args::StatusArgs;
@@ -18,9 +18,7 @@ use crate::output;
 
 struct Arena {
     metrics: Metrics,
-    private_bytes: u64,
-    resident_bytes: u64,
-    huge_bytes: u64,
+    footprint: Footprint,
 }
 
 pub(crate) fn run(args: StatusArgs) -> Answer {
@@ -81,28 +79,10 @@ fn range_of(line: &str) -> Option<(u64, u64)> {
     Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
 }
 
-/// What `smaps` says of the arena's mappings.
 fn measure(metrics: Metrics, smaps: &str) -> Arena {
-    let arena = metrics.arena_start_address..metrics.arena_start_address + metrics.capacity_bytes;
-    let mut sums = Arena { metrics, private_bytes: 0, resident_bytes: 0, huge_bytes: 0 };
-    let mut inside = false;
-    for line in smaps.lines() {
-        if let Some((start, end)) = range_of(line) {
-            inside = arena.start <= start && end <= arena.end;
-            continue;
-        }
-        let mut words = line.split_whitespace();
-        let (Some(field), Some(kib)) = (words.next(), words.next()) else { continue };
-        let bytes = kib.parse::<u64>().unwrap_or(0) << 10;
-        match field {
-            _ if !inside => {}
-            "Rss:" => sums.resident_bytes += bytes,
-            "Anonymous:" => sums.private_bytes += bytes,
-            "ShmemPmdMapped:" | "FilePmdMapped:" | "AnonHugePages:" => sums.huge_bytes += bytes,
-            _ => {}
-        }
-    }
-    sums
+    let arena =
+        VirtRange::new(metrics.arena_start_address as usize, metrics.capacity_bytes as usize);
+    Arena { metrics, footprint: Footprint::parse(smaps, arena) }
 }
 
 fn state(metrics: &Metrics) -> &'static str {
@@ -121,22 +101,33 @@ fn to_json(arena: &Arena) -> Value {
         .map(|(name, value)| (name.into(), value.into()))
         .collect();
     fields.insert("state".into(), state(&arena.metrics).into());
-    fields.insert("private_bytes".into(), arena.private_bytes.into());
-    fields.insert("resident_bytes".into(), arena.resident_bytes.into());
-    fields.insert("huge_mapped_bytes".into(), arena.huge_bytes.into());
+    let footprint = &arena.footprint;
+    fields.insert("private_bytes".into(), footprint.private_bytes.into());
+    fields.insert("resident_bytes".into(), footprint.resident_bytes.into());
+    fields.insert("huge_mapped_bytes".into(), footprint.huge_mapped_bytes.into());
+    fields.insert("anonymous_elsewhere_bytes".into(), footprint.elsewhere_bytes.into());
+    fields.insert("anonymous_in_arena_percent".into(), footprint.in_arena_percent().into());
     Value::Object(fields)
 }
 
 fn print(arena: &Arena) {
-    let m = &arena.metrics;
+    let (m, footprint) = (&arena.metrics, &arena.footprint);
     let us = |ns: u64| format!("{:.1} us", ns as f64 / 1e3);
     let rows = [
         ("state", format!("{}, {} frozen chunks of 2 MiB", state(m), m.frozen_chunks)),
         ("arena", format!("{:#x}, {}", m.arena_start_address, ByteCount(m.capacity_bytes))),
         ("in use", ByteCount(m.used_bytes).to_string()),
-        ("resident", ByteCount(arena.resident_bytes).to_string()),
-        ("mapped by huge pages", ByteCount(arena.huge_bytes).to_string()),
-        ("private copies", ByteCount(arena.private_bytes).to_string()),
+        ("resident", ByteCount(footprint.resident_bytes).to_string()),
+        ("mapped by huge pages", ByteCount(footprint.huge_mapped_bytes).to_string()),
+        ("private copies", ByteCount(footprint.private_bytes).to_string()),
+        (
+            "anonymous memory",
+            format!(
+                "{:.1} % in the arena, {} elsewhere",
+                footprint.in_arena_percent(),
+                ByteCount(footprint.elsewhere_bytes)
+            ),
+        ),
         ("way", if m.has_userfaultfd == 1 { "userfaultfd" } else { "plain" }.into()),
         (
             "freezes",

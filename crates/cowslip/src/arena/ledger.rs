@@ -6,14 +6,14 @@
 use crate::sys::memory::Prot;
 use crate::units::{VirtRange, round_up};
 
-/// What a part of the arena is for.
+/// What a part of an arena is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Usage {
-    /// Nobody's; mapped without any permission.
+pub enum Usage {
+    /// Nobody's.
     Free,
     /// Handed out.
     Used,
-    /// The program put another mapping there; not ours any more.
+    /// Another mapping is there, and the arena has no part in it any more.
     Foreign,
 }
 

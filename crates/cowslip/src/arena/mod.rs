@@ -1,5 +1,6 @@
 //! Arenas: address ranges whose memory can be frozen.
 
+mod detach;
 pub(crate) mod ledger;
 mod slice;
 mod space;
@@ -15,6 +16,7 @@ use crate::metrics::{Counters, Metrics};
 use crate::sys::memory::{self, Prot};
 use crate::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
 
+pub use ledger::Usage;
 pub use slice::ArenaSlice;
 use state::Shared;
 use store::Store;
@@ -149,10 +151,21 @@ impl Arena {
         shared.allocate(&mut shared.lock(), len, prot)
     }
 
-    /// Whether any part of `range` is handed out.
-    pub fn has_used(&self, range: VirtRange) -> bool {
+    /// As [`Self::allocate`], at exactly `range`; `false` if it is not free, or cannot be handed out
+    /// now because it lies in frozen chunks.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn allocate_at(&self, range: VirtRange, prot: Prot) -> Result<bool> {
+        let shared = self.shared();
+        shared.allocate_at(&mut shared.lock(), range, prot)
+    }
+
+    /// What the parts of `range` are for, in order, as far as they lie in the arena.
+    pub fn parts(&self, range: VirtRange) -> Vec<(VirtRange, Usage, Prot)> {
+        let state = self.shared().lock();
         let range = range.intersect(self.range());
-        self.shared().lock().ledger.within(range).any(|span| span.usage == ledger::Usage::Used)
+        state.ledger.within(range).map(|span| (span.range, span.usage, span.prot)).collect()
     }
 
     /// Takes memory back: it may no longer be accessed (`munmap`). Parts that are free already are
@@ -205,10 +218,67 @@ impl Arena {
         shared.grow(&mut shared.lock(), range, len.0 as usize)
     }
 
-    /// The caller maps something else over `range`, which is not the arena's any more.
-    pub fn surrender(&self, range: VirtRange) {
+    /// Makes memory as good as new: zeroes, with this protection (`mmap` with `MAP_FIXED` over it).
+    /// `false` if a part of it is not handed out; then nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Self::discard`] and [`Self::protect`].
+    ///
+    /// # Safety
+    /// As for both of them.
+    #[allow(unsafe_code)]
+    pub unsafe fn renew(&self, range: VirtRange, prot: Prot) -> Result<bool> {
         let shared = self.shared();
-        shared.surrender(&mut shared.lock(), range);
+        shared.renew(&mut shared.lock(), range, prot)
+    }
+
+    /// Takes memory out of the arena: under the same addresses it becomes private anonymous memory
+    /// with the same content and protection, which freezes and forks leave to the kernel. For what an
+    /// arena cannot follow, such as `mlock(2)` and `MADV_DONTFORK`.
+    ///
+    /// # Errors
+    /// `ENOMEM` if a part of it is not handed out, or memory or mappings run out: then what is not
+    /// detached yet stays in the arena.
+    ///
+    /// # Safety
+    /// `range` is page-aligned. If the [service thread](Self::start_service) does not run, nobody writes
+    /// to it until this returns.
+    #[allow(unsafe_code)]
+    pub unsafe fn detach(&self, range: VirtRange) -> Result<()> {
+        let shared = self.shared();
+        shared.detach(&mut shared.lock(), range)
+    }
+
+    /// Has the caller `map` something else over `range` if all parts of it are for what they `may` be
+    /// for. If it did, the arena has no part in `range` any more. No freeze comes in between.
+    pub fn surrender<T>(
+        &self,
+        range: VirtRange,
+        may: impl Fn(Usage) -> bool,
+        map: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
+        let range = range.intersect(self.range());
+        let shared = self.shared();
+        let mut state = shared.lock();
+        let may = state.ledger.within(range).all(|span| may(span.usage));
+        let mapped = may.then(map)??;
+        shared.surrender(&mut state, range);
+        Some(mapped)
+    }
+
+    /// Copies what memory shows to `target`, which is all zeroes. Holes are not read, and stay holes.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Safety
+    /// `range` is page-aligned and handed out with one protection; nobody writes to it meanwhile.
+    /// `target` is writable memory of its length, elsewhere.
+    #[allow(unsafe_code)]
+    pub unsafe fn copy_to(&self, range: VirtRange, target: usize) -> Result<()> {
+        let shared = self.shared();
+        // SAFETY: as the caller promised.
+        unsafe { shared.copy_out(&shared.lock(), range, target) }.during("copy memory of an arena")
     }
 
     /// Counts a mapping that had to be made elsewhere.

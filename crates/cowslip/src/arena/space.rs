@@ -21,6 +21,7 @@ use crate::sys::memory::{self, Advice, Prot};
 use crate::sys::{Errno, memfile};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 
+const ALLOCATE: &str = "allocate from an arena";
 const DISCARD: &str = "discard memory of an arena";
 const RELEASE: &str = "give memory back to an arena";
 
@@ -31,37 +32,59 @@ impl Shared {
 
     /// Hands out `len` bytes of zeroed memory, aligned to 2 MiB if they are as many.
     pub(crate) fn allocate(&self, state: &mut State, len: usize, prot: Prot) -> Result<VirtRange> {
-        const OPERATION: &str = "allocate from an arena";
         if state.role == Role::Reader {
-            return Err(Error::new(ErrorKind::Busy, OPERATION)
+            return Err(Error::new(ErrorKind::Busy, ALLOCATE)
                 .hint("a forked child reads its parent's arena and takes new memory elsewhere"));
         }
-        let full = || Error::new(ErrorKind::OutOfMemory, OPERATION);
+        let full = || Error::new(ErrorKind::OutOfMemory, ALLOCATE);
         let len = round_up(len.max(1), self.unit()).ok_or_else(full)?;
         let align = if len >= CHUNK_BYTES { CHUNK_BYTES } else { self.unit() };
         let range = state
             .ledger
             .find_free(len, align, |free| self.usable_parts(state, free))
             .ok_or_else(|| full().hint("the arena is full; give it more capacity"))?;
+        self.hand_out(state, range, prot).map(|()| range)
+    }
+
+    /// Hands out exactly `range`; `false` if it is not free, or free space there cannot be used now.
+    pub(crate) fn allocate_at(
+        &self,
+        state: &mut State,
+        range: VirtRange,
+        prot: Prot,
+    ) -> Result<bool> {
+        let is_free = state.role == Role::Owner
+            && self.store.pages != Pages::Hugetlb
+            && self.range.covers(range)
+            && state.ledger.is_all(range, Usage::Free)
+            && self.usable_parts(state, range) == [range];
+        if is_free {
+            self.hand_out(state, range, prot)?;
+        }
+        Ok(is_free)
+    }
+
+    /// Hands out free space that can be used now.
+    fn hand_out(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<()> {
         for chunk in self.chunks_of(range) {
             if state.chunk(chunk) == Chunk::Spare {
                 for (piece, prot) in state.ledger.pieces(self.chunk_range(chunk, 1)) {
-                    self.store.map_live(self.range, piece, prot).during(OPERATION)?;
+                    self.store.map_live(self.range, piece, prot).during(ALLOCATE)?;
                 }
                 state.set_chunk(chunk, Chunk::Live);
             }
         }
-        self.clean(range).during(OPERATION)?;
+        self.clean(range).during(ALLOCATE)?;
         if self.store.pages == Pages::Hugetlb {
-            memfile::allocate(self.store.fd(), offset(self.range, range), len as u64)
-                .during(OPERATION)
+            memfile::allocate(self.store.fd(), offset(self.range, range), range.len as u64)
+                .during(ALLOCATE)
                 .map_err(|error| error.hint(POOL_HINT))?;
         }
         // SAFETY: free space of the arena, see the module.
-        unsafe { memory::protect(range, prot) }.during(OPERATION)?;
+        unsafe { memory::protect(range, prot) }.during(ALLOCATE)?;
         state.ledger.set(range, Usage::Used, prot);
         self.count_used(state);
-        Ok(range)
+        Ok(())
     }
 
     /// The parts of `free` that can be handed out now.
@@ -190,10 +213,26 @@ impl Shared {
                     }
                     state.set_chunk(i, Chunk::Overlay);
                 }
-                Chunk::Frozen => zero_in_place(state, part)?,
+                Chunk::Frozen => self.zero_frozen(state, part)?,
                 // Nothing that is handed out lies in a spare chunk.
                 Chunk::Spare => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Makes a part of a frozen chunk read as zeroes.
+    fn zero_frozen(&self, state: &mut State, part: VirtRange) -> Result<()> {
+        for (piece, prot) in state.ledger.pieces(part) {
+            if prot.contains(Prot::RW) {
+                zero_in_place(state, piece)?;
+                continue;
+            }
+            // What may not be written cannot be overwritten without others noticing: it leaves the
+            // arena, whose base stays as it is for its readers.
+            // SAFETY: see the module.
+            unsafe { memory::map_anonymous(piece, prot) }.during(DISCARD)?;
+            self.surrender(state, piece);
         }
         Ok(())
     }
@@ -217,23 +256,24 @@ impl Shared {
 
     /// Makes the allocation `range` longer in place, if what follows is free.
     pub(crate) fn grow(&self, state: &mut State, range: VirtRange, len: usize) -> Result<bool> {
-        let Some(end) = range.start.checked_add(len).filter(|&end| end <= self.range.end()) else {
-            return Ok(false);
-        };
-        let more = VirtRange::between(range.end(), end);
+        let Some(end) = range.start.checked_add(len) else { return Ok(false) };
         let prot = state.ledger.within(range).next().map_or(Prot::RW, |span| span.prot);
-        let is_free = state.role == Role::Owner
-            && self.store.pages != Pages::Hugetlb
-            && state.ledger.is_all(more, Usage::Free)
-            && self.by_chunk(more).all(|(i, _)| state.chunk(i) == Chunk::Live);
-        if is_free {
-            self.clean(more).during("grow memory of an arena")?;
-            // SAFETY: free space of the arena, see the module.
-            unsafe { memory::protect(more, prot) }.during("grow memory of an arena")?;
-            state.ledger.set(more, Usage::Used, prot);
-            self.count_used(state);
+        self.allocate_at(state, VirtRange::between(range.end(), end), prot)
+    }
+
+    /// Makes memory that is handed out as good as new: zeroes, with another protection. `false` if a
+    /// part of it is not handed out.
+    pub(crate) fn renew(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<bool> {
+        let is_used = self.range.covers(range) && state.ledger.is_all(range, Usage::Used);
+        if is_used && prot.contains(Prot::RW) {
+            // First: what may be written can be overwritten where it lies.
+            self.protect(state, range, prot)?;
+            self.discard(state, range)?;
+        } else if is_used {
+            self.discard(state, range)?;
+            self.protect(state, range, prot)?;
         }
-        Ok(is_free)
+        Ok(is_used)
     }
 
     /// The program maps something of its own over `range`.

@@ -182,7 +182,12 @@ fn mark_mixed(shared: &Shared, state: &mut State, chunks: Range<usize>, done: Vi
     }
 }
 
-fn write_protect(uffd: &Uffd<HeldFd>, piece: VirtRange, protect: bool) -> Result<(), Errno> {
+/// Has stores to `piece` wait, or no longer.
+pub(crate) fn write_protect(
+    uffd: &Uffd<HeldFd>,
+    piece: VirtRange,
+    protect: bool,
+) -> Result<(), Errno> {
     // EAGAIN lasts as long as a remap event is unread; this arena's lock keeps new ones from coming.
     for _ in 0..1000 {
         match uffd.write_protect(piece, protect) {

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 pub(super) use self::chunk::Thawing;
+pub(crate) use self::chunk::write_protect;
 pub(super) use self::copy::Window;
 use super::cut;
 use super::readers::ReaderToken;

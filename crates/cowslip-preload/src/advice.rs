@@ -1,0 +1,192 @@
+//! `madvise`, `mlock` and their families, protection keys, and `prctl` about huge pages.
+//!
+//! Advice is followed, ignored where that is allowed, or answered by taking the memory out of the arena:
+//! then the kernel follows it.
+//!
+//! # Safety
+//! See [`crate::mapping`].
+
+use core::ffi::{c_int, c_uint, c_void};
+
+use cowslip::units::{VirtRange, page_size_bytes};
+use cowslip::{Arena, Usage};
+use cowslip_sys::process::{self, Quiet};
+use cowslip_sys::{Errno, passthrough};
+
+use crate::forking::start_service;
+use crate::mapping::{errno_of, split};
+use crate::program::config;
+use crate::say;
+
+/// What is done about a request for memory in the arena.
+enum Answer {
+    Discard,
+    /// The kernel may be asked: what it does survives a freeze, or need not.
+    Kernel,
+    /// An arena follows it anyway, or it may be ignored.
+    Nothing,
+    /// The memory leaves the arena first, as a freeze would undo it.
+    Leave,
+    /// As the kernel does for private anonymous memory.
+    Refuse,
+}
+
+// Since Linux 5.18 and 6.13.
+const MADV_DONTNEED_LOCKED: c_int = 24;
+const MADV_GUARD_INSTALL: c_int = 102;
+const MADV_GUARD_REMOVE: c_int = 103;
+
+fn answer(advice: c_int) -> Answer {
+    match advice {
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => Answer::Discard,
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => Answer::Kernel,
+        libc::MADV_NORMAL
+        | libc::MADV_RANDOM
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_WILLNEED
+        | libc::MADV_FREE
+        | libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | libc::MADV_COLLAPSE
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE
+        | libc::MADV_DONTDUMP
+        | libc::MADV_DODUMP
+        | libc::MADV_DOFORK
+        | libc::MADV_KEEPONFORK
+        | libc::MADV_COLD
+        | libc::MADV_PAGEOUT
+        | MADV_GUARD_REMOVE => Answer::Nothing,
+        libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL => Answer::Leave,
+        _ => Answer::Refuse,
+    }
+}
+
+/// Answers a request for a range, part by part.
+fn request(
+    addr: *mut c_void,
+    len: usize,
+    answer: &Answer,
+    kernel: impl Fn(VirtRange) -> c_int,
+) -> c_int {
+    let asked = |part: VirtRange| match kernel(part) {
+        0 => Ok(()),
+        _ => Err(process::current_errno()),
+    };
+    let ours = |arena: &'static Arena, part: VirtRange| {
+        let mut whole = Ok(());
+        for (part, usage, _) in arena.parts(part) {
+            match (usage, answer) {
+                // To the program nothing is mapped there; the rest is done all the same.
+                (Usage::Free, _) => whole = Err(Errno::NOMEM),
+                (Usage::Foreign, _) | (Usage::Used, Answer::Kernel) => match asked(part) {
+                    Err(Errno::NOMEM) => whole = Err(Errno::NOMEM),
+                    asked => asked?,
+                },
+                (Usage::Used, Answer::Nothing) => {}
+                (Usage::Used, Answer::Refuse) => return Err(Errno::INVAL),
+                (Usage::Used, Answer::Discard) => {
+                    // SAFETY: the program gives this content up.
+                    unsafe { arena.discard(part) }.map_err(|error| errno_of(&error))?;
+                }
+                (Usage::Used, Answer::Leave) => {
+                    start_service(arena);
+                    // SAFETY: with the service thread others may write meanwhile; without, they would
+                    // have to write to memory while it is being kept from children or locked.
+                    unsafe { arena.detach(part) }.map_err(|error| errno_of(&error))?;
+                    say!("{part} left the arena, which cannot follow what was asked for it");
+                    asked(part)?;
+                }
+            }
+        }
+        whole
+    };
+    split(addr, len, ours, &kernel).unwrap_or_else(|| kernel(VirtRange::new(addr as usize, len)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // SAFETY: the program's own call, or a part of it.
+    let kernel =
+        |r: VirtRange| unsafe { passthrough::madvise(r.start as *mut c_void, r.len, advice) };
+    request(addr, len, &answer(advice), kernel)
+}
+
+/// `mlock(2)` and the like take any address.
+fn page_aligned(addr: *const c_void, len: usize) -> (*mut c_void, usize) {
+    let before = addr as usize % page_size_bytes();
+    (addr.wrapping_byte_sub(before).cast_mut(), len.saturating_add(before))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
+    let (addr, len) = page_aligned(addr, len);
+    // SAFETY: the program's own call, or a part of it.
+    let kernel = |r: VirtRange| unsafe { passthrough::mlock(r.start as *mut c_void, r.len) };
+    request(addr, len, &Answer::Leave, kernel)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_uint) -> c_int {
+    let (addr, len) = page_aligned(addr, len);
+    // SAFETY: the program's own call, or a part of it.
+    let kernel =
+        |r: VirtRange| unsafe { passthrough::mlock2(r.start as *mut c_void, r.len, flags) };
+    request(addr, len, &Answer::Leave, kernel)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
+    let (addr, len) = page_aligned(addr, len);
+    // SAFETY: the program's own call, or a part of it.
+    let kernel = |r: VirtRange| unsafe { passthrough::munlock(r.start as *mut c_void, r.len) };
+    request(addr, len, &Answer::Nothing, kernel)
+}
+
+/// A private mapping that is locked as a whole is copied as a whole when it is made: a freeze would copy
+/// everything. Locked as they are touched, pages stay in memory just as well.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    let is_ours = !config().off && flags & (libc::MCL_CURRENT | libc::MCL_FUTURE) != 0;
+    // SAFETY: the program's own call.
+    unsafe { passthrough::mlockall(if is_ours { flags | libc::MCL_ONFAULT } else { flags }) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pkey_mprotect(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    key: c_int,
+) -> c_int {
+    // SAFETY: the program's own call, or a part of it.
+    let kernel = |r: VirtRange| unsafe {
+        passthrough::pkey_mprotect(r.start as *mut c_void, r.len, prot, key)
+    };
+    request(addr, len, &Answer::Leave, kernel)
+}
+
+const PR_SET_THP_DISABLE: c_int = 41;
+const PR_GET_THP_DISABLE: c_int = 42;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    use core::sync::atomic::{AtomicBool, Ordering};
+    static ANSWERED: AtomicBool = AtomicBool::new(false);
+    match option {
+        PR_SET_THP_DISABLE if !config().respect_thp_disable && !config().off => {
+            let _quiet = Quiet::enter();
+            if a != 0 {
+                say!(
+                    "prctl(PR_SET_THP_DISABLE) answered, not passed on: it would take the arena's \
+                     huge pages away (--respect-thp-disable passes it on)"
+                );
+            }
+            ANSWERED.store(a != 0, Ordering::Relaxed);
+            0
+        }
+        PR_GET_THP_DISABLE if ANSWERED.load(Ordering::Relaxed) => 1,
+        // SAFETY: the program's own call.
+        _ => unsafe { passthrough::prctl(option, a, b, c, d) },
+    }
+}

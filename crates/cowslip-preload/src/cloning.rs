@@ -1,0 +1,156 @@
+//! Forks by other means: `_Fork`, `clone` and `syscall(SYS_clone, …)` without `CLONE_VM`.
+//!
+//! No handlers run in them, so ours are called here.
+//!
+//! # Safety
+//! See [`crate::mapping`]; `syscall` is left as it came for every number but those of a fork.
+
+use core::ffi::{c_int, c_long, c_void};
+use core::ptr;
+use core::sync::atomic::AtomicPtr;
+
+use cowslip_sys::process::{self, Quiet};
+use cowslip_sys::{Errno, passthrough};
+
+use crate::forking::{find, in_child, in_parent, prepare, watch};
+use crate::program::arena;
+use crate::refusals;
+
+/// `fork`s by `call`, which answers with 0 in the child if it returns there at all.
+fn forked(quiet: &mut Quiet, call: impl FnOnce() -> c_long) -> c_long {
+    prepare();
+    if let Some(errno) = refusals::take() {
+        quiet.set_errno(errno);
+        return -1;
+    }
+    let pid = call();
+    if pid == 0 {
+        in_child();
+        return 0;
+    }
+    if pid < 0 {
+        quiet.set_errno(process::current_errno());
+    }
+    in_parent();
+    if pid > 0 {
+        watch(pid as c_int);
+    }
+    pid
+}
+
+fn fail(errno: Errno) -> c_int {
+    Quiet::enter().set_errno(errno);
+    -1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _Fork() -> c_int {
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let Some(real) = find(c"_Fork", &REAL) else { return fail(Errno::NOSYS) };
+    // SAFETY: libc's symbol of that name has this type.
+    let real = unsafe {
+        core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(real.as_ptr())
+    };
+    // SAFETY: the program's own call.
+    let call = || unsafe { real() };
+    if arena().is_none() {
+        return call();
+    }
+    forked(&mut Quiet::enter(), || call().into()) as c_int
+}
+
+type Main = extern "C" fn(*mut c_void) -> c_int;
+
+/// What a cloned child does; it reads its copy of the caller's stack.
+struct Start {
+    main: Main,
+    argument: *mut c_void,
+}
+
+extern "C" fn begin(start: *mut c_void) -> c_int {
+    // SAFETY: `clone` below passes this; the child has a copy of the memory it is in.
+    let Start { main, argument } = unsafe { start.cast::<Start>().read() };
+    in_child();
+    main(argument)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clone(
+    main: Main,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_tid: *mut c_void,
+    tls: *mut c_void,
+    child_tid: *mut c_void,
+) -> c_int {
+    type Clone = unsafe extern "C" fn(
+        Main,
+        *mut c_void,
+        c_int,
+        *mut c_void,
+        *mut c_void,
+        *mut c_void,
+        *mut c_void,
+    ) -> c_int;
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let Some(real) = find(c"clone", &REAL) else { return fail(Errno::NOSYS) };
+    // SAFETY: libc's symbol of that name takes these, the last three if the flags ask for them.
+    let real = unsafe { core::mem::transmute::<*mut c_void, Clone>(real.as_ptr()) };
+    if flags & libc::CLONE_VM != 0 || arena().is_none() {
+        // SAFETY: the program's own call.
+        return unsafe { real(main, stack, flags, argument, parent_tid, tls, child_tid) };
+    }
+    let mut quiet = Quiet::enter();
+    let start = Start { main, argument };
+    let start = ptr::from_ref(&start).cast_mut().cast();
+    // SAFETY: the program's own call, by way of `begin`.
+    let call = || unsafe { real(begin, stack, flags, start, parent_tid, tls, child_tid) };
+    forked(&mut quiet, || call().into()) as c_int
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn forking_call(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+) -> c_long {
+    // SAFETY: the program's own call.
+    let call = || unsafe { passthrough::syscall(number, a, b, c, d, e, 0) };
+    if arena().is_none() {
+        return call();
+    }
+    forked(&mut Quiet::enter(), call)
+}
+
+/// `syscall(2)`. Numbers that are no fork, or one with `CLONE_VM`, whose child shares the caller's stack,
+/// go on without a frame of ours.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "cmp rdi, {fork}",
+        "je {forking}",
+        "cmp rdi, {clone}",
+        "je 2f",
+        "cmp rdi, {clone3}",
+        "jne {other}",
+        "test dword ptr [rsi], {vm}",
+        "jz {forking}",
+        "jmp {other}",
+        "2:",
+        "test esi, {vm}",
+        "jz {forking}",
+        "jmp {other}",
+        fork = const libc::SYS_fork,
+        clone = const libc::SYS_clone,
+        clone3 = const libc::SYS_clone3,
+        vm = const libc::CLONE_VM,
+        forking = sym forking_call,
+        other = sym passthrough::syscall,
+    )
+}

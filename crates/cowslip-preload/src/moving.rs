@@ -1,0 +1,152 @@
+//! `mremap`.
+//!
+//! # Safety
+//! See [`crate::mapping`].
+
+use core::ffi::{c_int, c_void};
+
+use cowslip::units::{ByteCount, VirtRange, page_size_bytes, round_up};
+use cowslip::{Arena, Prot, Usage};
+use cowslip_sys::process::Quiet;
+use cowslip_sys::{Errno, passthrough};
+
+use crate::mapping::{FAILED, errno_of, mmap};
+use crate::program::arena_part;
+
+const KNOWN: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mremap(
+    addr: *mut c_void,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    // SAFETY: the program's own call.
+    let kernel = || unsafe { passthrough::mremap(addr, old_len, new_len, flags, to) };
+    let mut quiet = Quiet::enter();
+    match ours(addr as usize, old_len, new_len, flags) {
+        None => {
+            drop(quiet);
+            onto_arena(to as usize, new_len, flags, kernel)
+        }
+        Some(Err(errno)) => {
+            quiet.set_errno(errno);
+            FAILED
+        }
+        Some(Ok(piece)) => {
+            let moved = in_arena(&piece, new_len, flags, to);
+            moved.unwrap_or_else(|errno| {
+                quiet.set_errno(errno);
+                FAILED
+            })
+        }
+    }
+}
+
+/// Memory of the arena that is to be moved: handed out, with one protection.
+struct Piece {
+    arena: &'static Arena,
+    range: VirtRange,
+    prot: Prot,
+}
+
+/// `None`: nothing of it is the arena's, or the kernel refuses it anyway.
+fn ours(addr: usize, old_len: usize, new_len: usize, flags: c_int) -> Option<Result<Piece, Errno>> {
+    let page = page_size_bytes();
+    let len = round_up(old_len, page)?;
+    let (arena, part) = arena_part(addr, len.max(1))?;
+    let parts = arena.parts(part);
+    if parts.iter().all(|(_, usage, _)| *usage == Usage::Foreign) {
+        return None;
+    }
+    let is_sound = addr.is_multiple_of(page) && len > 0 && new_len > 0 && flags & !KNOWN == 0;
+    let needs_may_move = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
+    if !is_sound || needs_may_move && flags & libc::MREMAP_MAYMOVE == 0 {
+        return Some(Err(Errno::INVAL));
+    }
+    match parts[..] {
+        [(range, Usage::Used, prot)] if range.start == addr && range.len == len => {
+            Some(Ok(Piece { arena, range, prot }))
+        }
+        _ => Some(Err(Errno::FAULT)),
+    }
+}
+
+/// A move of other memory, perhaps to a place in the arena.
+fn onto_arena(
+    to: usize,
+    new_len: usize,
+    flags: c_int,
+    kernel: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
+    let target = (flags & libc::MREMAP_FIXED != 0).then(|| arena_part(to, new_len)).flatten();
+    let Some((arena, part)) = target else { return kernel() };
+    let mut answer = FAILED;
+    let map = || {
+        answer = kernel();
+        (answer != FAILED).then_some(())
+    };
+    arena.surrender(part.outer_aligned(page_size_bytes()), |_| true, map);
+    answer
+}
+
+fn in_arena(
+    piece: &Piece,
+    new_len: usize,
+    flags: c_int,
+    to: *mut c_void,
+) -> Result<*mut c_void, Errno> {
+    let Piece { arena, range: old, prot } = *piece;
+    let page = page_size_bytes();
+    let new_len = round_up(new_len, page).ok_or(Errno::INVAL)?;
+    let is_fixed = flags & libc::MREMAP_FIXED != 0;
+    let stays = flags & libc::MREMAP_DONTUNMAP != 0;
+    if stays && new_len != old.len {
+        return Err(Errno::INVAL);
+    }
+    if !is_fixed && !stays {
+        if new_len <= old.len {
+            let tail = VirtRange::between(old.start + new_len, old.end());
+            if !tail.is_empty() {
+                // SAFETY: the program gives the tail up. A failure leaves it mapped, which mremap may.
+                let _ = unsafe { arena.release(tail) };
+            }
+            return Ok(old.start as *mut c_void);
+        }
+        if let Ok(true) = arena.grow(old, ByteCount(new_len as u64)) {
+            return Ok(old.start as *mut c_void);
+        }
+        if flags & libc::MREMAP_MAYMOVE == 0 {
+            return Err(Errno::NOMEM);
+        }
+    }
+    let target = VirtRange::new(to as usize, new_len);
+    if is_fixed && (!target.start.is_multiple_of(page) || !target.intersect(old).is_empty()) {
+        return Err(Errno::INVAL);
+    }
+    let (place, fixed) = if is_fixed { (to, libc::MAP_FIXED) } else { (core::ptr::null_mut(), 0) };
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
+    // SAFETY: a new mapping, at the program's place if it named one.
+    let new = unsafe { mmap(place, new_len, access, kind, -1, 0) };
+    if new == FAILED {
+        return Err(Errno::NOMEM);
+    }
+    let kept = VirtRange::new(old.start, old.len.min(new_len));
+    // SAFETY: the target was mapped just now and is no part of the old place, whose content the program
+    // moves and nobody changes meanwhile.
+    unsafe {
+        arena.copy_to(kept, new as usize).map_err(|error| errno_of(&error))?;
+        if stays {
+            arena.discard(old).map_err(|error| errno_of(&error))?;
+        } else {
+            let _ = arena.release(old);
+        }
+        if prot != Prot::RW {
+            crate::mapping::mprotect(new, new_len, prot.bits() as c_int);
+        }
+    }
+    Ok(new)
+}

@@ -1,0 +1,206 @@
+#![allow(unsafe_code)]
+//! Memory that leaves an arena: it becomes what the kernel would have given, under the same addresses.
+//!
+//! ```text
+//!  write-protect ──▶ copy elsewhere ──▶ move the copy over it ──▶ wake
+//! ```
+//! For what an arena cannot follow, because a freeze makes new mappings: memory locked in RAM, kept from
+//! children, wiped in them, with protection keys. Its later forks cost what they cost on stock Linux.
+//!
+//! # Safety
+//! The ranges were checked to be handed out. Writers wait while they are copied, if there is a
+//! userfaultfd; else the caller vouches that there are none. Every address shows the same content before
+//! and after.
+
+use super::ledger::{Span, Usage};
+use super::state::{Chunk, Role, Shared, State};
+use super::store::{Pages, offset};
+use crate::error::{During, Error, Result};
+use crate::freeze::service::Service;
+use crate::freeze::thaw;
+use crate::sys::held::HeldFd;
+use crate::sys::memory::{self, Prot};
+use crate::sys::pagemap::Scanner;
+use crate::sys::uffd::RegisterMode;
+use crate::sys::{Errno, memfile};
+use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+
+const OPERATION: &str = "take memory out of an arena";
+
+impl Shared {
+    /// Makes `range` private anonymous memory with the content it has.
+    pub(crate) fn detach(&self, state: &mut State, range: VirtRange) -> Result<()> {
+        if self.store.pages == Pages::Hugetlb {
+            return Err(Error::from_errno(OPERATION, Errno::NOTSUP).on(range));
+        }
+        let spans: Vec<_> = state.ledger.within(range).collect();
+        if spans.iter().any(|span| span.usage == Usage::Free) {
+            return Err(Error::from_errno(OPERATION, Errno::NOMEM).on(range));
+        }
+        for span in spans.into_iter().filter(|span| span.usage == Usage::Used) {
+            let service = state.service.take();
+            let detached = self.detach_span(state, span, service.as_ref());
+            state.service = service;
+            detached.map_err(|errno| Error::from_errno(OPERATION, errno).on(span.range))?;
+            self.surrender(state, span.range);
+            self.give_back(state, span.range).during(OPERATION)?;
+        }
+        Ok(())
+    }
+
+    fn detach_span(
+        &self,
+        state: &State,
+        span: Span,
+        service: Option<&Service>,
+    ) -> Result<(), Errno> {
+        let Span { range, prot, .. } = span;
+        let copy = memory::reserve(range.len, page_size_bytes())?;
+        let detached = (|| {
+            if let Some(service) = service {
+                self.hold_writers(state, range, service)?;
+            }
+            // SAFETY: the copy is this function's own; the rest see the module.
+            unsafe {
+                memory::map_anonymous(copy, Prot::RW)?;
+                self.with_scanner(service, |scanner| {
+                    self.copy_content(state, range, copy.start, scanner)
+                })?;
+                memory::protect(copy, prot)?;
+                memory::move_mapping(copy, range)
+            }
+        })();
+        if detached.is_err() {
+            // SAFETY: the copy is nobody else's.
+            let _ = unsafe { memory::unmap(copy) };
+        }
+        if let Some(service) = service {
+            if detached.is_err() {
+                let _ = service.uffd().unregister(range);
+            }
+            // After the mapping, so that who wakes finds it; on errors too (I6).
+            let _ = service.uffd().wake(range).or_else(|_| service.uffd().wake(range));
+        }
+        detached
+    }
+
+    /// See [`crate::Arena::copy_to`].
+    ///
+    /// # Safety
+    /// As there.
+    pub(crate) unsafe fn copy_out(
+        &self,
+        state: &State,
+        range: VirtRange,
+        target: usize,
+    ) -> Result<(), Errno> {
+        self.with_scanner(state.service.as_ref(), |scanner| {
+            // SAFETY: as the caller promised.
+            unsafe { self.copy_content(state, range, target, scanner) }
+        })
+    }
+
+    /// Copies what `range`, handed out with one protection, shows to `target`, which is all zeroes.
+    ///
+    /// # Safety
+    /// `target` is writable memory of that length, elsewhere; nobody writes to `range` meanwhile.
+    unsafe fn copy_content(
+        &self,
+        state: &State,
+        range: VirtRange,
+        target: usize,
+        scanner: &Scanner<HeldFd>,
+    ) -> Result<(), Errno> {
+        let prot = state.ledger.within(range).next().map_or(Prot::NONE, |span| span.prot);
+        let is_hidden = !prot.contains(Prot::READ);
+        if is_hidden {
+            // SAFETY: see the module; who may not read it may see it for a moment, instead of dying.
+            unsafe { memory::protect(range, Prot::READ) }?;
+        }
+        let copied = self.by_chunk(range).try_for_each(|(i, part)| {
+            let place = target + (part.start - range.start);
+            if state.chunk(i) != Chunk::Overlay {
+                // SAFETY: as the caller promised, for a part of the target.
+                unsafe { self.read_base(part, place) }?;
+            }
+            if state.chunk(i) == Chunk::Live {
+                return Ok(());
+            }
+            let copy = |run: VirtRange| {
+                let place = (place + (run.start - part.start)) as *mut u8;
+                // SAFETY: both are mapped, and the target is elsewhere.
+                unsafe { core::ptr::copy_nonoverlapping(run.start as *const u8, place, run.len) }
+            };
+            scanner.private_runs(part, copy).map(drop)
+        });
+        if is_hidden {
+            // SAFETY: as it was.
+            unsafe { memory::protect(range, prot) }?;
+        }
+        copied
+    }
+
+    /// Reads what the file holds for `part`; its holes stay as they are.
+    ///
+    /// # Safety
+    /// `target` is writable memory of that length.
+    unsafe fn read_base(&self, part: VirtRange, target: usize) -> Result<(), Errno> {
+        let start = offset(self.range, part);
+        let (mut at, end) = (start, start + part.len as u64);
+        while let Some((from, to)) = memfile::next_data(self.store.fd(), at, end)? {
+            at = from;
+            while at < to {
+                let place = (target + (at - start) as usize) as *mut u8;
+                // SAFETY: as the caller promised, for a part of the target.
+                let buffer = unsafe { core::slice::from_raw_parts_mut(place, (to - at) as usize) };
+                match memfile::read_at(self.store.fd(), buffer, at) {
+                    Ok(0) => return Err(Errno::IO),
+                    Ok(read) => at += read as u64,
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees whole chunks of the file that nobody shows any more.
+    fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
+        let whole = range.inner_aligned(CHUNK_BYTES);
+        let live = |i: &usize| state.chunk(*i) == Chunk::Live;
+        if state.role == Role::Reader {
+            return Ok(());
+        }
+        for chunk in self.chunks_of(whole).filter(live) {
+            let at = offset(self.range, self.chunk_range(chunk, 1));
+            memfile::punch_hole(self.store.fd(), at, CHUNK_BYTES as u64)?;
+        }
+        Ok(())
+    }
+
+    /// As in a thaw: stores to `range` wait from here on.
+    fn hold_writers(
+        &self,
+        state: &State,
+        range: VirtRange,
+        service: &Service,
+    ) -> Result<(), Errno> {
+        service.uffd().register(range, RegisterMode::WP)?;
+        for (_, part) in self.by_chunk(range).filter(|(i, _)| state.chunk(*i) == Chunk::Overlay) {
+            // Without a file there are no markers for pages that are not there.
+            service.uffd().register(part, RegisterMode::MISSING | RegisterMode::WP)?;
+        }
+        thaw::write_protect(service.uffd(), range, true)
+    }
+
+    fn with_scanner<T>(
+        &self,
+        service: Option<&Service>,
+        act: impl FnOnce(&Scanner<HeldFd>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        match service {
+            Some(service) => act(service.scanner()),
+            None => act(&Scanner::new(HeldFd::hold(memfile::open_proc_self("pagemap")?))),
+        }
+    }
+}
