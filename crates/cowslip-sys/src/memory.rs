@@ -54,6 +54,8 @@ pub enum Advice {
     DoFork = 11,
     HugePage = 14,
     NoHugePage = 15,
+    DontDump = 16,
+    DoDump = 17,
     WipeOnFork = 18,
     PopulateRead = 22,
     PopulateWrite = 23,

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::error::{During, Error, ErrorKind, Result};
 use crate::host;
 use crate::metrics::{Counters, Metrics};
-use crate::sys::memory::{self, Prot};
+use crate::sys::memory::{self, Advice, Prot};
 use crate::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
 
 pub use ledger::Usage;
@@ -96,6 +96,12 @@ impl ArenaBuilder {
         let arena = Arena { handle: Arc::new(Handle { shared }) };
         let shared = arena.shared();
         shared.store.map_live(range, range, Prot::NONE).during(OPERATION)?;
+        #[allow(unsafe_code)]
+        // SAFETY: the range is this arena's, and the advice changes no content.
+        unsafe {
+            // Or a core dump would have the size of the capacity.
+            memory::advise(range, Advice::DontDump).during(OPERATION)?;
+        }
         counters.arena_start_address.store(range.start as u64, Relaxed);
         counters.capacity_bytes.store(len as u64, Relaxed);
         counters.is_owner.store(1, Relaxed);

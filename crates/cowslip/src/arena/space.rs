@@ -81,7 +81,10 @@ impl Shared {
                 .map_err(|error| error.hint(POOL_HINT))?;
         }
         // SAFETY: free space of the arena, see the module.
-        unsafe { memory::protect(range, prot) }.during(ALLOCATE)?;
+        unsafe {
+            memory::protect(range, prot).during(ALLOCATE)?;
+            memory::advise(range, Advice::DoDump).during(ALLOCATE)?;
+        }
         state.ledger.set(range, Usage::Used, prot);
         self.count_used(state);
         Ok(())

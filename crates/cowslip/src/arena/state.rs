@@ -1,6 +1,6 @@
 //! What an arena knows about itself, behind one lock.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 
 use super::ledger::Ledger;
 use super::store::Store;
@@ -152,7 +152,11 @@ impl Shared {
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
-        self.state.try_lock().ok()
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The range of `count` chunks from chunk `first` on.

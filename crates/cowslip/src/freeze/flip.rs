@@ -16,7 +16,7 @@ use crate::arena::ledger::Usage;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::store::{POOL_HINT, Pages, offset};
 use crate::error::{During, Error, ErrorKind, Result};
-use crate::sys::memory::{self, Prot, Sharing};
+use crate::sys::memory::{self, Advice, Prot, Sharing};
 use crate::sys::uffd::RegisterMode;
 use crate::sys::{Errno, process};
 use crate::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
@@ -122,7 +122,7 @@ impl<'a> Flip<'a> {
     pub(crate) fn into_view(mut self, way: Way) -> Result<VirtRange> {
         self.state.views += 1;
         // If it fails, a fork that goes around us shares what a thaw will change.
-        let _ = super::cut::set_inherited(self.shared, &self.state, memory::Advice::DontFork);
+        let _ = super::cut::set_inherited(self.shared, &self.state, Advice::DontFork);
         let mapped: Result<()> = (|| {
             if way == Way::Plain {
                 for (piece, _) in &self.pieces {
@@ -211,7 +211,10 @@ fn open_free_space(state: &mut State, range: VirtRange) -> Result<()> {
         .collect();
     for free in closed {
         // SAFETY: see the module; nobody's memory.
-        unsafe { memory::protect(free, Prot::RW) }.during(OPERATION)?;
+        unsafe {
+            memory::protect(free, Prot::RW).during(OPERATION)?;
+            memory::advise(free, Advice::DoDump).during(OPERATION)?;
+        }
         state.ledger.set(free, Usage::Free, Prot::RW);
     }
     Ok(())

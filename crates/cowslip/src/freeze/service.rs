@@ -6,6 +6,7 @@
 //! lives in an arena that breaks both rules: so [`Service::start`] is called without the lock and
 //! returns when the thread has reached its loop, where it calls no libc function that allocates.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, MutexGuard, Weak};
 use std::thread::JoinHandle;
@@ -105,7 +106,8 @@ impl Service {
                     reached.wait();
                     drop(reached);
                     theirs.set_urgent(false);
-                    serve(&theirs, &shared);
+                    // A freeze that nobody reads events for would wait for ever (I6).
+                    while panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared))).is_err() {}
                 },
             )
         };
