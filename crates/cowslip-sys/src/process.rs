@@ -194,18 +194,27 @@ pub fn memory_and_swap() -> crate::units::ByteCount {
     crate::units::ByteCount((info.totalram + info.totalswap) * u64::from(info.mem_unit))
 }
 
+/// The field at `index` of a short file in `/proc`, without allocating.
+fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: char) -> Option<T> {
+    let file = crate::memfile::open_proc(name).ok()?;
+    let mut text = [0u8; 96];
+    let read = rustix::io::read(&file, &mut text[..]).ok()?;
+    let text = core::str::from_utf8(&text[..read]).ok()?;
+    text.split_ascii_whitespace().nth(index)?.split(end).next()?.parse().ok()
+}
+
 /// Whether more threads want to run than there are processors for this one, by `/proc/loadavg`
 /// (`proc_loadavg(5)`); where that cannot be read, no.
 pub fn is_crowded() -> bool {
-    let running = || {
-        let file = crate::memfile::open_proc("loadavg").ok()?;
-        let mut text = [0u8; 64];
-        let read = rustix::io::read(&file, &mut text[..]).ok()?;
-        let text = core::str::from_utf8(&text[..read]).ok()?;
-        text.split_ascii_whitespace().nth(3)?.split('/').next()?.parse::<u32>().ok()
-    };
-    let processors = || Some(rustix::thread::sched_getaffinity(None).ok()?.count());
-    running().zip(processors()).is_some_and(|(running, processors)| running > processors)
+    let running = proc_field::<u32>("loadavg", 3, '/');
+    let processors = rustix::thread::sched_getaffinity(None).ok().map(|set| set.count());
+    running.zip(processors).is_some_and(|(running, processors)| running > processors)
+}
+
+/// Pages of this process that belong to no file, by `/proc/self/statm` (`proc_pid_statm(5)`).
+pub fn anonymous_pages() -> Option<u64> {
+    let resident: u64 = proc_field("self/statm", 1, '\n')?;
+    Some(resident.saturating_sub(proc_field("self/statm", 2, '\n')?))
 }
 
 /// Lets the thread `thread` (0: this one) run before every ordinary one (`SCHED_FIFO`, `sched(7)`), or

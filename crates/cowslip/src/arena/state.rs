@@ -85,7 +85,13 @@ pub(crate) struct ThawState {
     pub(crate) armed: bool,
     /// A child was forked from what is frozen, and maybe the next one will be soon.
     pub(crate) forked: bool,
+    /// Until when it is worth waiting for that next child.
+    pub(crate) linger_until_ns: u64,
     pub(crate) began_ns: Option<u64>,
+    /// Work that this thaw took, without its pauses.
+    pub(crate) busy_ns: u64,
+    /// Work that the last whole one took.
+    pub(crate) last_busy_ns: u64,
     /// No attempt before this time.
     pub(crate) not_before_ns: u64,
     pub(crate) delay_ns: u64,

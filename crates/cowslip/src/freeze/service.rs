@@ -107,7 +107,9 @@ impl Service {
                     drop(reached);
                     theirs.set_urgent(false);
                     // A freeze that nobody reads events for would wait for ever (I6).
-                    while panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared))).is_err() {}
+                    while panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared))).is_err()
+                    {
+                    }
                 },
             )
         };

@@ -31,7 +31,7 @@ use crate::sys::held::HeldFd;
 use crate::sys::pagemap::Scanner;
 use crate::sys::uffd::RegisterMode;
 use crate::sys::{Errno, memfile, memory, process};
-use crate::units::VirtRange;
+use crate::units::{VirtRange, page_size_bytes};
 
 /// What the service thread does next.
 pub(crate) enum Step {
@@ -49,9 +49,16 @@ const RUN_CHUNKS: usize = 16;
 const VIEW_STEP_BYTES: usize = 32 << 20;
 const READERS_FIRST_LOOK_NS: u64 = 2_000_000;
 const READERS_LAST_LOOK_NS: u64 = 1_000_000_000;
-/// How long after its last child's end a program stays frozen. It still has to wait for that child, and
-/// who forks again at once finds the arena ready.
+/// How long after its last child's end a program stays frozen, at least. It still has to wait for that
+/// child, and who forks again at once finds the arena ready.
 const LINGER_NS: u64 = 20_000_000;
+const LINGER_MOST_NS: u64 = 1_000_000_000;
+/// And for as many thaws' time: a program that forks just too seldom spends a fifth of a processor on
+/// thaws that its next fork undoes.
+const LINGER_THAWS: u64 = 4;
+/// Unless it has copied more than this part of what it uses: the copies cost memory, and each fork copies
+/// their page tables.
+const PRIVATE_SHARE: u64 = 8;
 const RETRY_FIRST_NS: u64 = 20_000_000;
 const RETRY_LAST_NS: u64 = 5_000_000_000;
 
@@ -83,15 +90,24 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     }
     let now = process::now_ns();
     if state.readers.take().is_some() {
-        let linger_ns = if std::mem::take(&mut state.thaw.forked) { LINGER_NS } else { 0 };
         state.thaw.delay_ns = 0;
-        state.thaw.not_before_ns = now + linger_ns;
+        if std::mem::take(&mut state.thaw.forked) {
+            let few_thaws_ns = state.thaw.last_busy_ns * LINGER_THAWS;
+            state.thaw.not_before_ns = now + LINGER_NS;
+            state.thaw.linger_until_ns = now + few_thaws_ns.min(LINGER_MOST_NS);
+        }
     }
     if now < state.thaw.not_before_ns {
         return Step::Later(Duration::from_nanos(state.thaw.not_before_ns - now));
     }
+    let left_ns = state.thaw.linger_until_ns.saturating_sub(now);
+    if left_ns > 0 && !has_copied_much(shared) {
+        return Step::Later(Duration::from_nanos(left_ns.min(LINGER_NS)));
+    }
     let began_ns = *state.thaw.began_ns.get_or_insert(now);
-    match thaw_next(shared, state) {
+    let thawed = thaw_next(shared, state);
+    state.thaw.busy_ns += process::now_ns() - now;
+    match thawed {
         Ok(()) => {}
         Err(errno) => {
             shared.counters.failed_thaw_chunks.fetch_add(1, Relaxed);
@@ -117,6 +133,12 @@ fn is_read(shared: &Shared, state: &mut State) -> bool {
             || state.readers.as_ref().is_some_and(ReaderToken::is_read))
 }
 
+/// Whether the process has so many private pages that staying frozen is dear.
+fn has_copied_much(shared: &Shared) -> bool {
+    let used_pages = shared.counters.used_bytes.load(Relaxed) / page_size_bytes() as u64;
+    process::anonymous_pages().is_some_and(|pages| pages > used_pages / PRIVATE_SHARE)
+}
+
 fn backoff(delay_ns: &mut u64, first_ns: u64, last_ns: u64) -> Duration {
     *delay_ns = (*delay_ns * 2).clamp(first_ns, last_ns);
     Duration::from_nanos(*delay_ns)
@@ -126,6 +148,7 @@ fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
     // For the next freeze, which makes one itself if this fails.
     state.readers = ReaderToken::new().ok();
     state.thaw.began_ns = None;
+    state.thaw.last_busy_ns = std::mem::take(&mut state.thaw.busy_ns);
     state.thaw.armed = false;
     shared.counters.thaws.fetch_add(1, Relaxed);
     shared.counters.last_thaw_ns.store(process::now_ns() - began_ns, Relaxed);
