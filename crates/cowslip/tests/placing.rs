@@ -1,0 +1,117 @@
+#![allow(unsafe_code)]
+//! Memory at named places, memory made new, and memory that leaves the arena under its users' hands.
+
+mod support;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::{Arena, Prot, Usage};
+use support::{Counters, PATIENCE, Watchdog, Writers, checksum, fork_child, skip, status_of};
+
+/// Parts of the counters that leave, live and frozen, while threads count: whole chunks, parts of them.
+fn leavers(counters: &Counters) -> [VirtRange; 3] {
+    let whole = counters.slice().range();
+    let page = page_size_bytes();
+    [
+        VirtRange::new(whole.start + CHUNK_BYTES, CHUNK_BYTES),
+        VirtRange::new(whole.start + 5 * CHUNK_BYTES / 2, 3 * page),
+        VirtRange::new(whole.start + 3 * CHUNK_BYTES + page, 2 * CHUNK_BYTES),
+    ]
+}
+
+#[test]
+fn memory_leaves_the_arena_while_threads_write_to_it() {
+    let _watchdog = Watchdog::start("leaving");
+    let arena = Arena::new(ByteCount::mib(64)).unwrap();
+    if !arena.start_service() {
+        return skip("userfaultfd", "nothing holds writers off");
+    }
+    let (live, frozen) = (ByteCount::mib(16), ByteCount::mib(16));
+    let (live, frozen) = (Counters::new(&arena, live), Counters::new(&arena, frozen));
+    let writers = [Writers::start(&live, 2), Writers::start(&frozen, 2)];
+    for range in leavers(&live) {
+        // SAFETY: the service thread runs.
+        unsafe { arena.detach(range) }.unwrap();
+    }
+    let view = arena.freeze().unwrap();
+    let before = checksum(view.slice(frozen.slice()));
+    for range in leavers(&frozen) {
+        // SAFETY: as above.
+        unsafe { arena.detach(range) }.unwrap();
+        let parts = arena.parts(range);
+        assert!(parts.iter().all(|(_, usage, _)| *usage == Usage::Foreign), "{parts:?}");
+    }
+    assert_eq!(before, checksum(view.slice(frozen.slice())), "the base stays");
+    drop(view);
+    assert!(arena.wait_live(PATIENCE));
+    // What left is the kernel's to share with a child, and the rest is the arena's.
+    let child = fork_child(&[&arena], || {
+        let sums = (live.sum(), frozen.sum());
+        (0..live.len()).step_by(99).for_each(|i| live.at(i).store(1 << 50, Relaxed));
+        sums.0 > 0 && sums.1 > 0
+    });
+    assert_eq!(status_of(child.unwrap()), 0);
+    let written = writers.map(Writers::stop);
+    assert_eq!([live.sum(), frozen.sum()], written, "no update is lost");
+}
+
+#[test]
+fn memory_is_handed_out_where_it_is_asked_for_and_only_if_it_is_free() {
+    let arena = Arena::new(ByteCount::mib(32)).unwrap();
+    let page = page_size_bytes();
+    let whole = arena.allocate(ByteCount::mib(8), Prot::RW).unwrap();
+    let middle = VirtRange::new(whole.start + 3 * page, CHUNK_BYTES);
+    assert!(!arena.allocate_at(middle, Prot::RW).unwrap(), "it is in use");
+    // SAFETY: nobody uses it.
+    unsafe {
+        (middle.start as *mut u8).write_bytes(7, middle.len);
+        arena.release(middle).unwrap();
+    }
+    assert!(arena.allocate_at(middle, Prot::RW).unwrap());
+    // SAFETY: it was handed out.
+    let content = unsafe { std::slice::from_raw_parts(middle.start as *const u8, middle.len) };
+    assert!(content.iter().all(|&byte| byte == 0), "old content of free space");
+    let beyond = VirtRange::new(arena.range().end() - page, 2 * page);
+    assert!(!arena.allocate_at(beyond, Prot::RW).unwrap(), "half of it is not the arena's");
+}
+
+/// `MAP_FIXED` over memory: zeroes and another protection, in a frozen arena as in a live one, while
+/// the view keeps what was there.
+#[test]
+fn memory_made_new_reads_zeroes_in_every_state() {
+    let arena = Arena::new(ByteCount::mib(32)).unwrap();
+    let page = page_size_bytes();
+    for is_frozen in [false, true] {
+        let mut values = arena.slice::<u64>(3 * CHUNK_BYTES / 8).unwrap();
+        values.fill(9);
+        let view = is_frozen.then(|| arena.freeze().unwrap());
+        let start = values.range().start;
+        let parts = [
+            VirtRange::new(start, CHUNK_BYTES),
+            VirtRange::new(start + CHUNK_BYTES + page, 3 * page),
+            VirtRange::new(start + 2 * CHUNK_BYTES, page),
+        ];
+        for part in parts {
+            // SAFETY: page-aligned parts of the slice, of which no reference is used meanwhile.
+            let is_new = unsafe {
+                arena.renew(part, Prot::NONE).unwrap()
+                    && arena.renew(part, Prot::RW).unwrap_or(false)
+            };
+            // Frozen memory without access cannot be cleaned in place, and leaves the arena.
+            assert!(is_new || is_frozen && arena.parts(part)[0].1 == Usage::Foreign, "{part}");
+            if !is_new {
+                // SAFETY: as above.
+                unsafe { arena.protect(part, Prot::RW) }.unwrap();
+            }
+        }
+        for (i, &value) in values.iter().enumerate() {
+            let address = start + i * 8;
+            let wanted = if parts.iter().any(|part| part.contains(address)) { 0 } else { 9 };
+            assert_eq!(value, wanted, "at {i}, frozen: {is_frozen}");
+        }
+        if let Some(view) = view {
+            assert!(view.slice(&values).iter().all(|&value| value == 9), "the base stays");
+        }
+    }
+}
