@@ -445,6 +445,31 @@ static void shared_memory(void) {
   munmap(common, MIB);
 }
 
+/* So many that the kernel uses every hole it finds. */
+static void many_mappings(void) {
+  enum { COUNT = 64 };
+  const size_t len = 64 * MIB;
+  char *all[COUNT];
+  size_t stale = 0, left = 0;
+  for (int i = 0; i < COUNT; i++) {
+    all[i] = mmap(NULL, len, RW, PRIVATE | MAP_NORESERVE, -1, 0);
+    all[i][0] = all[i][len - 1] = 7;
+  }
+  for (int i = 0; i < COUNT; i++) stale += all[i][0] != 7 || all[i][len - 1] != 7;
+  say("many mappings, wrong %zu", stale);
+  stale = 0;
+  for (int i = 0; i < COUNT; i++) {
+    madvise(all[i], len, MADV_DONTNEED);
+    stale += all[i][0] != 0 || all[i][len - 1] != 0;
+  }
+  for (int i = 0; i < COUNT; i++) {
+    unsigned char there;
+    munmap(all[i], len);
+    left += touch(all[i], 0) == 0 && mincore(all[i], PAGE, &there) == 0;
+  }
+  say("stale %zu, left %zu", stale, left);
+}
+
 static void run(void (*check)(char *), char *given) {
   char *m = given ? given : fresh();
   fill(m, LEN, 1);
@@ -468,6 +493,7 @@ static void all(const char *context, char **old) {
   run(moves, fresh());
   moves(old[CHECKS]);
   run(threads, NULL);
+  many_mappings();
   shared_memory();
 }
 

@@ -24,11 +24,12 @@ use super::Way;
 use super::flip::{self, Flip};
 use super::service::Service;
 use crate::arena::Arena;
+use crate::arena::ledger::Usage;
 use crate::arena::state::{Chunk, Offer, Role, Shared, State};
 use crate::error::{During, Result};
 use crate::sys;
 use crate::sys::held::HeldFd;
-use crate::sys::memory::{self, Advice};
+use crate::sys::memory::{self, Advice, Prot};
 use crate::sys::process;
 
 /// The caller of fork has work of its own to finish, such as an allocator's handlers: what goes on in
@@ -93,6 +94,9 @@ impl<'a> ForkCut<'a> {
     pub fn in_child(mut self) {
         for flip in &mut self.flips {
             let state = &mut *flip.state;
+            if state.role == Role::Owner {
+                keep_place(flip.shared, state);
+            }
             state.role = Role::Reader;
             if let Some(service) = state.service.take() {
                 Service::abandon(service);
@@ -109,6 +113,21 @@ impl<'a> ForkCut<'a> {
             flip.discard_view();
             flip.shared.counters.is_owner.store(0, Relaxed);
             flip.shared.counters.pid.store(process::pid() as u64, Relaxed);
+        }
+    }
+}
+
+/// What was live stays with the parent. The kernel would put mappings of the child's own in its place,
+/// which would pass for the arena's, and be lost when the child becomes the owner.
+fn keep_place(shared: &Shared, state: &State) {
+    let mut from = 0;
+    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
+        from = run.end;
+        let live = state.ledger.within(shared.chunk_range(run.start, run.len()));
+        for span in live.filter(|span| span.usage != Usage::Foreign) {
+            // SAFETY: a part of the arena that the fork left out, so that nothing is mapped there yet.
+            // It can fail only for the lack of a mapping, of which the parent has one more.
+            let _ = unsafe { memory::map_anonymous(span.range, Prot::NONE) };
         }
     }
 }
