@@ -123,4 +123,9 @@ impl FileIdentity {
         let stat = rustix::fs::fstat(fd)?;
         Ok(Self { device: stat.st_dev, inode: stat.st_ino })
     }
+
+    /// As two numbers, for a message to another process.
+    pub fn to_numbers(self) -> [u64; 2] {
+        [self.device, self.inode]
+    }
 }

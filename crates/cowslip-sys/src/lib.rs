@@ -6,6 +6,7 @@
 //! * [`uffd`]: userfaultfd, its ioctls as values, its events.
 //! * [`pagemap`]: which pages of a range are private copies (`PAGEMAP_SCAN`, or `/proc/self/pagemap`).
 //! * [`process`], [`held`]: children, signals, descriptors that must survive the host program.
+//! * [`socket`]: descriptors handed to another process.
 //! * [`passthrough`]: the calls a preload library hands on unchanged.
 //! * [`seam`]: makes the n-th call of an operation fail, so that errno paths are tested, not hoped for.
 //!
@@ -21,6 +22,7 @@ pub mod pagemap;
 pub mod passthrough;
 pub mod process;
 pub mod seam;
+pub mod socket;
 pub mod uffd;
 pub mod units;
 

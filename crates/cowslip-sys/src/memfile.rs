@@ -113,6 +113,26 @@ pub fn allocated_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
     Ok(fs::fstat(fd)?.st_blocks as u64 * 512)
 }
 
+/// Opens the file behind `fd` once more, for reading only, by way of `/proc/self/fd`.
+pub fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    seam::check(Op::MemfileOpen)?;
+    let mut name = *b"fd/\0\0\0\0\0\0\0\0\0\0";
+    let number = rustix::path::DecInt::from_fd(fd);
+    let number = number.as_bytes();
+    let len = 3 + number.len();
+    name.get_mut(3..len).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(number);
+    open_proc_self(core::str::from_utf8(&name[..len]).map_err(|_| Errno::INVAL)?)
+}
+
+/// Length of a regular file; `EINVAL` of anything else.
+pub fn len_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
+    let stat = fs::fstat(fd)?;
+    match fs::FileType::from_raw_mode(stat.st_mode) {
+        fs::FileType::RegularFile => u64::try_from(stat.st_size).map_err(|_| Errno::INVAL),
+        _ => Err(Errno::INVAL),
+    }
+}
+
 /// Reads at an offset, as `pread(2)`.
 pub fn read_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -> Result<usize> {
     rustix::io::pread(fd, buffer, offset_bytes)

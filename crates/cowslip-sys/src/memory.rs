@@ -13,7 +13,10 @@ use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use crate::seam::{self, Op};
 use crate::units::VirtRange;
-use crate::{BorrowedFd, Errno, Result};
+use crate::{AsRawFd, BorrowedFd, Errno, Result};
+
+/// `UIO_MAXIOV`
+const MOST_VECTORS: usize = 1024;
 
 bitflags! {
     /// What a mapping lets its users do.
@@ -91,6 +94,15 @@ pub fn reserve(len: usize, align: usize) -> Result<VirtRange> {
         }
     }
     Ok(kept)
+}
+
+/// Reserves exactly `range`, if nothing is mapped there (else `EEXIST`; `MAP_FIXED_NOREPLACE`).
+pub fn reserve_at(range: VirtRange) -> Result<()> {
+    seam::check(Op::Mmap)?;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: the kernel refuses to replace anything.
+    unsafe { mm::mmap_anonymous(ptr(range), range.len, ProtFlags::empty(), flags) }?;
+    Ok(())
 }
 
 /// Maps `file` from `offset_bytes` on at exactly `range`, replacing what is there, in one step.
@@ -210,6 +222,45 @@ pub unsafe fn advise(range: VirtRange, advice: Advice) -> Result<()> {
         libc::syscall(libc::SYS_madvise, range.start, range.len, advice as libc::c_int as usize)
     };
     if answer == 0 { Ok(()) } else { Err(crate::process::last_errno()) }
+}
+
+/// Gives the same advice about many ranges of this process, with few system calls and one flush of the
+/// TLB (`process_madvise(2)`). `EINVAL` before Linux 6.13, for advice that drops content.
+///
+/// # Safety
+/// As [`advise`], for each range.
+pub unsafe fn advise_all(ranges: &[VirtRange], advice: Advice) -> Result<()> {
+    seam::check(Op::ProcessMadvise)?;
+    let this = crate::process::pidfd(crate::process::pid())?;
+    for part in ranges.chunks(MOST_VECTORS) {
+        let mut vectors =
+            [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; MOST_VECTORS];
+        for (vector, range) in vectors.iter_mut().zip(part) {
+            *vector = libc::iovec { iov_base: ptr(*range), iov_len: range.len };
+        }
+        // SAFETY: process_madvise(2) reads as many vectors as `part` has ranges; the caller owns them.
+        let advised = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                this.as_raw_fd(),
+                vectors.as_ptr(),
+                part.len(),
+                advice as libc::c_int,
+                0,
+            )
+        };
+        if advised < 0 {
+            return Err(crate::process::last_errno());
+        }
+        if advised as usize != part.iter().map(|range| range.len).sum::<usize>() {
+            // It stopped at one of them; that one's errno is what the plain call says.
+            for range in part {
+                // SAFETY: as the caller promised.
+                unsafe { self::advise(*range, advice) }?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn sharing_flag(sharing: Sharing) -> MapFlags {

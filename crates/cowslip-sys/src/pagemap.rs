@@ -208,6 +208,34 @@ impl<F: AsFd> Scanner<F> {
         Ok(filled == 1 && (region.start, region.end) == (range.start as u64, range.end() as u64))
     }
 
+    /// Calls `found` for every run of pages in `range` that is mapped, or swapped out, but not by a huge
+    /// page. That looks at no page itself, and is several times as fast as [`Self::private_runs`]: where
+    /// a file is made of huge pages, what is not mapped by one was written. `ENOTTY` where only entries
+    /// can be read.
+    pub fn small_runs(&self, range: VirtRange, mut found: impl FnMut(VirtRange)) -> Result<()> {
+        seam::check(Op::PagemapScan)?;
+        if self.method == Method::Entries {
+            return Err(Errno::NOTTY);
+        }
+        let mut at = range;
+        while !at.is_empty() {
+            let mut regions = [Region::default(); 512];
+            let arg = ScanArg {
+                category_inverted: IS_HUGE,
+                category_mask: IS_HUGE,
+                category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+                ..ScanArg::over(at, &mut regions)
+            };
+            // SAFETY: the vector is `regions`, of the length the argument says.
+            let (filled, walk_end) = unsafe { rustix::ioctl::ioctl(&self.pagemap, Scan { arg }) }?;
+            for region in &regions[..filled] {
+                found(VirtRange::between(region.start as usize, region.end as usize));
+            }
+            at = VirtRange::between(walk_end.max(at.start + 1), range.end());
+        }
+        Ok(())
+    }
+
     fn scan_runs(&self, range: VirtRange, merged: &mut Merger<'_>) -> Result<()> {
         let mut at = range;
         while !at.is_empty() {

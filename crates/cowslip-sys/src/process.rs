@@ -153,6 +153,19 @@ pub fn has_swap() -> bool {
     rustix::system::sysinfo().totalswap > 0
 }
 
+/// Fills `buffer` with random bytes fit for keys (`getrandom(2)`).
+pub fn fill_random(buffer: &mut [u8]) -> Result<()> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match rustix::rand::getrandom(&mut buffer[done..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(filled) => done += filled,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 /// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

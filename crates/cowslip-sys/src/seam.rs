@@ -14,6 +14,7 @@ pub enum Op {
     Mremap,
     Mprotect,
     Madvise,
+    ProcessMadvise,
     UffdOpen,
     UffdRegister,
     UffdUnregister,

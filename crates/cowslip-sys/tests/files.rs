@@ -9,7 +9,7 @@ use cowslip_sys::held::{FileIdentity, HeldFd, is_held, next_held, same_file};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::units::{ByteCount, PageCount, VirtRange, page_size_bytes, round_up};
-use cowslip_sys::{AsFd, AsRawFd, Errno, process};
+use cowslip_sys::{AsFd, AsRawFd, Errno, process, socket};
 use support::{Mapped, skip};
 
 #[test]
@@ -169,4 +169,46 @@ fn units_agree_with_the_kernel() {
     assert_eq!(memory::reserve(usize::MAX, page), Err(Errno::NOMEM));
     let a = VirtRange::new(page, 4 * page);
     assert!(a.covers(VirtRange::between(2 * page, 5 * page)) && !a.contains(5 * page));
+}
+
+#[test]
+fn a_file_goes_over_a_socket_for_reading_only() {
+    let file = memfile::memfd("cowslip-test", MemfdKind::Shmem, 4096).unwrap();
+    let bytes = [9u8; 64];
+    let bytes = VirtRange::new(bytes.as_ptr() as usize, bytes.len());
+    // SAFETY: the bytes live longer than the call.
+    unsafe { memfile::write_range_at(file.as_fd(), bytes, 0) }.unwrap();
+    let read_only = memfile::reopen_read_only(file.as_fd()).unwrap();
+    assert_eq!(memfile::len_bytes(read_only.as_fd()), Ok(4096));
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert_eq!(memfile::len_bytes(ours.as_fd()), Err(Errno::INVAL), "no regular file");
+    assert_eq!(socket::send(ours.as_fd(), b"word", &[read_only.as_fd()]), Ok(4));
+    let mut word = [0; 8];
+    let (len, mut files) = socket::receive(theirs.as_fd(), &mut word).unwrap();
+    assert_eq!((&word[..len], files.len()), (&b"word"[..], 1));
+    let received = files.pop().unwrap();
+    let identity = FileIdentity::of(file.as_fd()).unwrap();
+    assert!(same_file(received.as_fd(), identity));
+    let mut byte = [0];
+    assert_eq!(memfile::read_at(received.as_fd(), &mut byte, 7), Ok(1));
+    assert_eq!(byte, [9]);
+    assert!(memfile::punch_hole(received.as_fd(), 0, 4096).is_err());
+    let too_many = [file.as_fd(); socket::MOST_DESCRIPTORS + 1];
+    assert_eq!(socket::send(ours.as_fd(), b"word", &too_many), Err(Errno::INVAL));
+    drop(theirs);
+    assert_eq!(socket::send(ours.as_fd(), b"word", &[]), Err(Errno::PIPE), "and no signal");
+}
+
+#[test]
+fn a_place_that_is_taken_is_not_reserved() {
+    let page = page_size_bytes();
+    let place = memory::reserve(page, page).unwrap();
+    assert_eq!(memory::reserve_at(place), Err(Errno::EXIST));
+    // SAFETY: reserved above, for this test.
+    unsafe { memory::unmap(place) }.unwrap();
+    // Another thread may have taken it meanwhile.
+    if memory::reserve_at(place) == Ok(()) {
+        // SAFETY: as above.
+        unsafe { memory::unmap(place) }.unwrap();
+    }
 }

@@ -154,3 +154,28 @@ fn pages_migrated_by_compaction_are_not_missed() {
     }
     assert_eq!(agree(mapped.range), some_pages());
 }
+
+#[test]
+fn what_no_huge_page_maps_is_found_and_dropped_in_one_call() {
+    let mapped = Mapped::new(PAGES, Sharing::Private);
+    let [scan, entries] = scanners();
+    assert_eq!(entries.small_runs(mapped.range, |_| {}), Err(cowslip_sys::Errno::NOTTY));
+    if scan.method() == Method::Entries {
+        skip("pagemap_scan", "this kernel has no PAGEMAP_SCAN");
+        return;
+    }
+    some_pages().into_iter().for_each(|i| mapped.write(i, 0xff));
+    let mut found = Vec::new();
+    scan.small_runs(mapped.range, |run| found.push(run)).unwrap();
+    for i in some_pages() {
+        assert!(found.iter().any(|run| run.covers(mapped.page(i))), "page {i}");
+    }
+    // SAFETY: the test's own mapping, to which nobody has a reference.
+    match unsafe { memory::advise_all(&found, Advice::DontNeed) } {
+        Ok(()) => assert!((0..PAGES).all(|i| mapped.read(i) == i as u8 + 1)),
+        Err(errno) => {
+            assert_eq!(errno, cowslip_sys::Errno::INVAL);
+            skip("process_madvise", "this kernel drops nothing by process_madvise");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Descriptors handed to another process over a Unix socket (`SCM_RIGHTS`, `unix(7)`).
+
+use core::mem::MaybeUninit;
+use std::io::{IoSlice, IoSliceMut};
+
+use rustix::net::{
+    self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+use crate::{BorrowedFd, Errno, OwnedFd, Result};
+
+/// Descriptors in one message.
+pub const MOST_DESCRIPTORS: usize = 4;
+
+/// Sends some of `bytes`, and with the first of them all of `descriptors`; how many bytes.
+/// `EPIPE` if the other end is closed, without a signal.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fits = descriptors.len() <= MOST_DESCRIPTORS;
+    if !fits || !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::INVAL);
+    }
+    loop {
+        match net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            answer => return answer,
+        }
+    }
+}
+
+/// Receives at most `buffer.len()` bytes and the descriptors that came with them, which close at exec.
+/// No bytes: the other end is closed. `EMSGSIZE`: more descriptors came than [`MOST_DESCRIPTORS`].
+pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = loop {
+        let place = &mut [IoSliceMut::new(buffer)];
+        match net::recvmsg(socket, place, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            answer => break answer?,
+        }
+    };
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = part {
+            descriptors.extend(received);
+        }
+    }
+    if message.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Errno::MSGSIZE);
+    }
+    Ok((message.bytes, descriptors))
+}
