@@ -25,6 +25,8 @@ pub(crate) const UNSUPPORTED: u8 = 3;
 pub(crate) const DENIED: u8 = 4;
 /// The target vanished.
 pub(crate) const VANISHED: u8 = 5;
+/// What was read is not what it should be.
+pub(crate) const CORRUPT: u8 = 6;
 
 impl Failure {
     pub(crate) fn new(code: u8, message: impl fmt::Display) -> Self {
@@ -50,6 +52,7 @@ impl From<cowslip::Error> for Failure {
             ErrorKind::Unsupported => UNSUPPORTED,
             ErrorKind::Denied => DENIED,
             ErrorKind::Vanished => VANISHED,
+            ErrorKind::Corrupt => CORRUPT,
             _ => NO,
         };
         Self::new(code, error)

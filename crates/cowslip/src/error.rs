@@ -22,6 +22,8 @@ pub enum ErrorKind {
     OutOfMemory,
     /// Somebody still uses what would have to change (1).
     Busy,
+    /// What was received or read is not what it should be (6).
+    Corrupt,
     /// The kernel refused for another reason (1).
     System,
 }
@@ -126,6 +128,11 @@ impl<T> During<T> for crate::sys::Result<T> {
     fn during(self, operation: &'static str) -> Result<T> {
         self.map_err(|errno| Error::from_errno(operation, errno))
     }
+}
+
+/// The errno behind an error of the standard library.
+pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
 #[cfg(test)]

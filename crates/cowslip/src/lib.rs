@@ -19,6 +19,8 @@
 //! ```
 //!
 //! * [`fork`] makes a child that has the arenas' content, without copying page tables.
+//! * [`Frozen::into_template`] makes a [`Template`]: any process maps private clones of it, and resets
+//!   them in place, thousands of times a second.
 //! * [`freeze_all`] freezes several arenas at the same instant.
 //! * [`host::report`] says what this kernel and these privileges allow.
 //!
@@ -32,6 +34,7 @@ mod footprint;
 mod freeze;
 pub mod host;
 mod metrics;
+mod template;
 
 pub use cowslip_sys as sys;
 pub use cowslip_sys::units;
@@ -42,3 +45,4 @@ pub use footprint::Footprint;
 pub use freeze::{Fork, ForkCut, Frozen, Way, fork, freeze_all};
 pub use metrics::{Metrics, PAGE_NAME};
 pub use sys::memory::Prot;
+pub use template::{Identity, Inherit, Place, Region, Template, TemplateBuilder, TemplateClone};

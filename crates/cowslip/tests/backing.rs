@@ -124,6 +124,19 @@ fn hugetlb_freeze_that_the_pool_can_pay_for() {
 }
 
 #[test]
+fn hugetlb_arenas_make_no_templates() {
+    let _alone = alone();
+    let Some(_pool) = pool_of(8) else { return };
+    let arena = hugetlb_arena(2);
+    let counters = chunks(&arena, 1);
+    let refused = arena.freeze().unwrap().into_template().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    // SAFETY: no other thread uses the arena.
+    unsafe { arena.thaw_unattended() }.unwrap();
+    counters.at(0).store(1, Relaxed);
+}
+
+#[test]
 fn hugetlb_memory_that_is_dropped_reads_zeroes_in_every_state() {
     let _alone = alone();
     let _watchdog = Watchdog::start("dropped hugetlb memory");

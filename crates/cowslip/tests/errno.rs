@@ -13,7 +13,7 @@ use std::time::Duration;
 use cowslip::sys::Errno;
 use cowslip::sys::seam::{Op, fail};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip::{Arena, ErrorKind, Pages, Prot, Way, freeze_all};
+use cowslip::{Arena, ErrorKind, Inherit, Pages, Place, Prot, Template, Way, freeze_all};
 use support::world::{World, explains_itself};
 use support::{
     Counters, PATIENCE, Watchdog, Writers, alone, eventually, fork_child, scaled, status_of,
@@ -396,4 +396,93 @@ fn an_arena_is_made_or_not_at_each_call() {
             }
         }
     }
+}
+
+/// A template of 4 MiB of ones, 2 MiB that clones share and 2 MiB that are fresh, and where they are.
+fn template(arena: &Arena) -> cowslip::Result<(Template, [VirtRange; 3])> {
+    let slices = [2, 1, 1].map(|chunks| arena.slice::<u64>(chunks * CHUNK_BYTES / 8).unwrap());
+    let ranges = slices.each_ref().map(|slice| slice.range());
+    for mut slice in slices {
+        slice.fill(1);
+        // Handed out as long as the arena is.
+        std::mem::forget(slice);
+    }
+    let frozen = arena.freeze_within(PATIENCE)?;
+    let declared = frozen.template().region(ranges[1], Inherit::Shared);
+    Ok((declared.region(ranges[2], Inherit::Fresh).build()?, ranges))
+}
+
+#[test]
+fn a_template_is_made_and_mapped_or_not_at_each_call() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("templates");
+    for op in [Op::Mmap, Op::MemfileOpen, Op::Pwrite] {
+        for pass in 0.. {
+            let arena = Arena::new(ByteCount::mib(16)).unwrap();
+            let has_service = arena.start_service();
+            let rule = fail(op, pass, 1, Errno::NOMEM);
+            let made = template(&arena)
+                .and_then(|(template, ranges)| Ok((template.map(Place::Anywhere)?, ranges)));
+            let has_failed = rule.is_spent();
+            drop(rule);
+            match made {
+                Ok((clone, ranges)) => {
+                    assert!(clone.values::<u64>(ranges[0]).iter().all(|&word| word == 1));
+                }
+                Err(error) => {
+                    assert!(has_failed);
+                    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+                    explains_itself(&error);
+                }
+            }
+            assert!(!has_service || arena.wait_live(PATIENCE), "nothing keeps the base");
+            if !has_failed {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reset_is_whole_or_is_whole_the_next_time() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("resets");
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    let (template, [copied, shared, fresh]) = template(&arena).unwrap();
+    let check_with = |op: Op, pass: u32, times: u32, errno: Errno| {
+        let mut clone = template.map(Place::Anywhere).unwrap();
+        let mut has_failed = false;
+        for round in 0..3 {
+            clone.values_mut::<u64>(copied)[CHUNK_BYTES / 8..].fill(2);
+            clone.values_mut::<u64>(fresh).fill(3);
+            clone.shared_words(shared)[9].store(round, Relaxed);
+            let rule = fail(op, pass, times, errno);
+            let reset = clone.reset();
+            has_failed |= rule.is_spent();
+            drop(rule);
+            if let Err(error) = reset {
+                explains_itself(&error);
+                clone.reset().unwrap();
+            }
+            assert!(clone.values::<u64>(copied).iter().all(|&word| word == 1), "{op:?} {errno}");
+            assert!(clone.values::<u64>(fresh).iter().all(|&word| word == 0), "{op:?} {errno}");
+            assert_eq!(clone.shared_words(shared)[9].load(Relaxed), round);
+        }
+        has_failed
+    };
+    for op in [Op::PagemapScan, Op::ProcessMadvise, Op::PidfdOpen, Op::Mmap] {
+        for &errno in errnos(&ERRNOS) {
+            let mut pass = 0;
+            while check_with(op, pass, 1, errno) {
+                pass = next(pass);
+            }
+        }
+    }
+    // Kernels that have the one or the other not at all: what is mapped anew is the same.
+    check_with(Op::PagemapScan, 0, ALWAYS, Errno::NOTTY);
+    check_with(Op::ProcessMadvise, 0, ALWAYS, Errno::INVAL);
+    // Neither way: an error, and as soon as one of them works all is well.
+    let scan = fail(Op::PagemapScan, 0, ALWAYS, Errno::NOTTY);
+    check_with(Op::Mmap, 0, 1, Errno::NOMEM);
+    drop(scan);
 }

@@ -96,6 +96,10 @@ impl Store {
         self.file.as_fd()
     }
 
+    pub(crate) fn identity(&self) -> FileIdentity {
+        self.identity
+    }
+
     /// Fails if the program has closed our descriptor or put another file in its place: mapping that
     /// would replace the program's memory by strange content.
     pub(crate) fn check(&self) -> Result<()> {

@@ -29,7 +29,7 @@
 //!   there are write-protected, and so, by markers, are pages that are not. Pages that were private
 //!   before the protection are found by the scan after it.
 //! * **I2, frozen is frozen.** The file is written at a chunk only when the chunk is thawed (and no
-//!   view, child or clone reads it: [`readers`]) or is live.
+//!   view, child, template or clone reads it: [`readers`]) or is live.
 //! * **I3, causal cut.** Between 2 and 3 no thread can store to R. A store after the freeze comes from
 //!   a thread that was woken after step 3, or started after it. Several arenas: all are moved before
 //!   the first is mapped.
@@ -58,10 +58,11 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 
-use crate::arena::state::{Role, Shared, State};
+use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::arena::{Arena, ArenaSlice, Handle};
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::{memory, process};
+use crate::sys::memory::{self, Prot};
+use crate::sys::process;
 use crate::units::VirtRange;
 
 pub use cut::{Fork, ForkCut, fork};
@@ -81,6 +82,8 @@ pub struct Frozen {
     handle: Arc<Handle>,
     view: VirtRange,
     way: Way,
+    /// What of the arena is frozen: parts of one protection, in order.
+    layout: Vec<(VirtRange, Prot)>,
     /// The process that made it; its children have it as a value, without the mapping.
     pid: i32,
 }
@@ -195,11 +198,23 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     let mut views = Vec::with_capacity(arenas.len());
     for (flip, &i) in flips.into_iter().zip(&order) {
         let handle = Arc::clone(&arenas[i].handle);
+        let layout = frozen_pieces(flip.shared, &flip.state);
         let view = flip.into_view(way)?;
-        views.push((i, Frozen { handle, view, way, pid: process::pid() }));
+        views.push((i, Frozen { handle, view, way, layout, pid: process::pid() }));
     }
     views.sort_by_key(|(i, _)| *i);
     Ok(views.into_iter().map(|(_, view)| view).collect())
+}
+
+/// The frozen parts of an arena, each of one protection.
+fn frozen_pieces(shared: &Shared, state: &State) -> Vec<(VirtRange, Prot)> {
+    let mut pieces = Vec::new();
+    let mut from = 0;
+    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Frozen) {
+        from = run.end;
+        pieces.extend(state.ledger.pieces(shared.chunk_range(run.start, run.len())));
+    }
+    pieces
 }
 
 fn busy(state: &State) -> Error {
@@ -209,7 +224,10 @@ fn busy(state: &State) -> Error {
     } else if state.views > 0 {
         error.hint("drop the view of the last freeze first, or use freeze_within")
     } else if state.readers.is_some() {
-        error.hint("a forked child may still read the last freeze; fork again instead, or wait")
+        error.hint(
+            "a forked child, a template or a clone of it may still read the last freeze; fork again \
+             instead, or wait",
+        )
     } else {
         error.hint("the last freeze is still being thawed; use freeze_within")
     }
@@ -261,6 +279,16 @@ impl Frozen {
         let range = self.handle.shared.range;
         assert!(range.contains(address), "{address:#x} is not in the arena {range}");
         self.view.start + (address - range.start)
+    }
+
+    /// What of the arena is frozen: parts of one protection, in order.
+    pub(crate) fn layout(&self) -> &[(VirtRange, Prot)] {
+        &self.layout
+    }
+
+    /// Its arena, unless this process is a child of the one that froze it.
+    pub(crate) fn handle(&self) -> Option<&Arc<Handle>> {
+        (self.pid == process::pid()).then_some(&self.handle)
     }
 
     /// Ends the view and thaws the arena now, in this thread. For arenas frozen the plain way,

@@ -269,7 +269,7 @@ pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     const OPERATION: &str = "thaw";
     if state.role == Role::Reader || state.views > 0 || is_read(shared, state) {
         return Err(Error::from_errno(OPERATION, Errno::BUSY)
-            .hint("a view or a child still reads the frozen memory"));
+            .hint("a view, a child or a template still reads the frozen memory"));
     }
     state.readers = None;
     let pagemap = HeldFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);

@@ -1,0 +1,141 @@
+//! From a frozen view to a template.
+
+use std::sync::Arc;
+
+use super::layout::{Inherit, Layout, Region};
+use super::{Base, File, Owner, Template};
+use crate::arena::store::Pages;
+use crate::error::{During, Error, ErrorKind, Result};
+use crate::freeze::Frozen;
+use crate::sys::held::HeldFd;
+use crate::sys::memfile::{self, MemfdKind, Seals};
+use crate::sys::{AsFd, process};
+use crate::units::{VirtRange, page_size_bytes};
+
+const OPERATION: &str = "make a template";
+
+/// How to make a [`Template`], region by region.
+///
+/// ```
+/// use cowslip::{Arena, Inherit, Place, units::ByteCount};
+///
+/// let arena = Arena::new(ByteCount::mib(64))?;
+/// let (index, scratch, hits) =
+///     (arena.slice::<u64>(1 << 20)?, arena.slice::<u8>(1 << 20)?, arena.slice::<u64>(512)?);
+/// let template = arena
+///     .freeze()?
+///     .template()
+///     .region(scratch.range(), Inherit::Fresh)
+///     .region(hits.range(), Inherit::Shared)
+///     .build()?;
+/// let clone = template.map(Place::Anywhere)?;
+/// clone.shared_words(hits.range())[0].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+/// # let _ = index;
+/// # Ok::<(), cowslip::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct TemplateBuilder {
+    frozen: Frozen,
+    declared: Vec<(VirtRange, Inherit)>,
+}
+
+impl Frozen {
+    /// Makes a template of which clones get everything as a private copy.
+    ///
+    /// # Errors
+    /// As [`TemplateBuilder::build`].
+    pub fn into_template(self) -> Result<Template> {
+        self.template().build()
+    }
+
+    /// A template made to order.
+    pub fn template(self) -> TemplateBuilder {
+        TemplateBuilder { frozen: self, declared: Vec::new() }
+    }
+}
+
+impl TemplateBuilder {
+    /// What clones get of `range`, at the arena's addresses. The last word on a page counts. Parts of
+    /// less than 2 MiB, or not aligned to it, cost their neighbours a huge mapping.
+    pub fn region(mut self, range: VirtRange, inherit: Inherit) -> Self {
+        self.declared.push((range, inherit));
+        self
+    }
+
+    /// Makes the template; the view ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the arena held nothing, or a region is not whole pages of the arena;
+    /// [`ErrorKind::Unsupported`] of an arena on hugetlb pages, where a clone's first write would copy
+    /// 2 MiB; [`ErrorKind::Busy`] in a child of the process that froze it; or the kernel's.
+    pub fn build(self) -> Result<Template> {
+        let handle = self.frozen.handle().ok_or_else(|| {
+            Error::new(ErrorKind::Busy, OPERATION).hint("the view is of this process' parent")
+        })?;
+        let shared = &handle.shared;
+        if shared.store.pages == Pages::Hugetlb {
+            return Err(Error::new(ErrorKind::Unsupported, OPERATION)
+                .hint("a clone's write would copy 2 MiB of hugetlb; use Backing::Thp"));
+        }
+        shared.store.check()?;
+        let layout = self.layout(shared.range)?;
+        let shared_file = match layout.has(Inherit::Shared) {
+            true => Some(self.copy_shared(&layout).during(OPERATION)?),
+            false => None,
+        };
+        let file = memfile::reopen_read_only(shared.store.fd()).during(OPERATION).map_err(|e| {
+            e.hint("/proc must be mounted to open the arena's file for reading only")
+        })?;
+        // The view holds the base until this does.
+        let pin = match &shared.lock().readers {
+            Some(token) => token.pin().during(OPERATION)?,
+            None => return Err(Error::new(ErrorKind::System, OPERATION).hint("it has no readers")),
+        };
+        let base = Base {
+            pin,
+            file: File { fd: HeldFd::hold(file), identity: shared.store.identity() },
+            shared: shared_file,
+            layout,
+            is_huge: shared.store.pages.is_huge(),
+            _owner: Some(Owner { arena: Arc::downgrade(handle), pid: process::pid() }),
+        };
+        Ok(Template { base: Arc::new(base) })
+    }
+
+    fn layout(&self, arena: VirtRange) -> Result<Layout> {
+        let page = page_size_bytes();
+        let regions = self.frozen.layout().iter().map(|(range, prot)| Region {
+            range: *range,
+            prot: *prot,
+            inherit: Inherit::Copied,
+        });
+        let mut layout = Layout::new(arena.start, regions.collect()).ok_or_else(|| {
+            Error::new(ErrorKind::Usage, OPERATION).hint("the arena held nothing at the freeze")
+        })?;
+        for (range, inherit) in &self.declared {
+            if !arena.covers(*range) || (range.start | range.len) & (page - 1) != 0 {
+                return Err(Error::new(ErrorKind::Usage, OPERATION)
+                    .on(*range)
+                    .hint("a region is whole pages of the arena"));
+            }
+            layout.declare(*range, *inherit);
+        }
+        Ok(layout)
+    }
+
+    /// A file of what the clones share, as it was at the freeze.
+    fn copy_shared(&self, layout: &Layout) -> crate::sys::Result<File> {
+        let file = memfile::memfd("cowslip-shared", MemfdKind::Shmem, layout.file_len())?;
+        memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW)?;
+        for region in layout.regions().iter().filter(|r| r.inherit == Inherit::Shared) {
+            let start = self.frozen.view_address(region.range.start);
+            let shown = VirtRange::new(start, region.range.len);
+            #[allow(unsafe_code)]
+            // SAFETY: the view maps all of the arena, readable, and nobody writes it.
+            unsafe {
+                memfile::write_range_at(file.as_fd(), shown, layout.offset(*region))?;
+            }
+        }
+        File::new(HeldFd::hold(file))
+    }
+}

@@ -1,0 +1,199 @@
+//! A clone: private copies of a template's regions, mapped in this process.
+//!
+//! # Safety
+//! A clone owns its place, mapped as its layout says until it is dropped. Its copied and fresh regions
+//! are private, so that Rust's rules on references hold for them as for a `Box`; the base behind them
+//! does not change (I2). Shared regions are accessed through atomics only. Any bytes are a `Pod`.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use bytemuck::Pod;
+
+use super::identity::{Hooks, Identity};
+use super::layout::{Inherit, Region};
+use super::{Base, File};
+use crate::arena::ArenaSlice;
+use crate::error::{During, Error, ErrorKind, Result};
+use crate::sys::held::same_file;
+use crate::sys::memory::{self, Prot, Sharing};
+use crate::sys::{AsFd, BorrowedFd, Errno};
+use crate::units::{CHUNK_BYTES, GIB_BYTES, VirtRange};
+
+/// Where a clone goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Place {
+    /// Wherever there is room.
+    #[default]
+    Anywhere,
+    /// At the addresses that it has in the arena, so that addresses kept in it stay right: in another
+    /// process, or where the arena has ended.
+    Original,
+}
+
+/// A private copy of a [`Template`](super::Template), in this process.
+///
+/// A child that the process forks has it too, with what it holds then, and may use and reset it as its
+/// own (see [`Self::after_fork`]).
+#[derive(Debug)]
+pub struct TemplateClone {
+    pub(super) base: Arc<Base>,
+    place: VirtRange,
+    pub(super) identity: Identity,
+    pub(super) hooks: Hooks,
+    /// The kernel tells what was written.
+    pub(super) scans: bool,
+    /// Kept for the next reset, which need not allocate then.
+    pub(super) dropped: Vec<VirtRange>,
+}
+
+impl TemplateClone {
+    pub(super) fn map(base: Arc<Base>, place: Place) -> Result<Self> {
+        const OPERATION: &str = "map a clone";
+        let identity = Identity::new(&base)?;
+        let extent = base.layout.extent();
+        let place = match place {
+            Place::Anywhere => {
+                let align = if extent.len >= GIB_BYTES { GIB_BYTES } else { CHUNK_BYTES };
+                memory::reserve(extent.len, align).during(OPERATION)?
+            }
+            Place::Original => match memory::reserve_at(extent) {
+                Ok(()) => extent,
+                Err(Errno::EXIST) => {
+                    return Err(Error::new(ErrorKind::Busy, OPERATION)
+                        .on(extent)
+                        .hint("something else is mapped there in this process; Place::Anywhere"));
+                }
+                Err(errno) => return Err(Error::from_errno(OPERATION, errno).on(extent)),
+            },
+        };
+        let (hooks, dropped) = (Hooks::default(), Vec::new());
+        let clone = Self { base, place, identity, hooks, scans: true, dropped };
+        clone.map_regions(|_| true).map_err(|errno| {
+            Error::from_errno(OPERATION, errno).on(place).hint(
+                "too many mappings (vm.max_map_count), or vm.overcommit_memory=2 leaves no room",
+            )
+        })?;
+        Ok(clone)
+    }
+
+    /// Maps, for the first time or anew, the regions of the kinds that are wanted.
+    pub(super) fn map_regions(&self, wanted: impl Fn(Inherit) -> bool) -> Result<(), Errno> {
+        let base = &*self.base;
+        let file = base.file.fd()?;
+        let shared = base.shared.as_ref().map(File::fd).transpose()?;
+        for region in base.layout.regions().iter().filter(|region| wanted(region.inherit)) {
+            let Region { range, prot, inherit } = *region;
+            let (here, at) = (self.here(range), base.layout.offset(*region));
+            // SAFETY: a part of the place that this clone owns, and nobody has a reference into it:
+            // it was just reserved, or is being reset.
+            unsafe {
+                match inherit {
+                    Inherit::Copied => memory::map_file(here, file, at, Sharing::Private, prot),
+                    Inherit::Fresh => memory::map_anonymous(here, prot),
+                    Inherit::Shared => {
+                        let shared = shared.ok_or(Errno::BADF)?;
+                        memory::map_file(here, shared, at, Sharing::Shared, prot)
+                    }
+                }
+            }?;
+        }
+        Ok(())
+    }
+
+    /// What it consists of, in order, at the arena's addresses.
+    pub fn regions(&self) -> &[Region] {
+        self.base.layout.regions()
+    }
+
+    /// Its addresses in this process.
+    pub fn range(&self) -> VirtRange {
+        self.place
+    }
+
+    /// Where this clone has what the arena has at `address`.
+    ///
+    /// # Panics
+    /// If `address` is not between the template's regions.
+    pub fn address(&self, address: usize) -> usize {
+        let extent = self.base.layout.extent();
+        assert!(extent.contains(address), "{address:#x} is not in the template {extent}");
+        self.place.start + (address - extent.start)
+    }
+
+    pub(super) fn here(&self, range: VirtRange) -> VirtRange {
+        VirtRange::new(self.address(range.start), range.len)
+    }
+
+    /// What the clone has of `slice`.
+    ///
+    /// # Panics
+    /// If `slice` is of another arena, was not there at the freeze, or is in a shared region.
+    pub fn slice<T: Pod>(&self, slice: &ArenaSlice<T>) -> &[T] {
+        &self.values(self.range_of(slice))[..slice.len()]
+    }
+
+    /// As [`Self::slice`], to write to: the first write to a page copies it.
+    ///
+    /// # Panics
+    /// As [`Self::slice`].
+    pub fn slice_mut<T: Pod>(&mut self, slice: &ArenaSlice<T>) -> &mut [T] {
+        let range = self.range_of(slice);
+        &mut self.values_mut(range)[..slice.len()]
+    }
+
+    fn range_of<T: Pod>(&self, slice: &ArenaSlice<T>) -> VirtRange {
+        let store = &slice.handle().shared.store;
+        assert!(store.identity() == self.base.file.identity, "a slice of another arena");
+        slice.range()
+    }
+
+    /// The values that fill `range`, at the arena's addresses: for a process that has no [`ArenaSlice`]
+    /// of it. Whoever made the template says what is where.
+    ///
+    /// # Panics
+    /// If a part of `range` is not in the template, not readable, or shared, or it is not aligned for `T`.
+    pub fn values<T: Pod>(&self, range: VirtRange) -> &[T] {
+        let len = self.base.layout.check::<T>(range, Prot::READ, false);
+        // SAFETY: see the module; checked just now.
+        unsafe { std::slice::from_raw_parts(self.address(range.start) as *const T, len) }
+    }
+
+    /// As [`Self::values`], to write to.
+    ///
+    /// # Panics
+    /// As [`Self::values`], and if a part is not writable.
+    pub fn values_mut<T: Pod>(&mut self, range: VirtRange) -> &mut [T] {
+        let len = self.base.layout.check::<T>(range, Prot::RW, false);
+        // SAFETY: see the module; checked just now, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.address(range.start) as *mut T, len) }
+    }
+
+    /// The words of a shared region, at the arena's addresses: other clones see what is stored there.
+    ///
+    /// # Panics
+    /// If a part of `range` is not in a shared region that can be read and written.
+    pub fn shared_words(&self, range: VirtRange) -> &[AtomicU64] {
+        let len = self.base.layout.check::<u64>(range, Prot::RW, true);
+        // SAFETY: see the module; checked just now.
+        unsafe { std::slice::from_raw_parts(self.address(range.start) as *const AtomicU64, len) }
+    }
+}
+
+impl Drop for TemplateClone {
+    fn drop(&mut self) {
+        // SAFETY: the place is this clone's own, and no reference into it outlives it.
+        let _ = unsafe { memory::unmap(self.place) };
+    }
+}
+
+impl File {
+    /// Its descriptor, unless the program closed it or put another file in its place (`EBADF`).
+    pub(super) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+        match same_file(self.fd.as_fd(), self.identity) {
+            true => Ok(self.fd.as_fd()),
+            false => Err(Errno::BADF),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What tells one clone from another.
+#![allow(unsafe_code)]
+
+use std::fmt;
+
+use super::{Base, TemplateClone};
+use crate::error::{During, Result};
+use crate::sys::process;
+
+/// Who a clone is from its mapping, or its last reset, on. No two are equal: seed with it whatever was
+/// random, or unique, when the template was made.
+pub struct Identity {
+    number: u64,
+    entropy: [u8; 32],
+    pid: i32,
+}
+
+impl Identity {
+    pub(super) fn new(base: &Base) -> Result<Self> {
+        let mut entropy = [0; 32];
+        process::fill_random(&mut entropy).during("get random bytes for a clone")?;
+        Ok(Self { number: base.pin.next_number(), entropy, pid: process::pid() })
+    }
+
+    /// Given to this clone alone, in all processes, between two resets.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// From `getrandom(2)`.
+    pub fn entropy(&self) -> &[u8; 32] {
+        &self.entropy
+    }
+
+    /// The process that the clone is in.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+}
+
+impl fmt::Debug for Identity {
+    /// Without the entropy, which is not for logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("Identity");
+        fields.field("number", &self.number).field("pid", &self.pid).finish_non_exhaustive()
+    }
+}
+
+type Hook = Box<dyn FnMut(&mut TemplateClone, &Identity) + Send>;
+
+/// What runs whenever a clone becomes another.
+#[derive(Default)]
+pub(super) struct Hooks(Vec<Hook>);
+
+// SAFETY: a shared reference gives no access to the closures.
+unsafe impl Sync for Hooks {}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} hooks", self.0.len())
+    }
+}
+
+impl TemplateClone {
+    /// Who it is now.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Has `hook` run now, after every [reset](Self::reset), and by [`Self::after_fork`]: it gives the
+    /// clone new randomness and a new identity, in the memory of the clone or elsewhere.
+    ///
+    /// ```
+    /// use cowslip::{Arena, Place, units::ByteCount};
+    ///
+    /// let arena = Arena::new(ByteCount::mib(4))?;
+    /// let seed = arena.slice::<[u8; 32]>(1)?;
+    /// let template = arena.freeze()?.into_template()?;
+    /// let mut clone = template.map(Place::Anywhere)?;
+    /// let place = seed.range();
+    /// clone.on_renewal(move |clone, identity| {
+    ///     clone.values_mut::<[u8; 32]>(place)[0] = *identity.entropy();
+    /// });
+    /// let before = clone.slice(&seed)[0];
+    /// clone.reset()?;
+    /// assert_ne!(clone.slice(&seed)[0], before);
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    pub fn on_renewal(&mut self, hook: impl FnMut(&mut Self, &Identity) + Send + 'static) {
+        let mut hook: Hook = Box::new(hook);
+        self.with_identity(|clone, identity| hook(clone, identity));
+        self.hooks.0.push(hook);
+    }
+
+    /// In a child that was forked: makes its clone another than the parent's, without resetting it, and
+    /// runs the hooks.
+    ///
+    /// # Errors
+    /// The kernel's, if it has no random bytes.
+    pub fn after_fork(&mut self) -> Result<()> {
+        self.renew()
+    }
+
+    pub(super) fn renew(&mut self) -> Result<()> {
+        self.identity = Identity::new(&self.base)?;
+        let mut hooks = std::mem::take(&mut self.hooks.0);
+        self.with_identity(|clone, identity| {
+            hooks.iter_mut().for_each(|hook| hook(clone, identity));
+        });
+        hooks.append(&mut self.hooks.0);
+        self.hooks.0 = hooks;
+        Ok(())
+    }
+
+    fn with_identity(&mut self, run: impl FnOnce(&mut Self, &Identity)) {
+        let Identity { number, entropy, pid } = self.identity;
+        run(self, &Identity { number, entropy, pid });
+    }
+}

@@ -1,0 +1,173 @@
+//! Templates: many private copies of a frozen arena, in any process, reset in place.
+//!
+//! ```text
+//!   arena R ──MAP_PRIVATE─▶ ┌────────┐ ◀─MAP_PRIVATE── clone, this process ──fork──▶ its child's
+//!                           │  base  │ ◀─MAP_PRIVATE── clone, another process (SCM_RIGHTS)
+//!                           └────────┘
+//!   each of them ─MAP_SHARED▶ the readers' token: while anybody maps it, the base stays
+//! ```
+//! A clone reads the base through 2 MiB mappings and copies 4 KiB at its first write to a page. A
+//! *reset* drops those copies.
+//!
+//! * **I2, frozen is frozen**, with readers that were not forked: who has a template or a clone maps the
+//!   token of the base's readers first ([`Pin`]), which fails if the base may be changing already, and
+//!   from then on keeps it from being thawed. Children inherit the mapping, `kill -9` ends it.
+//! * Descriptors on their way over a socket keep nothing: who receives them too late is told so.
+//! * What is handed out of the base is a descriptor for reading only.
+
+mod builder;
+mod clone;
+mod identity;
+mod layout;
+mod message;
+mod reset;
+
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Weak};
+
+use crate::arena::Handle;
+use crate::error::Result;
+use crate::freeze::readers::Pin;
+use crate::sys::held::{FileIdentity, HeldFd};
+use crate::sys::process;
+
+pub use builder::TemplateBuilder;
+pub use clone::{Place, TemplateClone};
+pub use identity::Identity;
+use layout::Layout;
+pub use layout::{Inherit, Region};
+
+/// The content of an arena at one instant, to be cloned by this process and others.
+///
+/// It keeps the frozen memory as it is: the arena goes on with private copies, can be forked but not
+/// frozen again, and is thawed when the template, its clones, and those in other processes are gone
+/// (within a second, where the last was in another process). The arena itself may end before.
+///
+/// ```
+/// use cowslip::{Arena, Place, units::ByteCount};
+///
+/// let arena = Arena::new(ByteCount::mib(64))?;
+/// let mut table = arena.slice::<u64>(1 << 20)?;
+/// table.fill(1);
+/// let template = arena.freeze()?.into_template()?;
+///
+/// let mut clone = template.map(Place::Anywhere)?;
+/// clone.slice_mut(&table)[7] = 2; // copies 4 KiB
+/// assert_eq!(table[7], 1);
+/// clone.reset()?; // drops them
+/// assert_eq!(clone.slice(&table)[7], 1);
+/// # Ok::<(), cowslip::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Template {
+    base: Arc<Base>,
+}
+
+/// What the template and its clones in this process hold together.
+#[derive(Debug)]
+struct Base {
+    pin: Pin,
+    /// For reading only.
+    file: File,
+    /// What the clones share, if there is anything.
+    shared: Option<File>,
+    layout: Layout,
+    /// The file is made of huge pages.
+    is_huge: bool,
+    /// Last, as it is told that the pin is gone.
+    _owner: Option<Owner>,
+}
+
+/// The arena, where this process made the template of it.
+#[derive(Debug)]
+struct Owner {
+    arena: Weak<Handle>,
+    pid: i32,
+}
+
+#[derive(Debug)]
+struct File {
+    fd: HeldFd,
+    identity: FileIdentity,
+}
+
+impl Template {
+    /// What it consists of, in order, at the arena's addresses.
+    pub fn regions(&self) -> &[Region] {
+        self.base.layout.regions()
+    }
+
+    /// Makes a clone in this process.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Busy`] if the place asked for is taken;
+    /// [`crate::ErrorKind::OutOfMemory`] if the kernel is out of address space or mappings.
+    pub fn map(&self, place: Place) -> Result<TemplateClone> {
+        TemplateClone::map(Arc::clone(&self.base), place)
+    }
+
+    /// Hands the template to the process at the other end of `socket`, which calls [`Self::receive`].
+    /// It may be dropped here once the other process says that it has it.
+    ///
+    /// # Errors
+    /// The kernel's; `EPIPE` if the other end is closed. The socket is of no use afterwards.
+    pub fn send(&self, socket: &UnixStream) -> Result<()> {
+        message::send(&self.base, socket)
+    }
+
+    /// Takes a template from the process at the other end of `socket`, and waits for it as the socket's
+    /// time-out says.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Corrupt`] if something else comes over the socket,
+    /// [`crate::ErrorKind::Vanished`] if the other end was closed, or if the template and all its clones
+    /// are gone.
+    ///
+    /// # Safety
+    /// The other process sends what [`Self::send`] does. (All that can be is verified; but nobody can
+    /// verify that it does not write to the memory that it hands out.)
+    ///
+    /// ```
+    /// use std::os::unix::net::UnixStream;
+    /// use cowslip::{Arena, Place, Template, units::ByteCount};
+    ///
+    /// let (ours, theirs) = UnixStream::pair().unwrap();
+    /// let arena = Arena::new(ByteCount::mib(4))?;
+    /// let mut words = arena.slice::<u64>(512)?;
+    /// words.fill(7);
+    /// let template = arena.freeze()?.into_template()?;
+    /// template.send(&ours)?;
+    ///
+    /// // In another process:
+    /// // SAFETY: the process that sends is ours.
+    /// let received = unsafe { Template::receive(&theirs) }?;
+    /// let clone = received.map(Place::Anywhere)?;
+    /// assert_eq!(clone.values::<u64>(words.range()), [7; 512]);
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    #[allow(unsafe_code)]
+    pub unsafe fn receive(socket: &UnixStream) -> Result<Self> {
+        message::receive(socket).map(|base| Self { base: Arc::new(base) })
+    }
+}
+
+impl File {
+    fn new(fd: HeldFd) -> crate::sys::Result<Self> {
+        let identity = FileIdentity::of(crate::sys::AsFd::as_fd(&fd))?;
+        Ok(Self { fd, identity })
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // In a child the lock may be held by a thread that does not exist.
+        if self.pid != process::pid() {
+            return;
+        }
+        if let Some(handle) = self.arena.upgrade() {
+            let mut state = handle.shared.lock();
+            state.thaw.delay_ns = 0;
+            state.notify();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Back to the template, in place.
+//!
+//! What was written is not known, so it is looked for: where the base is made of huge pages, in the
+//! chunks that no huge entry maps, since the first write to a chunk takes that away (a scan that looks
+//! at page-table entries only). They are dropped as a whole, all by one system call, and the kernel
+//! gives their page tables up (Linux 6.14): the next touch maps the chunk huge again. On base pages the
+//! private pages themselves are looked for and dropped.
+//!
+//! A kernel that cannot do so (before 6.13) has everything mapped anew, which drops it as fast but costs
+//! every chunk a fault at its next touch.
+//!
+//! # Safety
+//! Everything here is done to the clone's own mappings, and `&mut` says that nobody has a reference into
+//! them. Only copies of the base are dropped, or zeroes take the place of zeroes.
+#![allow(unsafe_code)]
+
+use super::TemplateClone;
+use super::layout::Inherit;
+use crate::error::{During, Result};
+use crate::sys::memory::{self, Advice};
+use crate::sys::pagemap::Scanner;
+use crate::sys::{Errno, memfile};
+use crate::units::{CHUNK_BYTES, VirtRange};
+
+impl TemplateClone {
+    /// Takes the clone back to the template: private copies are dropped, fresh memory is zeroed, shared
+    /// memory is left alone. Then it gets a new [identity](Self::identity), and the hooks run.
+    ///
+    /// # Errors
+    /// The kernel's. The clone may then hold some of what was written: reset it again, or drop it.
+    pub fn reset(&mut self) -> Result<()> {
+        const OPERATION: &str = "reset a clone";
+        if self.scans {
+            match self.drop_written() {
+                Ok(()) => return self.renew(),
+                Err(errno) => self.scans = !is_lacking(errno),
+            }
+        }
+        self.map_regions(|inherit| inherit != Inherit::Shared).during(OPERATION)?;
+        self.renew()
+    }
+
+    fn drop_written(&mut self) -> Result<(), Errno> {
+        // Opened each time: one from before a fork would show the parent.
+        let scanner = Scanner::new(memfile::open_proc_self("pagemap")?);
+        let mut dropped = std::mem::take(&mut self.dropped);
+        dropped.clear();
+        let found = self.find_written(&scanner, &mut dropped);
+        // SAFETY: see the module.
+        let done = found.and_then(|()| unsafe { memory::advise_all(&dropped, Advice::DontNeed) });
+        self.dropped = dropped;
+        done
+    }
+
+    fn find_written<F: crate::sys::AsFd>(
+        &self,
+        scanner: &Scanner<F>,
+        dropped: &mut Vec<VirtRange>,
+    ) -> Result<(), Errno> {
+        for region in self.base.layout.regions() {
+            let here = self.here(region.range);
+            match region.inherit {
+                Inherit::Shared => {}
+                Inherit::Fresh => dropped.push(here),
+                Inherit::Copied if self.base.is_huge => scanner.small_runs(here, |run| {
+                    add_chunks(dropped, run.outer_aligned(CHUNK_BYTES).intersect(here));
+                })?,
+                Inherit::Copied => {
+                    scanner.private_runs(here, |run| dropped.push(run))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// This kernel will never do it. Whatever else it was: the other way may work.
+fn is_lacking(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTTY | Errno::INVAL | Errno::NOSYS | Errno::PERM | Errno::OPNOTSUPP)
+}
+
+/// Adds the part of `range` that the last of `ranges` does not cover; they come in order.
+fn add_chunks(ranges: &mut Vec<VirtRange>, range: VirtRange) {
+    match ranges.last_mut() {
+        Some(last) if last.start <= range.start && range.start <= last.end() => {
+            last.len = range.end().max(last.end()) - last.start;
+        }
+        _ => ranges.push(range),
+    }
+}
