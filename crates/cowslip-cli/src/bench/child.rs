@@ -40,6 +40,22 @@ impl Child {
         Self::forked_by(plain_fork, last_act).map(|(child, _)| child)
     }
 
+    /// A child of `fork(2)` that has done `work` when this returns.
+    pub(crate) fn fork_and(work: impl FnOnce()) -> Result<Self> {
+        let (mut done, mut tell) = io::pipe().map_err(during::<io::Error>("make a pipe"))?;
+        let fork = || {
+            let pid = plain_fork()?;
+            if pid == 0 {
+                work();
+                let _ = tell.write_all(&[1]);
+            }
+            Ok(pid)
+        };
+        let (child, _) = Self::forked_by(fork, || {})?;
+        done.read_exact(&mut [0]).map_err(during("wait for a child's work"))?;
+        Ok(child)
+    }
+
     /// [`cowslip::fork`].
     pub(crate) fn fork_with(arena: &Arena) -> Result<(Self, Duration)> {
         Self::forked_by(|| fork_arena(arena), || {})

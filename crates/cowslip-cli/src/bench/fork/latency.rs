@@ -54,7 +54,12 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn measure_together(bench: &mut Bench<'_>, kinds: &[Kind], size: u64, runs: u32) -> Result<()> {
+pub(super) fn measure_together(
+    bench: &mut Bench<'_>,
+    kinds: &[Kind],
+    size: u64,
+    runs: u32,
+) -> Result<()> {
     let mut field = Field::open(bench, kinds, METRIC, size as usize, Log::default)?;
     // The first run is to warm up.
     for run in 0..=runs {
@@ -111,7 +116,7 @@ impl Lane<Log> {
 }
 
 /// Bytes that a line of `/proc/PID/status` says in kB; 0 without it.
-fn kib_of(status: &str, field: &str) -> f64 {
+pub(super) fn kib_of(status: &str, field: &str) -> f64 {
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<f64>().ok());
     kib.unwrap_or(0.0) * 1024.0

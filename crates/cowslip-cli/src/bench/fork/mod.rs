@@ -3,6 +3,7 @@
 mod latency;
 mod ratios;
 mod sqlite;
+mod template;
 mod touch;
 mod writes;
 
@@ -22,6 +23,8 @@ pub(crate) enum Part {
     Touch,
     /// Children a second of a fork server over an SQLite database in memory
     Sqlite,
+    /// Clones of a template: resets a second, and what children weigh
+    Template,
 }
 
 /// Runs everything and adds what came of it to the report; on an interruption what there is.
@@ -42,6 +45,7 @@ fn measure(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
             Part::Writes => writes::measure(bench, options),
             Part::Touch => touch::measure(bench, options),
             Part::Sqlite => sqlite::measure(bench, options),
+            Part::Template => template::measure(bench, options),
         };
         match measured {
             Err(Error::Failed(why)) => bench.report.notes.push(format!("{part:?}: {why}")),
