@@ -1,8 +1,11 @@
 //! Rivals that are measured in turns, so that they share the noise of the machine.
 
+use cowslip::units::ByteCount;
+
 use super::error::{Error, Result};
 use super::rivals::{Kind, Rival};
 use super::stop::Stop;
+use super::{GIB, Options};
 use crate::output::progress::Progress;
 use crate::output::report::{Report, Row};
 
@@ -11,6 +14,39 @@ pub(crate) struct Bench<'a> {
     pub(crate) report: &'a mut Report,
     pub(crate) progress: &'a mut Progress,
     pub(crate) stop: &'a Stop,
+}
+
+/// Runs of a measurement at many sizes: more than these take too long above 1 GiB.
+pub(crate) struct BySize<'a> {
+    /// What is measured, for who watches.
+    pub(crate) doing: &'static str,
+    pub(crate) sizes: &'a [u64],
+    /// Neighbours share memory that holds only two.
+    pub(crate) kinds: &'a [Kind],
+    pub(crate) most_runs_above_1_gib: u32,
+}
+
+impl BySize<'_> {
+    /// Has `measure` measure as many of the kinds together as fit the memory: kinds, bytes, runs.
+    pub(crate) fn each(
+        &self,
+        bench: &mut Bench<'_>,
+        options: &Options,
+        measure: impl Fn(&mut Bench<'_>, &[Kind], u64, u32) -> Result<()>,
+    ) -> Result<()> {
+        let kinds = self.kinds;
+        for &size in self.sizes.iter().filter(|&&size| size <= options.size.0) {
+            let together = usize::try_from(options.budget.0 / size).unwrap_or(1);
+            let most = if size > GIB { self.most_runs_above_1_gib } else { u32::MAX };
+            for kinds in kinds.chunks(together.clamp(1, kinds.len())) {
+                let names: Vec<_> = kinds.iter().map(|kind| kind.rival()).collect();
+                let doing = format!("{} at {}: {}", self.doing, ByteCount(size), names.join(", "));
+                bench.progress.phase(&doing);
+                measure(bench, kinds, size, options.runs.min(most))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Several rivals on memory of the same size, each with what was measured of it.

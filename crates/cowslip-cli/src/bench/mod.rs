@@ -3,6 +3,7 @@
 //! * [`memory`]: memory of each kind, written and read through atomic words.
 //! * [`rivals`]: the mechanisms, behind one trait.
 //! * [`field`]: several rivals measured in turns; who fails leaves with a skipped row.
+//! * [`parts`]: what can be asked for by itself; one that fails leaves a note.
 //! * [`cow`], [`fork`]: what is measured for `cowslip bench cow` and `bench fork`.
 
 pub(crate) mod cow;
@@ -12,6 +13,7 @@ mod child;
 mod error;
 mod field;
 mod memory;
+mod parts;
 mod pool;
 mod rivals;
 mod rows;

@@ -11,13 +11,13 @@ mod writes;
 
 use clap::ValueEnum;
 
-use super::error::{Error, Result};
+use super::error::Result;
 use super::memory::{Memory, warm_free};
 use super::stop::Stop;
-use super::{Bench, GIB, MIB, Options};
+use super::{Bench, GIB, MIB, Options, parts};
 
 /// A measurement that can be asked for by itself.
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
     /// How long each mechanism pauses its caller, by size
     Pauses,
@@ -35,31 +35,18 @@ pub(crate) enum Part {
 
 /// Runs everything and adds what came of it to the report; on an interruption what there is.
 pub(crate) fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
-    let measured = measure(bench, options, only);
+    let measured = parts::each(bench, only, |part, bench| match part {
+        Part::Pauses => pause::measure(bench, options),
+        Part::Writes => writes::measure(bench, options),
+        Part::Seed000 => seed000::measure(bench, options),
+        Part::Coverage => coverage::measure(bench, options),
+        Part::Recovery => recovery::measure(bench, options),
+        Part::Stalls => stall::measure(bench, options),
+    });
     seed000::push_published(bench.report);
     pause::push_published(bench.report);
     ratios::push(bench.report, options.working_bytes() as u64);
     measured
-}
-
-/// A measurement that fails as a whole leaves a note; the others go on.
-fn measure(bench: &mut Bench<'_>, options: &Options, only: &[Part]) -> Result<()> {
-    let parts = if only.is_empty() { Part::value_variants() } else { only };
-    for part in parts {
-        let measured = match part {
-            Part::Pauses => pause::measure(bench, options),
-            Part::Writes => writes::measure(bench, options),
-            Part::Seed000 => seed000::measure(bench, options),
-            Part::Coverage => coverage::measure(bench, options),
-            Part::Recovery => recovery::measure(bench, options),
-            Part::Stalls => stall::measure(bench, options),
-        };
-        match measured {
-            Err(Error::Failed(why)) => bench.report.notes.push(format!("{part:?}: {why}")),
-            done => done?,
-        }
-    }
-    Ok(())
 }
 
 /// Pages written while a snapshot is held, of a hundred.

@@ -1,10 +1,8 @@
 //! How long a snapshot holds the program up, by the size of its memory.
 
-use cowslip::units::ByteCount;
-
 use super::{Bench, GIB, MIB, Options};
 use crate::bench::error::Result;
-use crate::bench::field::Field;
+use crate::bench::field::{BySize, Field};
 use crate::bench::rivals::Kind;
 use crate::bench::rows::push_durations;
 use crate::output::report::{Report, Row};
@@ -36,17 +34,13 @@ struct Log {
 const MOST_RUNS_ABOVE_1_GIB: u32 = 5;
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
-    for size in SIZES.into_iter().filter(|&size| size <= options.size.0) {
-        let together = usize::try_from(options.budget.0 / size).unwrap_or(1).clamp(1, KINDS.len());
-        for kinds in KINDS.chunks(together) {
-            let names: Vec<_> = kinds.iter().map(|kind| kind.rival()).collect();
-            bench.progress.phase(&format!("pause at {}: {}", ByteCount(size), names.join(", ")));
-            let runs =
-                if size > GIB { options.runs.min(MOST_RUNS_ABOVE_1_GIB) } else { options.runs };
-            measure_together(bench, kinds, size, runs)?;
-        }
-    }
-    Ok(())
+    let by_size = BySize {
+        doing: "pause",
+        sizes: &SIZES,
+        kinds: &KINDS,
+        most_runs_above_1_gib: MOST_RUNS_ABOVE_1_GIB,
+    };
+    by_size.each(bench, options, measure_together)
 }
 
 fn measure_together(bench: &mut Bench<'_>, kinds: &[Kind], size: u64, runs: u32) -> Result<()> {

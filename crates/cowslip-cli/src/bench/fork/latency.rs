@@ -6,11 +6,9 @@
 use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
 
-use cowslip::units::ByteCount;
-
 use super::{Bench, GIB, MIB, Options};
 use crate::bench::error::{Result, during};
-use crate::bench::field::{Field, Lane};
+use crate::bench::field::{BySize, Field, Lane};
 use crate::bench::rivals::Kind;
 use crate::bench::rows::push_durations;
 use crate::output::report::{Report, Row};
@@ -42,16 +40,13 @@ struct Log {
 }
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
-    for size in SIZES.into_iter().filter(|&size| size <= options.size.0) {
-        let together = usize::try_from(options.budget.0 / size).unwrap_or(1).clamp(1, KINDS.len());
-        let runs = if size > GIB { options.runs.min(MOST_RUNS_ABOVE_1_GIB) } else { options.runs };
-        for kinds in KINDS.chunks(together) {
-            let names: Vec<_> = kinds.iter().map(|kind| kind.rival()).collect();
-            bench.progress.phase(&format!("fork at {}: {}", ByteCount(size), names.join(", ")));
-            measure_together(bench, kinds, size, runs)?;
-        }
-    }
-    Ok(())
+    let by_size = BySize {
+        doing: "fork",
+        sizes: &SIZES,
+        kinds: &KINDS,
+        most_runs_above_1_gib: MOST_RUNS_ABOVE_1_GIB,
+    };
+    by_size.each(bench, options, measure_together)
 }
 
 pub(super) fn measure_together(

@@ -9,8 +9,8 @@ mod writes;
 
 use clap::ValueEnum;
 
-use super::error::{Error, Result};
-use super::{Bench, GIB, MIB, Options};
+use super::error::Result;
+use super::{Bench, GIB, MIB, Options, parts};
 
 /// A measurement that can be asked for by itself.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,28 +29,15 @@ pub(crate) enum Part {
 
 /// Runs everything and adds what came of it to the report; on an interruption what there is.
 pub(crate) fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
-    let measured = measure(options, only, bench);
+    let measured = parts::each(bench, only, |part, bench| match part {
+        Part::Latency => latency::measure(bench, options),
+        Part::Writes => writes::measure(bench, options),
+        Part::Touch => touch::measure(bench, options),
+        Part::Sqlite => sqlite::measure(bench, options),
+        Part::Template => template::measure(bench, options),
+    });
     latency::push_published(bench.report);
     writes::push_published(bench.report);
     ratios::push(bench.report, options.working_bytes() as u64);
     measured
-}
-
-/// A measurement that fails as a whole leaves a note; the others go on.
-fn measure(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
-    let parts = if only.is_empty() { Part::value_variants() } else { only };
-    for part in parts {
-        let measured = match part {
-            Part::Latency => latency::measure(bench, options),
-            Part::Writes => writes::measure(bench, options),
-            Part::Touch => touch::measure(bench, options),
-            Part::Sqlite => sqlite::measure(bench, options),
-            Part::Template => template::measure(bench, options),
-        };
-        match measured {
-            Err(Error::Failed(why)) => bench.report.notes.push(format!("{part:?}: {why}")),
-            done => done?,
-        }
-    }
-    Ok(())
 }
