@@ -182,6 +182,14 @@ pub fn wait_for(pid: i32) -> Result<i32> {
     }
 }
 
+/// Asks all processes of the group that `leader` leads to end (`SIGTERM`) or, `at_once`, ends them
+/// (`SIGKILL`). `ESRCH` if there are none, `EPERM` if they are somebody else's.
+pub fn end_group(leader: i32, at_once: bool) -> Result<()> {
+    use rustix::process::{Signal, kill_process_group};
+    let leader = Pid::from_raw(leader).ok_or(Errno::SRCH)?;
+    kill_process_group(leader, if at_once { Signal::KILL } else { Signal::TERM })
+}
+
 /// `fork(2)` through libc, which runs the program's `pthread_atfork` handlers: 0 in the child.
 ///
 /// # Safety

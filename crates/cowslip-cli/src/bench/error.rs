@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Why a measurement has no value.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Error {
     /// The user asked to stop.
     Interrupted,

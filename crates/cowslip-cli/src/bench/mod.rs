@@ -4,6 +4,7 @@
 //! * [`rivals`]: the mechanisms, behind one trait.
 //! * [`field`]: several rivals measured in turns; who fails leaves with a skipped row.
 //! * [`parts`]: what can be asked for by itself; one that fails leaves a note.
+//! * [`program`]: programs that know nothing of Cowslip, run in several ways.
 //! * [`cow`], [`fork`]: what is measured for `cowslip bench cow` and `bench fork`.
 
 pub(crate) mod cow;
@@ -15,6 +16,7 @@ mod field;
 mod memory;
 mod parts;
 mod pool;
+mod program;
 mod rivals;
 mod rows;
 mod smaps;

@@ -1,5 +1,6 @@
 //! Forking from a big process: seed 002's tables.
 
+mod afl;
 mod latency;
 mod ratios;
 mod sqlite;
@@ -25,6 +26,8 @@ pub(crate) enum Part {
     Sqlite,
     /// Clones of a template: resets a second, and what children weigh
     Template,
+    /// Test cases a second of AFL++ on such a database, and whether they take the same edges
+    Afl,
 }
 
 /// Runs everything and adds what came of it to the report; on an interruption what there is.
@@ -35,6 +38,7 @@ pub(crate) fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Re
         Part::Touch => touch::measure(bench, options),
         Part::Sqlite => sqlite::measure(bench, options),
         Part::Template => template::measure(bench, options),
+        Part::Afl => afl::measure(bench, options),
     });
     latency::push_published(bench.report);
     writes::push_published(bench.report);
