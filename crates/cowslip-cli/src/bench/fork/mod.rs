@@ -2,10 +2,12 @@
 
 mod afl;
 mod latency;
+mod overhead;
 mod ratios;
 mod sqlite;
 mod template;
 mod touch;
+mod weight;
 mod writes;
 
 use clap::ValueEnum;
@@ -28,6 +30,10 @@ pub(crate) enum Part {
     Template,
     /// Test cases a second of AFL++ on such a database, and whether they take the same edges
     Afl,
+    /// What `cowslip run` costs a program that never forks: a malloc benchmark, Redis answering GETs
+    Overhead,
+    /// Page tables and memory of a parent and of 1, 10 and 100 children
+    Weight,
 }
 
 /// Runs everything and adds what came of it to the report; on an interruption what there is.
@@ -39,6 +45,8 @@ pub(crate) fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Re
         Part::Sqlite => sqlite::measure(bench, options),
         Part::Template => template::measure(bench, options),
         Part::Afl => afl::measure(bench, options),
+        Part::Overhead => overhead::measure(bench, options),
+        Part::Weight => weight::measure(bench, options),
     });
     latency::push_published(bench.report);
     writes::push_published(bench.report);

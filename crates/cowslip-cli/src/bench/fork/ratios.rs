@@ -1,6 +1,6 @@
 //! The figures that promises are made about.
 
-use super::{GIB, MIB, afl, latency, sqlite, template, writes};
+use super::{GIB, MIB, afl, latency, overhead, sqlite, template, writes};
 use crate::output::report::Report;
 
 const COWSLIP: &str = "cowslip";
@@ -25,6 +25,11 @@ pub(super) fn push(report: &mut Report, size_bytes: u64) {
     let reset = over(again(STOCK, size_bytes), reset);
     let fuzzed = |rival| report.find(rival, afl::EXECS, "p50", Some(size_bytes), None);
     let fuzzed = over(fuzzed(COWSLIP), fuzzed(STOCK));
+    let malloc = |rival, threads| report.find(rival, overhead::MALLOC, "p50", None, Some(threads));
+    let malloc = overhead::THREADS.map(|(_, n)| over(malloc(COWSLIP, n), malloc(STOCK, n)));
+    let malloc = malloc.into_iter().flatten().reduce(f64::max);
+    let gets = |rival| report.find(rival, overhead::REDIS, "p50", Some(size_bytes), None);
+    let gets = over(gets(STOCK), gets(COWSLIP));
     let other_edges = report.find(COWSLIP, afl::OTHER_EDGES, "value", Some(size_bytes), None);
 
     report.ratio_at_least("fork_1GiB_stock4k_over_cowslip", fork, 60.0);
@@ -32,6 +37,8 @@ pub(super) fn push(report: &mut Report, size_bytes: u64) {
     report.ratio_at_least("sqlite_fork_server_execs_cowslip_over_stock", execs, 30.0);
     report.ratio_at_least("afl_execs_cowslip_over_stock", fuzzed, 15.0);
     report.ratio_at_most("afl_inputs_with_other_edges", other_edges, 0.0);
+    report.ratio_at_most("overhead_malloc_cowslip_over_stock", malloc, 1.02);
+    report.ratio_at_most("overhead_redis_get_cowslip_over_stock", gets, 1.02);
     report.ratio_at_least("child_vmpte_stock_over_cowslip", tables, 15.0);
     report.ratio_at_most("random_write_mean_cowslip_over_fork4k", random, 1.3);
     report.ratio_at_least("template_resets_per_second", rate, 3000.0);
