@@ -2,7 +2,7 @@
 //! Forked children that wait until they are let go or this process is gone.
 //!
 //! # Safety
-//! A child closes a pipe, reads from another, may look at memory, may write to a file that is open, and
+//! A child closes a pipe, reads from another, may look at memory or map it, may write to a file that is open, and
 //! ends: all of it async-signal-safe.
 
 use std::fs::File;
@@ -30,6 +30,18 @@ impl Child {
     /// `fork(2)`: a child that keeps its share of the memory, and how long this process was held up.
     pub(crate) fn fork() -> Result<(Self, Duration)> {
         Self::forked_by(plain_fork, || {})
+    }
+
+    /// `fork(2)`: a child that does this first.
+    pub(crate) fn fork_then(first_act: impl FnOnce()) -> Result<(Self, Duration)> {
+        let fork = || {
+            let pid = plain_fork()?;
+            if pid == 0 {
+                first_act();
+            }
+            Ok(pid)
+        };
+        Self::forked_by(fork, || {})
     }
 
     /// A child that writes `text` to `file` in the end, even if this process is killed.

@@ -42,7 +42,7 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 enum Owner {
     /// Mapped here, unmapped with this value.
-    Mapping { _file: Option<OwnedFd> },
+    Mapping { file: Option<OwnedFd> },
     /// Part of an arena, which keeps it.
     Arena { _arena: Arena },
 }
@@ -50,7 +50,7 @@ enum Owner {
 impl Memory {
     pub(crate) fn anonymous(bytes: usize, pages: Anonymous) -> Result<Self> {
         let range = memory::reserve(bytes, CHUNK_BYTES).map_err(during("reserve memory"))?;
-        let memory = Self { range, owner: Owner::Mapping { _file: None } };
+        let memory = Self { range, owner: Owner::Mapping { file: None } };
         let advice = match pages {
             Anonymous::Base => Advice::NoHugePage,
             Anonymous::Huge => Advice::HugePage,
@@ -68,9 +68,28 @@ impl Memory {
             .map_err(during("make a hugetlb file"))?;
         let range = memory::map_file_reserved(bytes, file.as_fd(), 0, Sharing::Private)
             .map_err(during("map hugetlb pages"))?;
-        let memory = Self { range, owner: Owner::Mapping { _file: Some(file) } };
+        let memory = Self { range, owner: Owner::Mapping { file: Some(file) } };
         memory.offer_to_children(false)?;
         Ok(memory)
+    }
+
+    /// A memfd, mapped shared; children share it too.
+    pub(crate) fn memfd(bytes: usize) -> Result<Self> {
+        let file = memfile::memfd("cowslip-bench", MemfdKind::Shmem, bytes as u64)
+            .map_err(during("make a memfd"))?;
+        let range = memory::reserve(bytes, CHUNK_BYTES).map_err(during("reserve memory"))?;
+        // SAFETY: the range was just reserved for this value.
+        unsafe { memory::map_file(range, file.as_fd(), 0, Sharing::Shared, Prot::RW) }
+            .map_err(during("map a memfd"))?;
+        Ok(Self { range, owner: Owner::Mapping { file: Some(file) } })
+    }
+
+    /// In a child: from here on its writes to a [`memfd`](Self::memfd) are its own.
+    pub(crate) fn map_privately(&self) -> Result<()> {
+        let Owner::Mapping { file: Some(file) } = &self.owner else { return Ok(()) };
+        // SAFETY: the range is this value's, and shows the same bytes as before.
+        unsafe { memory::map_file(self.range, file.as_fd(), 0, Sharing::Private, Prot::RW) }
+            .map_err(during("map a memfd privately"))
     }
 
     pub(crate) fn in_arena(arena: &Arena, bytes: usize) -> Result<Self> {

@@ -1,7 +1,8 @@
 //! How long fork holds its caller up, and what its page tables weigh, by the size of the memory.
 //!
 //! *first* is a fork from memory that was written since the last child ended; *again* one while an earlier
-//! child lives and little was written, as a fork server does.
+//! child lives and little was written, as a fork server does. Not every rival gives a child with the memory
+//! as it was: uffd-wp makes no child, memfd-private's sees later writes, vfork+exec's has none of it.
 
 use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,7 +20,14 @@ pub(super) const AGAIN: &str = "again";
 pub(super) const CHILD_TABLES: &str = "child_vmpte";
 
 /// Neighbours share memory that holds only two, so those whose ratio is promised come first.
-const KINDS: [Kind; 3] = [Kind::Fork4k, Kind::CowslipFork, Kind::ForkThp];
+const KINDS: [Kind; 6] = [
+    Kind::Fork4k,
+    Kind::CowslipFork,
+    Kind::ForkThp,
+    Kind::UffdWp4k,
+    Kind::MemfdPrivate,
+    Kind::VforkExec,
+];
 const SIZES: [u64; 8] = [2 * MIB, 64 * MIB, 256 * MIB, 512 * MIB, GIB, 2 * GIB, 4 * GIB, 8 * GIB];
 /// Forks while an earlier child lives, for each first one.
 const AGAIN_RUNS: u32 = 5;
@@ -28,7 +36,7 @@ const MOST_RUNS_ABOVE_1_GIB: u32 = 3;
 const WRITTEN_PAGES: usize = 10;
 
 /// Lines of a child's `/proc/PID/status`, and the metric each becomes. (This process holds the memory of
-/// all rivals at once, so that its own would say nothing of one.)
+/// all rivals at once, so that its own would say nothing of one: see `weight`.)
 const WEIGHTS: [(&str, &str); 2] = [("VmPTE:", CHILD_TABLES), ("VmRSS:", "child_vmrss")];
 
 #[derive(Default)]

@@ -18,7 +18,7 @@ const EVERY: &str = "write_every_page";
 /// The mean of a million, most of them to pages that were written before.
 pub(super) const RANDOM: &str = "random_write_mean";
 
-const KINDS: [Kind; 3] = [Kind::Fork4k, Kind::CowslipFork, Kind::ForkThp];
+const KINDS: [Kind; 4] = [Kind::Fork4k, Kind::CowslipFork, Kind::ForkThp, Kind::UffdWp4k];
 const BYTES: u64 = 512 * MIB;
 const RANDOM_WRITES: u64 = 1_000_000;
 const ROUNDS: u32 = 5;

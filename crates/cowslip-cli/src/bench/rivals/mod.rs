@@ -2,6 +2,8 @@
 
 mod cowslip;
 mod forking;
+mod memfd;
+mod spawning;
 mod uffd_wp;
 
 use std::time::Duration;
@@ -12,6 +14,8 @@ use super::stop::Stop;
 
 pub(crate) use cowslip::{Freezing, FreezingFork};
 pub(crate) use forking::{Forking, Pages};
+use memfd::MemfdPrivate;
+use spawning::Spawning;
 pub(crate) use uffd_wp::UffdWp;
 
 const MOSTLY_HUGE: f64 = 0.9;
@@ -60,6 +64,8 @@ pub(crate) enum Kind {
     ForkHugetlb,
     UffdWp4k,
     UffdWpThp,
+    MemfdPrivate,
+    VforkExec,
 }
 
 impl Kind {
@@ -71,6 +77,8 @@ impl Kind {
             Self::ForkThp => "fork-thp",
             Self::ForkHugetlb => "fork-hugetlb",
             Self::UffdWp4k | Self::UffdWpThp => "uffd-wp",
+            Self::MemfdPrivate => "memfd-private",
+            Self::VforkExec => "vfork+exec",
         }
     }
 
@@ -92,6 +100,8 @@ impl Kind {
             Self::ForkHugetlb => Box::new(Forking::new(bytes, Pages::Hugetlb)?),
             Self::UffdWp4k => Box::new(UffdWp::new(bytes, Anonymous::Base)?),
             Self::UffdWpThp => Box::new(UffdWp::new(bytes, Anonymous::Huge)?),
+            Self::MemfdPrivate => Box::new(MemfdPrivate::new(bytes)?),
+            Self::VforkExec => Box::new(Spawning::new(bytes)?),
         };
         rival.memory().touch(stop)?;
         rival.memory().touch(stop)?;
