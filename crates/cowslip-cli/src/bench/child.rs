@@ -73,25 +73,29 @@ impl Child {
         Self::forked_by(|| fork_arena(arena), || {})
     }
 
-    /// Has a child of `fork(2)` work at once: its answer.
-    pub(crate) fn answer<const N: usize>(work: impl FnOnce() -> [u64; N]) -> Result<[u64; N]> {
+    /// Has a child of `fork(2)` work at once: its answer, and how long the fork held this process up.
+    pub(crate) fn answer<const N: usize>(
+        work: impl FnOnce() -> [u64; N],
+    ) -> Result<([u64; N], Duration)> {
         Self::answered_by(plain_fork, work)
     }
 
-    /// Has a child of [`cowslip::fork`] work at once: its answer.
+    /// As [`Self::answer`], of [`cowslip::fork`].
     pub(crate) fn answer_with<const N: usize>(
         arena: &Arena,
         work: impl FnOnce() -> [u64; N],
-    ) -> Result<[u64; N]> {
+    ) -> Result<([u64; N], Duration)> {
         Self::answered_by(|| fork_arena(arena), work)
     }
 
     fn answered_by<const N: usize>(
         fork: impl FnOnce() -> Result<i32>,
         work: impl FnOnce() -> [u64; N],
-    ) -> Result<[u64; N]> {
+    ) -> Result<([u64; N], Duration)> {
         let (mut reader, mut writer) = io::pipe().map_err(during::<io::Error>("make a pipe"))?;
+        let began = Instant::now();
         let pid = fork()?;
+        let paused = began.elapsed();
         if pid == 0 {
             let mut wrote = true;
             for number in work() {
@@ -108,7 +112,7 @@ impl Child {
             Ok(())
         });
         process::wait_for(pid).map_err(during("wait for a child"))?;
-        read.map(|()| answer).map_err(during::<io::Error>("read a child's answer"))
+        read.map(|()| (answer, paused)).map_err(during::<io::Error>("read a child's answer"))
     }
 
     fn forked_by(

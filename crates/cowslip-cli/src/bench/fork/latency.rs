@@ -1,7 +1,8 @@
 //! How long fork holds its caller up, and what its page tables weigh, by the size of the memory.
 //!
-//! *first* is a fork from memory that was written since the last child ended; *again* one while an earlier
-//! child lives and little was written, as a fork server does. Not every rival gives a child with the memory
+//! *first* is a fork from memory that was written since the last child ended; *again* one while earlier
+//! children live and little was written; *in a row* one of many whose children end at once, as a fork
+//! server's with nothing to do would (the processor does not come to rest between them). Not every rival gives a child with the memory
 //! as it was: uffd-wp makes no child, memfd-private's sees later writes, vfork+exec's has none of it.
 
 use std::fs;
@@ -17,6 +18,7 @@ use crate::output::report::{Report, Row};
 pub(super) const METRIC: &str = "fork";
 pub(super) const FIRST: &str = "first";
 pub(super) const AGAIN: &str = "again";
+pub(super) const IN_A_ROW: &str = "in a row";
 pub(super) const CHILD_TABLES: &str = "child_vmpte";
 
 /// Neighbours share memory that holds only two, so those whose ratio is promised come first.
@@ -31,6 +33,7 @@ const KINDS: [Kind; 6] = [
 const SIZES: [u64; 8] = [2 * MIB, 64 * MIB, 256 * MIB, 512 * MIB, GIB, 2 * GIB, 4 * GIB, 8 * GIB];
 /// Forks while an earlier child lives, for each first one.
 const AGAIN_RUNS: u32 = 5;
+const IN_A_ROW_RUNS: u32 = 20;
 const MOST_RUNS_ABOVE_1_GIB: u32 = 3;
 /// Pages written before each fork.
 const WRITTEN_PAGES: usize = 10;
@@ -43,6 +46,7 @@ const WEIGHTS: [(&str, &str); 2] = [("VmPTE:", CHILD_TABLES), ("VmRSS:", "child_
 struct Log {
     first: Vec<f64>,
     again: Vec<f64>,
+    in_a_row: Vec<f64>,
     /// Metric and bytes.
     weights: Vec<(&'static str, f64)>,
 }
@@ -75,9 +79,11 @@ pub(super) fn measure_together(
                 write_some(lane, fork);
                 again.push(lane.rival.snapshot()?.as_nanos() as f64);
             }
+            let in_a_row = fork_in_a_row(lane);
             if run > 0 {
                 lane.log.first.push(first);
                 lane.log.again.extend(again);
+                lane.log.in_a_row.extend(in_a_row);
             }
             if run == runs {
                 lane.weigh()?;
@@ -86,7 +92,8 @@ pub(super) fn measure_together(
         })?;
     }
     for (kind, log) in field.finish() {
-        for (variant, ns) in [(FIRST, &log.first), (AGAIN, &log.again)] {
+        let variants = [(FIRST, &log.first), (AGAIN, &log.again), (IN_A_ROW, &log.in_a_row)];
+        for (variant, ns) in variants.into_iter().filter(|(_, ns)| !ns.is_empty()) {
             let row = Row::new(kind.rival(), METRIC, "", 0.0, "ns");
             push_durations(bench.report, &row.size_bytes(size).variant(variant), ns);
         }
@@ -96,6 +103,19 @@ pub(super) fn measure_together(
         }
     }
     Ok(())
+}
+
+/// Nothing for a mechanism that makes no child.
+fn fork_in_a_row(lane: &mut Lane<Log>) -> Vec<f64> {
+    let mut paused_ns = Vec::new();
+    for fork in 0..IN_A_ROW_RUNS {
+        write_some(lane, fork);
+        match lane.rival.answer(|_| [0; 3]) {
+            Ok((_, paused)) => paused_ns.push(paused.as_nanos() as f64),
+            Err(_) => break,
+        }
+    }
+    paused_ns
 }
 
 /// Pages spread over the memory, as a program between two forks would.

@@ -8,10 +8,11 @@ const STOCK: &str = "fork-4k";
 
 pub(super) fn push(report: &mut Report, size_bytes: u64) {
     let over = |above: Option<f64>, below: Option<f64>| Some(above? / below?);
-    let again =
-        |rival, size| report.find(rival, latency::METRIC, "p50", Some(size), Some(latency::AGAIN));
-    let fork = over(again(STOCK, GIB), again(COWSLIP, GIB));
-    let growth = over(again(COWSLIP, 8 * GIB), again(COWSLIP, GIB));
+    let fork = |rival, size, variant| {
+        report.find(rival, latency::METRIC, "p50", Some(size), Some(variant))
+    };
+    let in_a_row = |rival, size| fork(rival, size, latency::IN_A_ROW);
+    let growth = over(in_a_row(COWSLIP, 8 * GIB), in_a_row(COWSLIP, GIB));
     let tables = |rival| report.find(rival, latency::CHILD_TABLES, "value", Some(GIB), None);
     let tables = over(tables(STOCK), tables(COWSLIP));
     let written = size_bytes.min(512 * MIB);
@@ -22,7 +23,7 @@ pub(super) fn push(report: &mut Report, size_bytes: u64) {
     let typical = Some(template::TYPICAL);
     let rate = report.find(COWSLIP, template::RATE, "value", Some(size_bytes), typical);
     let reset = report.find(COWSLIP, template::RESET, "p50", Some(size_bytes), typical);
-    let reset = over(again(STOCK, size_bytes), reset);
+    let reset = over(fork(STOCK, size_bytes, latency::AGAIN), reset);
     let fuzzed = |rival| report.find(rival, afl::EXECS, "p50", Some(size_bytes), None);
     let fuzzed = over(fuzzed(COWSLIP), fuzzed(STOCK));
     let malloc = |rival, threads| report.find(rival, overhead::MALLOC, "p50", None, Some(threads));
@@ -31,6 +32,7 @@ pub(super) fn push(report: &mut Report, size_bytes: u64) {
     let gets = |rival| report.find(rival, overhead::REDIS, "p50", Some(size_bytes), None);
     let gets = over(gets(STOCK), gets(COWSLIP));
     let other_edges = report.find(COWSLIP, afl::OTHER_EDGES, "value", Some(size_bytes), None);
+    let fork = over(in_a_row(STOCK, GIB), in_a_row(COWSLIP, GIB));
 
     report.ratio_at_least("fork_1GiB_stock4k_over_cowslip", fork, 60.0);
     report.ratio_at_most("fork_8GiB_over_1GiB_cowslip", growth, 1.5);

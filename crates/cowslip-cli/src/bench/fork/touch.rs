@@ -28,7 +28,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
         field.each(bench, |lane, stop| {
             lane.rival.renew()?;
             lane.rival.memory().touch(stop)?;
-            let answer = lane.rival.answer(read_shares)?;
+            let (answer, _) = lane.rival.answer(read_shares)?;
             if round > 0 {
                 lane.log.push(answer);
             }

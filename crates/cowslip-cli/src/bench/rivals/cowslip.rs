@@ -96,7 +96,7 @@ impl Rival for FreezingFork {
         self.children.youngest_pid()
     }
 
-    fn answer(&mut self, work: fn(&Memory) -> [u64; 3]) -> Result<[u64; 3]> {
+    fn answer(&mut self, work: fn(&Memory) -> [u64; 3]) -> Result<([u64; 3], Duration)> {
         Child::answer_with(&self.arena, || work(&self.memory))
     }
 

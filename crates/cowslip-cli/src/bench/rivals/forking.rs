@@ -65,7 +65,7 @@ impl Rival for Forking {
         self.children.youngest_pid()
     }
 
-    fn answer(&mut self, work: fn(&Memory) -> [u64; 3]) -> Result<[u64; 3]> {
+    fn answer(&mut self, work: fn(&Memory) -> [u64; 3]) -> Result<([u64; 3], Duration)> {
         self.memory.offer_to_children(true)?;
         let answer = Child::answer(|| work(&self.memory));
         self.memory.offer_to_children(false)?;

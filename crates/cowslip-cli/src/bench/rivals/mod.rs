@@ -43,8 +43,9 @@ pub(crate) trait Rival {
         None
     }
 
-    /// Forks a child that works on the memory at once: its answer.
-    fn answer(&mut self, _work: fn(&Memory) -> [u64; 3]) -> Result<[u64; 3]> {
+    /// Forks a child that works on the memory at once and ends: its answer, and how long the fork held the
+    /// program up.
+    fn answer(&mut self, _work: fn(&Memory) -> [u64; 3]) -> Result<([u64; 3], Duration)> {
         Err(Error::Failed("it makes no child".to_owned()))
     }
 
