@@ -50,6 +50,6 @@ pub(crate) fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Re
     });
     latency::push_published(bench.report);
     writes::push_published(bench.report);
-    ratios::push(bench.report, options.working_bytes() as u64);
+    ratios::push(bench.report, options);
     measured
 }

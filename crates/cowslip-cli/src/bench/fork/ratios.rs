@@ -1,12 +1,13 @@
 //! The figures that promises are made about.
 
-use super::{GIB, MIB, afl, latency, overhead, sqlite, template, writes};
+use super::{GIB, Options, afl, latency, overhead, sqlite, template, writes};
 use crate::output::report::Report;
 
 const COWSLIP: &str = "cowslip";
 const STOCK: &str = "fork-4k";
 
-pub(super) fn push(report: &mut Report, size_bytes: u64) {
+pub(super) fn push(report: &mut Report, options: &Options) {
+    let size_bytes = options.working_bytes() as u64;
     let over = |above: Option<f64>, below: Option<f64>| Some(above? / below?);
     let fork = |rival, size, variant| {
         report.find(rival, latency::METRIC, "p50", Some(size), Some(variant))
@@ -15,8 +16,8 @@ pub(super) fn push(report: &mut Report, size_bytes: u64) {
     let growth = over(in_a_row(COWSLIP, 8 * GIB), in_a_row(COWSLIP, GIB));
     let tables = |rival| report.find(rival, latency::CHILD_TABLES, "value", Some(GIB), None);
     let tables = over(tables(STOCK), tables(COWSLIP));
-    let written = size_bytes.min(512 * MIB);
-    let random = |rival| report.find(rival, writes::RANDOM, "p50", Some(written), None);
+    let written = Some(writes::size_bytes(options));
+    let random = |rival| report.find(rival, writes::RANDOM, "p50", written, None);
     let random = over(random(COWSLIP), random(STOCK));
     let execs = |rival| report.find(rival, sqlite::METRIC, "value", Some(size_bytes), None);
     let execs = over(execs(COWSLIP), execs(STOCK));

@@ -29,8 +29,13 @@ struct Log {
     random: Vec<f64>,
 }
 
+/// The memory that is written.
+pub(super) fn size_bytes(options: &Options) -> u64 {
+    (options.working_bytes() as u64).min(BYTES)
+}
+
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
-    let bytes = options.size.0.min(BYTES) as usize;
+    let bytes = size_bytes(options) as usize;
     bench.progress.phase("writes after a fork: filling the rivals' memory");
     let mut field = Field::open(bench, &KINDS, RANDOM, bytes, Log::default)?;
     // The first round is to warm up.
