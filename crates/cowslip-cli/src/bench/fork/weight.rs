@@ -46,7 +46,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
                 Err(Error::Failed(why)) => {
                     for metric in METRICS {
                         let row = Row::skipped(rival, metric, why.as_str());
-                        bench.report.row(row.size_bytes(bytes));
+                        bench.report.row(row.size_bytes(bytes).variant(work));
                     }
                 }
                 Err(error) => return Err(error),
