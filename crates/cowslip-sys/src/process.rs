@@ -224,6 +224,12 @@ fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: char) -> Opt
     text.split_ascii_whitespace().nth(index)?.split(end).next()?.parse().ok()
 }
 
+/// How much address space this process may have (`RLIMIT_AS`, `getrlimit(2)`); `None` if that is not limited.
+pub fn address_space_limit() -> Option<crate::units::ByteCount> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As);
+    limit.current.map(crate::units::ByteCount)
+}
+
 /// Whether more threads want to run than there are processors for this one, by `/proc/loadavg`
 /// (`proc_loadavg(5)`); where that cannot be read, no.
 pub fn is_crowded() -> bool {
