@@ -15,6 +15,7 @@
 //!
 //! Errors are [`Errno`] values; nothing here retries, logs or allocates in its steady state.
 
+pub mod durable;
 pub mod held;
 pub mod memfile;
 pub mod memory;

@@ -25,6 +25,10 @@ pub enum Op {
     Fallocate,
     MemfileOpen,
     PidfdOpen,
+    DurableCreate,
+    DurableWrite,
+    DurableSync,
+    DurableRename,
 }
 
 #[cfg(not(feature = "seam"))]
@@ -42,7 +46,7 @@ mod active {
     use crate::Errno;
     use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-    const OPS: usize = Op::PidfdOpen as usize + 1;
+    const OPS: usize = Op::DurableRename as usize + 1;
 
     // Per operation: calls to let pass (bits 40..), calls to fail (bits 16..40), errno (bits 0..16).
     static RULES: [AtomicU64; OPS] = [const { AtomicU64::new(0) }; OPS];

@@ -135,6 +135,19 @@ pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
+/// The file system's refusal of something done to a file.
+pub(crate) fn file_error(
+    operation: &'static str,
+    path: &std::path::Path,
+    error: std::io::Error,
+) -> Error {
+    let file = path.display();
+    let Some(errno) = Errno::from_io_error(&error) else {
+        return Error::new(ErrorKind::System, operation).hint(format!("{file}: {error}"));
+    };
+    Error::from_errno(operation, errno).hint(file.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

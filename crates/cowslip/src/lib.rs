@@ -33,6 +33,7 @@ mod error;
 mod footprint;
 mod freeze;
 pub mod host;
+pub mod image;
 mod metrics;
 mod template;
 

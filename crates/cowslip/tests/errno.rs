@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use cowslip::image::{Image, SaveOptions, save};
 use cowslip::sys::Errno;
 use cowslip::sys::seam::{Op, fail};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -384,8 +385,9 @@ fn an_arena_is_made_or_not_at_each_call() {
     for op in [Op::Mmap, Op::Madvise, Op::MemfileOpen] {
         for pass in 0.. {
             let rule = fail(op, pass, 1, Errno::NOMEM);
-            match Arena::new(ByteCount::mib(8)) {
-                Ok(arena) => assert!(arena.slice::<u64>(10).unwrap().iter().all(|&v| v == 0)),
+            let arena = Arena::new(ByteCount::mib(8));
+            match arena.and_then(|arena| arena.slice::<u64>(10)) {
+                Ok(slice) => assert!(slice.iter().all(|&value| value == 0)),
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
                     explains_itself(&error);
@@ -485,4 +487,54 @@ fn a_reset_is_whole_or_is_whole_the_next_time() {
     let scan = fail(Op::PagemapScan, 0, ALWAYS, Errno::NOTTY);
     check_with(Op::Mmap, 0, 1, Errno::NOMEM);
     drop(scan);
+}
+
+/// Every step of saving an image fails once: the old image is whole, the program unharmed, the arena
+/// thawed.
+#[test]
+fn a_save_fails_at_each_step_and_leaves_the_old_image() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a save");
+    let folder = std::env::temp_dir().join(format!("cowslip-errno-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("image");
+    let mut proceed = |_| std::ops::ControlFlow::Continue(());
+    let options = SaveOptions::default();
+    let mut failures = 0;
+    for op in [Op::DurableCreate, Op::DurableWrite, Op::DurableSync, Op::DurableRename] {
+        for errno in [Errno::NOSPC, Errno::IO] {
+            for pass in 0.. {
+                let world = World::new();
+                let frozen = freeze_all(&world.arenas()).unwrap();
+                let views: Vec<_> = frozen.iter().collect();
+                let before = save(&views, &path, &options, &mut proceed).unwrap();
+                let rule = fail(op, pass, 1, errno);
+                let answer = save(&views, &path, &options, &mut proceed);
+                let has_failed = rule.is_spent();
+                drop(rule);
+                let image = Image::open(&path).expect("whole");
+                image.verify(&mut proceed).expect("whole");
+                match answer {
+                    Ok(saved) => assert_eq!(image.identity(), saved.identity),
+                    Err(error) => {
+                        failures += 1;
+                        explains_itself(&error);
+                        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+                        // Only that the name is durable can be unknown.
+                        let is_last = op == Op::DurableSync && pass == 1;
+                        assert_eq!(image.identity() == before.identity, !is_last);
+                    }
+                }
+                let names = std::fs::read_dir(&folder).unwrap().count();
+                assert_eq!(names, 1, "nothing else is left");
+                drop(frozen);
+                world.check();
+                if !has_failed {
+                    break;
+                }
+            }
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(failures >= 2 * (1 + 6 + 2 + 1), "{failures} failures");
 }

@@ -140,6 +140,6 @@ fn inside_copies_beyond_the_limit() {
     assert!(child.unwrap() > 0);
     allow_more(&folder, ByteCount::mib(8));
     (0..counters.len()).for_each(|i| counters.at(i).store(i as u64 + 1, Relaxed));
-    let sum = counters.sum();
-    assert_eq!(sum, (1..=counters.len() as u64).sum(), "the survivor has what it wrote");
+    let wanted: u64 = (1..=counters.len() as u64).sum();
+    assert_eq!(counters.sum(), wanted, "the survivor has what it wrote");
 }

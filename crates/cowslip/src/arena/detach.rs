@@ -121,7 +121,9 @@ impl Shared {
             let place = target + (part.start - range.start);
             if state.chunk(i) != Chunk::Overlay {
                 // SAFETY: as the caller promised, for a part of the target.
-                unsafe { self.read_base(part, place) }?;
+                let content =
+                    unsafe { core::slice::from_raw_parts_mut(place as *mut u8, part.len) };
+                self.read_file(part, content)?;
             }
             if state.chunk(i) == Chunk::Live {
                 return Ok(());
@@ -140,20 +142,22 @@ impl Shared {
         copied
     }
 
-    /// Reads what the file holds for `part`; its holes stay as they are.
-    ///
-    /// # Safety
-    /// `target` is writable memory of that length.
-    unsafe fn read_base(&self, part: VirtRange, target: usize) -> Result<(), Errno> {
+    /// Reads what the file holds for `part`; its holes stay as they are, here and there. Whether there
+    /// was anything.
+    pub(crate) fn read_file(&self, part: VirtRange, content: &mut [u8]) -> Result<bool, Errno> {
         let start = offset(self.range, part);
         let (mut at, end) = (start, start + part.len as u64);
-        while let Some((from, to)) = memfile::next_data(self.store.fd(), at, end)? {
+        // hugetlbfs does not say where its holes are.
+        let is_hugetlb = self.store.pages == Pages::Hugetlb;
+        let next = |at| match is_hugetlb {
+            true => Ok((at < end).then_some((at, end))),
+            false => memfile::next_data(self.store.fd(), at, end),
+        };
+        while let Some((from, to)) = next(at)? {
             at = from;
             while at < to {
-                let place = (target + (at - start) as usize) as *mut u8;
-                // SAFETY: as the caller promised, for a part of the target.
-                let buffer = unsafe { core::slice::from_raw_parts_mut(place, (to - at) as usize) };
-                match memfile::read_at(self.store.fd(), buffer, at) {
+                let place = &mut content[(at - start) as usize..(to - start) as usize];
+                match memfile::read_at(self.store.fd(), place, at) {
                     Ok(0) => return Err(Errno::IO),
                     Ok(read) => at += read as u64,
                     Err(Errno::INTR) => {}
@@ -161,7 +165,7 @@ impl Shared {
                 }
             }
         }
-        Ok(())
+        Ok(at > start)
     }
 
     /// Frees whole chunks of the file that nobody shows any more.

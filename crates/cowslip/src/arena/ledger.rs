@@ -17,6 +17,13 @@ pub enum Usage {
     Foreign,
 }
 
+impl Usage {
+    /// Whether it is handed out.
+    pub fn is_used(self) -> bool {
+        self == Self::Used
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Span {
     pub(crate) range: VirtRange,

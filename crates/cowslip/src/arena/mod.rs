@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::error::{During, Error, ErrorKind, Result};
 use crate::host;
 use crate::metrics::{Counters, Metrics};
+use crate::sys::Errno;
 use crate::sys::memory::{self, Advice, Prot};
 use crate::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
 
@@ -57,9 +58,16 @@ pub struct ArenaBuilder {
     capacity: ByteCount,
     backing: Backing,
     userfaultfd: bool,
+    address: Option<usize>,
 }
 
 impl ArenaBuilder {
+    /// At this address, a multiple of 1 GiB, instead of anywhere: the capacity's range must be free.
+    pub fn at(mut self, address: usize) -> Self {
+        self.address = Some(address);
+        self
+    }
+
     /// What the memory shall be made of.
     pub fn backing(mut self, backing: Backing) -> Self {
         self.backing = backing;
@@ -76,7 +84,8 @@ impl ArenaBuilder {
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] if the capacity is zero or more than the machine's memory and swap,
-    /// [`ErrorKind::OutOfMemory`] if the address space or, for hugetlb, the pool is too small.
+    /// [`ErrorKind::OutOfMemory`] if the address space or, for hugetlb, the pool is too small,
+    /// [`ErrorKind::Busy`] if the address asked for is taken.
     pub fn build(self) -> Result<Arena> {
         const OPERATION: &str = "make an arena";
         let memory_size = host::memory_and_swap();
@@ -90,7 +99,10 @@ impl ArenaBuilder {
         let len = usize::try_from(self.capacity.0).ok().and_then(|len| round_up(len, CHUNK_BYTES));
         let len = len.ok_or_else(|| Error::new(ErrorKind::OutOfMemory, OPERATION))?;
         let store = Store::open(self.backing, ByteCount(len as u64))?;
-        let range = memory::reserve(len, GIB_BYTES).during(OPERATION)?;
+        let range = match self.address {
+            None => memory::reserve(len, GIB_BYTES).during(OPERATION)?,
+            Some(address) => reserve_at(address, len)?,
+        };
         let counters = Counters::create()?;
         let shared = Shared::new(range, store, counters, self.userfaultfd);
         let arena = Arena { handle: Arc::new(Handle { shared }) };
@@ -110,6 +122,23 @@ impl ArenaBuilder {
     }
 }
 
+fn reserve_at(address: usize, len: usize) -> Result<VirtRange> {
+    const OPERATION: &str = "make an arena at an address";
+    let range = VirtRange::new(address, len);
+    if !address.is_multiple_of(GIB_BYTES) || address.checked_add(len).is_none() {
+        return Err(Error::new(ErrorKind::Usage, OPERATION)
+            .on(range)
+            .hint("it must be a multiple of 1 GiB"));
+    }
+    match memory::reserve_at(range) {
+        Ok(()) => Ok(range),
+        Err(Errno::EXIST) => Err(Error::new(ErrorKind::Busy, OPERATION)
+            .on(range)
+            .hint("something else is mapped there in this process")),
+        Err(errno) => Err(Error::from_errno(OPERATION, errno).on(range)),
+    }
+}
+
 impl Arena {
     /// An arena of `capacity`, on huge pages where the system lets this process have them.
     ///
@@ -121,7 +150,7 @@ impl Arena {
 
     /// An arena made to order. Address space is reserved now, memory is taken as it is touched.
     pub fn builder(capacity: ByteCount) -> ArenaBuilder {
-        ArenaBuilder { capacity, backing: Backing::default(), userfaultfd: true }
+        ArenaBuilder { capacity, backing: Backing::default(), userfaultfd: true, address: None }
     }
 
     pub(crate) fn shared(&self) -> &Shared {

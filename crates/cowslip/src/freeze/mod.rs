@@ -62,7 +62,7 @@ use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::arena::{Arena, ArenaSlice, Handle};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::memory::{self, Prot};
-use crate::sys::process;
+use crate::sys::{self, process};
 use crate::units::VirtRange;
 
 pub use cut::{Fork, ForkCut, fork};
@@ -84,6 +84,8 @@ pub struct Frozen {
     way: Way,
     /// What of the arena is frozen: parts of one protection, in order.
     layout: Vec<(VirtRange, Prot)>,
+    /// What was handed out: parts of one protection, in order.
+    used: Vec<(VirtRange, Prot)>,
     /// The process that made it; its children have it as a value, without the mapping.
     pid: i32,
 }
@@ -199,8 +201,11 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     for (flip, &i) in flips.into_iter().zip(&order) {
         let handle = Arc::clone(&arenas[i].handle);
         let layout = frozen_pieces(flip.shared, &flip.state);
+        let used = flip.state.ledger.within(flip.shared.range);
+        let used = used.filter(|span| span.usage.is_used()).map(|span| (span.range, span.prot));
+        let used = used.collect();
         let view = flip.into_view(way)?;
-        views.push((i, Frozen { handle, view, way, layout, pid: process::pid() }));
+        views.push((i, Frozen { handle, view, way, layout, used, pid: process::pid() }));
     }
     views.sort_by_key(|(i, _)| *i);
     Ok(views.into_iter().map(|(_, view)| view).collect())
@@ -284,6 +289,22 @@ impl Frozen {
     /// What of the arena is frozen: parts of one protection, in order.
     pub(crate) fn layout(&self) -> &[(VirtRange, Prot)] {
         &self.layout
+    }
+
+    /// The arena's addresses.
+    pub(crate) fn range(&self) -> VirtRange {
+        self.handle.shared.range
+    }
+
+    /// What was handed out at the freeze: parts of one protection, in order.
+    pub(crate) fn used(&self) -> &[(VirtRange, Prot)] {
+        &self.used
+    }
+
+    /// Copies what `part` of the arena held to `content`, which is zeroes; holes are not touched. Whether
+    /// there was anything.
+    pub(crate) fn read_base(&self, part: VirtRange, content: &mut [u8]) -> sys::Result<bool> {
+        self.handle.shared.read_file(part, content)
     }
 
     /// Its arena, unless this process is a child of the one that froze it.

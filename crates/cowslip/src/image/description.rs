@@ -1,0 +1,124 @@
+//! What an image says of itself besides its chunks.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::sys::memory::Prot;
+
+/// The description of an image, JSON in the file.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Description {
+    /// The arenas, as they were at the freeze.
+    pub arenas: Vec<ArenaDescription>,
+    /// Places that a restored program looks for first, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub roots: BTreeMap<String, Root>,
+    /// Where the parent was when this image was written, from this image's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_file: Option<String>,
+    /// The program's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub user: BTreeMap<String, String>,
+}
+
+/// An arena in an image.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ArenaDescription {
+    /// Its first address in the program that was saved.
+    pub start_address: u64,
+    /// Its capacity.
+    pub length_bytes: u64,
+    /// What was handed out.
+    pub pieces: Vec<Piece>,
+}
+
+/// A part of an arena that was handed out.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Piece {
+    /// From the arena's start.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub length_bytes: u64,
+    /// What might be done with it, as in `/proc/PID/maps`: `rw-`.
+    pub protection: String,
+}
+
+/// A named place in an arena.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Root {
+    /// Which arena, by its place in the list.
+    pub arena: u32,
+    /// From that arena's start.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub length_bytes: u64,
+}
+
+const LETTERS: [(Prot, char); 3] = [(Prot::READ, 'r'), (Prot::WRITE, 'w'), (Prot::EXEC, 'x')];
+
+impl Piece {
+    pub(crate) fn new(offset_bytes: u64, length_bytes: u64, prot: Prot) -> Self {
+        let letter = |(flag, letter)| if prot.contains(flag) { letter } else { '-' };
+        Self { offset_bytes, length_bytes, protection: LETTERS.map(letter).iter().collect() }
+    }
+
+    pub(crate) fn prot(&self) -> Prot {
+        let has = |(_, letter): &(Prot, char)| self.protection.contains(*letter);
+        LETTERS.iter().filter(|it| has(it)).fold(Prot::NONE, |prot, (flag, _)| prot | *flag)
+    }
+}
+
+impl Description {
+    /// Whether every part lies where it says, and the first thing that does not.
+    pub(super) fn fault(&self) -> Option<&'static str> {
+        let is_inside = |offset: u64, length: u64, whole: u64| {
+            offset.checked_add(length).is_some_and(|end| end <= whole)
+        };
+        for arena in &self.arenas {
+            let mut last_end = 0;
+            for piece in &arena.pieces {
+                if !is_inside(piece.offset_bytes, piece.length_bytes, arena.length_bytes) {
+                    return Some("a piece lies outside its arena");
+                }
+                if piece.offset_bytes < last_end {
+                    return Some("pieces overlap or are not sorted");
+                }
+                last_end = piece.offset_bytes + piece.length_bytes;
+            }
+        }
+        let is_root = |root: &Root| {
+            let arena = self.arenas.get(root.arena as usize);
+            arena.is_some_and(|it| is_inside(root.offset_bytes, root.length_bytes, it.length_bytes))
+        };
+        (!self.roots.values().all(is_root)).then_some("a root lies outside its arena")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protections_are_letters() {
+        for bits in 0..8 {
+            let prot = Prot::from_bits_retain(bits);
+            assert_eq!(Piece::new(0, 1, prot).prot(), prot);
+        }
+        assert_eq!(Piece::new(0, 1, Prot::RW).protection, "rw-");
+    }
+
+    #[test]
+    fn what_lies_outside_is_found() {
+        let piece = |offset_bytes, length_bytes| Piece::new(offset_bytes, length_bytes, Prot::RW);
+        let arena = |pieces| ArenaDescription { start_address: 0, length_bytes: 100, pieces };
+        let described = |pieces| Description { arenas: vec![arena(pieces)], ..Default::default() };
+        assert_eq!(described(vec![piece(0, 50), piece(50, 50)]).fault(), None);
+        assert!(described(vec![piece(0, 101)]).fault().is_some());
+        assert!(described(vec![piece(u64::MAX, 2)]).fault().is_some());
+        assert!(described(vec![piece(0, 50), piece(49, 1)]).fault().is_some());
+        let mut rooted = described(vec![piece(0, 50)]);
+        rooted.roots.insert("a".into(), Root { arena: 1, offset_bytes: 0, length_bytes: 1 });
+        assert!(rooted.fault().is_some());
+    }
+}

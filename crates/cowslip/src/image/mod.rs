@@ -1,0 +1,33 @@
+//! Images: frozen arenas in a file, and back. The format is laid out in `docs/image-format.md`.
+//!
+//! ```text
+//!  Frozen ──[save]──▶ file ──[Image::open]──▶ checked header, description, index
+//!                                                  └─ a chunk at a time, checked before it is seen
+//! ```
+
+mod bytes;
+mod chunk;
+mod description;
+mod format;
+mod open;
+mod restore;
+mod save;
+
+pub use description::{ArenaDescription, Description, Piece, Root};
+pub use format::{Checksum, Identity as ImageIdentity};
+pub use open::{Image, ImageSummary};
+pub use save::{SaveOptions, Saved, save};
+
+use std::ops::ControlFlow;
+
+/// How far long work is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Bytes of memory looked at.
+    pub done_bytes: u64,
+    /// Bytes of memory altogether.
+    pub total_bytes: u64,
+}
+
+/// Is told how far the work is, now and then, and may break it off.
+pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;

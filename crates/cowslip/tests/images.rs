@@ -1,0 +1,317 @@
+//! Images on disk: exact, whole or not there, and damage is found.
+
+mod support;
+
+use std::ops::ControlFlow;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use cowslip::image::{Image, Progress, Root, SaveOptions, Saved, save};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::{Arena, ArenaSlice, ErrorKind, Frozen, Place, Prot};
+use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, checksum, pattern};
+
+/// A directory that goes with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("cowslip-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn proceed(_: Progress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+fn saved(frozen: &Frozen, path: &Path) -> Saved {
+    save(&[frozen], path, &SaveOptions::default(), &mut proceed).unwrap()
+}
+
+fn verify(path: &Path) -> cowslip::Result<Image> {
+    let image = Image::open(path)?;
+    image.verify(&mut proceed)?;
+    Ok(image)
+}
+
+/// Patterned over some chunks, with a hole and a guard in it.
+fn patterned(arena: &Arena) -> ArenaSlice<u64> {
+    let mut slice = arena.slice::<u64>(7 * CHUNK_BYTES / 8 + 1000).unwrap();
+    for (i, value) in slice.iter_mut().enumerate() {
+        let chunk = i * 8 / CHUNK_BYTES;
+        let page = i * 8 / page_size_bytes();
+        // Zeroes here and there: whole chunks, many pages, one page.
+        if chunk != 2 && !(chunk == 4 && page % 3 != 0) && page != 9 {
+            *value = pattern(i);
+        }
+    }
+    slice
+}
+
+#[allow(unsafe_code)]
+fn words<'a>(arena: &'a Arena, range: VirtRange, of: &Arena) -> &'a [u64] {
+    let start = arena.range().start + (range.start - of.range().start);
+    // SAFETY: the tests restore what was handed out there, readable, and nobody writes to it.
+    unsafe { std::slice::from_raw_parts(start as *const u64, range.len / 8) }
+}
+
+#[test]
+fn what_was_frozen_is_restored_and_can_be_saved_again() {
+    let folder = Folder::new("images");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(64)).unwrap();
+    let mut slice = patterned(&arena);
+    let guard = arena.allocate(ByteCount::mib(1), Prot::NONE).unwrap();
+    let content = slice.to_vec();
+    let frozen = arena.freeze().unwrap();
+    slice.fill(1);
+    let mut options = SaveOptions::default();
+    let offset_bytes = (slice.range().start - arena.range().start) as u64;
+    let root = Root { arena: 0, offset_bytes, length_bytes: slice.range().len as u64 };
+    options.roots.insert("table".into(), root.clone());
+    options.user.insert("generation".into(), "1".into());
+    let first = save(&[&frozen], &path, &options, &mut proceed).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    // Five chunks and a page's worth of the eighth hold anything; a third of one of them.
+    assert!(first.file_bytes < 6 * CHUNK_BYTES as u64, "{first:?}");
+
+    let image = verify(&path).unwrap();
+    assert_eq!(image.description().roots["table"], root);
+    assert_eq!(image.description().user["generation"], "1");
+    let restored = image.restore(0, Place::Anywhere, &mut proceed).unwrap();
+    assert!(words(&restored, slice.range(), &arena)[..content.len()] == content);
+    let there = restored.range().start + (guard.start - arena.range().start);
+    assert_eq!(restored.parts(VirtRange::new(there, guard.len))[0].2, Prot::NONE, "guards hold");
+    let taken = image.restore(0, Place::Original, &mut proceed).unwrap_err();
+    assert_eq!(taken.kind(), ErrorKind::Busy, "{taken}");
+
+    // Free of the file: it is frozen and saved over what it came from.
+    let again = restored.freeze().unwrap();
+    let second = saved(&again, &path);
+    assert_ne!(first.identity, second.identity);
+    let (range, start) = (slice.range(), arena.range().start);
+    drop((frozen, slice, arena));
+    let original = verify(&path).unwrap().restore(0, Place::Anywhere, &mut proceed).unwrap();
+    let at = original.range().start + (range.start - start);
+    let whole = VirtRange::new(at, range.len);
+    assert!(words(&original, whole, &original)[..content.len()] == content);
+    assert_eq!(folder.names(), ["image"], "nothing else is left");
+}
+
+#[test]
+fn pointers_stay_right_at_the_original_addresses() {
+    let folder = Folder::new("original");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    let mut slice = arena.slice::<u64>(1000).unwrap();
+    slice[7] = &raw const slice[9] as u64;
+    slice[9] = 99;
+    let (range, pointer) = (arena.range(), slice[7]);
+    saved(&arena.freeze().unwrap(), &path);
+    drop((slice, arena));
+    let restored = verify(&path).unwrap().restore(0, Place::Original, &mut proceed).unwrap();
+    assert_eq!(restored.range(), range);
+    #[allow(unsafe_code)]
+    // SAFETY: restored memory, readable.
+    let value = unsafe { *(pointer as *const u64) };
+    assert_eq!(value, 99);
+}
+
+#[test]
+fn an_image_shows_one_instant_while_threads_write() {
+    let _watchdog = Watchdog::start("saving under writers");
+    let folder = Folder::new("instant");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(64)).unwrap();
+    let counters = Counters::new(&arena, ByteCount::mib(24));
+    let writers = Writers::start(&counters, 2);
+    for _ in 0..5 {
+        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let seen = checksum(frozen.slice(counters.slice()));
+        saved(&frozen, &path);
+        drop(frozen);
+        let restored = verify(&path).unwrap().restore(0, Place::Anywhere, &mut proceed).unwrap();
+        let restored = words(&restored, counters.slice().range(), &arena);
+        assert_eq!(checksum(&restored[..counters.len()]), seen);
+        if !arena.start_service() {
+            break; // nothing thaws it for the next freeze
+        }
+    }
+    let written = writers.stop();
+    assert_eq!(counters.sum(), written, "no update is lost");
+}
+
+#[test]
+fn an_incremental_image_holds_what_changed_and_needs_its_parents() {
+    let folder = Folder::new("chain");
+    let names = ["monday", "tuesday", "wednesday"].map(|name| folder.file(name));
+    let arena = Arena::new(ByteCount::mib(64)).unwrap();
+    let mut slice = patterned(&arena);
+    let mut parent = None;
+    for (day, path) in names.iter().enumerate() {
+        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let options = SaveOptions { parent: parent.take(), ..SaveOptions::default() };
+        let saved = save(&[&frozen], path, &options, &mut proceed).unwrap();
+        drop(frozen);
+        if !arena.start_service() {
+            return support::skip("userfaultfd", "nothing thaws it for the next freeze");
+        }
+        assert!(day == 0 || saved.chunks <= 2, "{saved:?}");
+        parent = Some(path.clone());
+        // One chunk gets content, one becomes zeroes; the last day nothing looks at this.
+        slice[3 * CHUNK_BYTES / 8 + day] = 1;
+        slice[5 * CHUNK_BYTES / 8..6 * CHUNK_BYTES / 8].fill(0);
+    }
+    let image = verify(&names[2]).unwrap();
+    assert_eq!(image.ancestors().len(), 2);
+    let restored = image.restore(0, Place::Anywhere, &mut proceed).unwrap();
+    slice[3 * CHUNK_BYTES / 8 + 2] = pattern(3 * CHUNK_BYTES / 8 + 2);
+    assert!(words(&restored, slice.range(), &arena)[..slice.len()] == slice[..]);
+
+    std::fs::rename(&names[1], folder.file("elsewhere")).unwrap();
+    let missing = Image::open(&names[2]).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Corrupt, "{missing}");
+    std::fs::copy(&names[0], &names[1]).unwrap();
+    let another = Image::open(&names[2]).unwrap_err();
+    assert!(another.to_string().contains("its parent is"), "{another}");
+
+    let other = Arena::new(ByteCount::mib(32)).unwrap();
+    let options = SaveOptions { parent: Some(names[0].clone()), ..SaveOptions::default() };
+    let frozen = other.freeze().unwrap();
+    let refused = save(&[&frozen], &folder.file("x"), &options, &mut proceed).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Usage);
+}
+
+#[test]
+fn any_flipped_bit_and_any_missing_end_is_found() {
+    let folder = Folder::new("damage");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    let mut slice = arena.slice::<u64>(5 * CHUNK_BYTES / 16).unwrap();
+    let mut scatter = Scatter(3);
+    slice.iter_mut().for_each(|value| *value = scatter.next());
+    let length = saved(&arena.freeze().unwrap(), &path).file_bytes;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let flip = |at: u64, bit: u8| {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at).unwrap();
+        file.write_all_at(&[byte[0] ^ 1 << bit], at).unwrap();
+    };
+    let begins_padding = |at: u64| (256..4096).contains(&at);
+    for round in 0..200 {
+        // A few in the header and the index, the rest anywhere; what lies between parts is nobody's.
+        let at = match round {
+            0..20 => scatter.next() % 256,
+            20..40 => length - 1 - scatter.next() % 192,
+            _ => scatter.next() % length,
+        };
+        if begins_padding(at) {
+            continue;
+        }
+        let bit = (scatter.next() % 8) as u8;
+        flip(at, bit);
+        let found = verify(&path).map(|_| ()).unwrap_err();
+        assert_eq!(found.kind(), ErrorKind::Corrupt, "bit {bit} of byte {at}: {found}");
+        assert!(found.to_string().contains(path.to_str().unwrap()), "{found}");
+        flip(at, bit);
+    }
+    verify(&path).expect("whole again");
+    for cut in [length - 1, length / 2, 255, 7, 0] {
+        file.set_len(cut).unwrap();
+        assert_eq!(Image::open(&path).unwrap_err().kind(), ErrorKind::Corrupt, "cut at {cut}");
+    }
+}
+
+/// Saves for ever, a new content each time, until it is killed.
+#[test]
+fn saver() {
+    let Some(path) = std::env::var_os("COWSLIP_TEST_IMAGE").map(PathBuf::from) else { return };
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    let mut slice = arena.slice::<u64>(4 * CHUNK_BYTES / 8).unwrap();
+    for round in 1.. {
+        slice.fill(round);
+        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        saved(&frozen, &path);
+    }
+}
+
+#[test]
+fn kill_9_leaves_the_last_image_whole_at_every_instant() {
+    let folder = Folder::new("kill");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(8)).unwrap();
+    if !arena.start_service() {
+        return support::skip("userfaultfd", "the saver cannot freeze twice");
+    }
+    let mut scatter = Scatter(11);
+    let this = std::env::current_exe().unwrap();
+    for _ in 0..support::scaled(20) {
+        let mut saver = Command::new(&this);
+        saver.args(["--exact", "saver", "--test-threads=1"]).env("COWSLIP_TEST_IMAGE", &path);
+        let mut saver = saver.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        support::eventually("a first image", || {
+            path.exists() || saver.try_wait().unwrap().is_some()
+        });
+        let first = verify(&path).expect("whole").identity();
+        // Somewhere in the middle of a later one.
+        let another = || verify(&path).expect("whole at every instant").identity() != first;
+        support::eventually("another image", another);
+        (0..scatter.next() % 50_000).for_each(|_| std::hint::spin_loop());
+        saver.kill().unwrap();
+        saver.wait().unwrap();
+        let image = verify(&path).expect("whole after kill -9");
+        let restored = image.restore(0, Place::Anywhere, &mut proceed).unwrap();
+        let piece = &image.description().arenas[0].pieces[0];
+        let start = restored.range().start + piece.offset_bytes as usize;
+        let range = VirtRange::new(start, 4 * CHUNK_BYTES);
+        let words = words(&restored, range, &restored);
+        assert!(words[0] > 0 && words.iter().all(|&word| word == words[0]), "of one instant");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_save_that_is_broken_off_leaves_what_was_there() {
+    let folder = Folder::new("cancel");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(32)).unwrap();
+    let mut slice = patterned(&arena);
+    let frozen = arena.freeze().unwrap();
+    let before = saved(&frozen, &path);
+    slice.fill(3);
+    let mut calls = 0;
+    let mut stop_at_third = |progress: Progress| {
+        assert!(progress.done_bytes <= progress.total_bytes);
+        calls += 1;
+        if calls == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let options = SaveOptions::default();
+    let broken = save(&[&frozen], &path, &options, &mut stop_at_third).unwrap_err();
+    assert_eq!((broken.kind(), calls), (ErrorKind::Busy, 3));
+    assert_eq!(verify(&path).unwrap().identity(), before.identity);
+    assert_eq!(folder.names(), ["image"]);
+    let nowhere =
+        save(&[&frozen], Path::new("/nowhere/image"), &options, &mut proceed).unwrap_err();
+    assert!(nowhere.to_string().contains("/nowhere/image"), "{nowhere}");
+}
