@@ -76,7 +76,7 @@ fn at_each_call_of_a_thaw(op: Op, errno: Errno) -> u32 {
 fn freeze_at_each(op: Op, at_least: u32) {
     let _alone = alone();
     let _watchdog = Watchdog::start("a freeze");
-    for &errno in errnos(&ERRNOS) {
+    for &errno in errnos(&ERRNOS[..3]) {
         let calls = at_each_call(op, errno, |world| {
             world.judge(freeze_all(&world.arenas()));
             // A fork at once, while the failed freeze may still be put right.
@@ -89,7 +89,8 @@ fn freeze_at_each(op: Op, at_least: u32) {
 fn fork_at_each(op: Op, at_least: u32) {
     let _alone = alone();
     let _watchdog = Watchdog::start("a fork");
-    for &errno in errnos(&ERRNOS) {
+    // Each fork lingers, and what is done about an error does not look at its number.
+    for &errno in errnos(&ERRNOS[..3]) {
         let calls = at_each_call(op, errno, |world| {
             let _ = world.fork().inspect_err(explains_itself);
             let _ = world.fork().inspect_err(explains_itself);

@@ -62,7 +62,7 @@ fn patterned(arena: &Arena) -> ArenaSlice<u64> {
         let chunk = i * 8 / CHUNK_BYTES;
         let page = i * 8 / page_size_bytes();
         // Zeroes here and there: whole chunks, many pages, one page.
-        if chunk != 2 && !(chunk == 4 && page % 3 != 0) && page != 9 {
+        if chunk != 2 && !(chunk == 4 && !page.is_multiple_of(3)) && page != 9 {
             *value = pattern(i);
         }
     }
