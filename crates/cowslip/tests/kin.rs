@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use cowslip::Arena;
+use cowslip::sys::memory;
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use support::kin::{Child, KINDS, close_all, kill, plain_fork, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, alone, fork_child, skip, status_of};
@@ -220,4 +221,18 @@ fn i2_a_fork_while_earlier_children_read_is_right_too() {
         assert_eq!(status_of(child), 0, "child {i}");
     }
     family.is_let_go();
+}
+
+#[test]
+fn i5_a_childs_own_mappings_are_not_where_the_arena_is() {
+    let _alone = alone();
+    let arena = Arena::new(ByteCount::gib(1)).unwrap();
+    let used = arena.slice::<u64>(1).unwrap();
+    let is_apart = || {
+        let own = memory::reserve(CHUNK_BYTES, CHUNK_BYTES).unwrap();
+        arena.range().intersect(own).is_empty()
+    };
+    let child = fork_child(&[&arena], || (0..600).all(|_| is_apart())).unwrap();
+    assert_eq!(status_of(child), 0);
+    drop(used);
 }
