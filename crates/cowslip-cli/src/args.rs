@@ -27,6 +27,9 @@ pub(crate) enum Command {
     /// Measure Cowslip beside its rivals, all in one run
     #[command(subcommand)]
     Bench(Bench),
+    /// Look at images: frozen arenas in files
+    #[command(subcommand)]
+    Image(Image),
 }
 
 /// Run a program with its large memory on huge pages and its fork() cheap
@@ -108,6 +111,23 @@ pub(crate) struct DemoArgs {
     pub(crate) redis_server: PathBuf,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Image {
+    /// Say what an image holds and which others it needs
+    Info(ImageArgs),
+    /// Read every byte of an image and of those it needs, and check it (exit code 6: damaged)
+    Verify(ImageArgs),
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct ImageArgs {
+    /// The image
+    pub(crate) file: PathBuf,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(Subcommand, Debug)]

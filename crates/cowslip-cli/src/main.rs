@@ -19,6 +19,8 @@ fn main() -> ExitCode {
         args::Command::Demo(args) => commands::demo::run(args),
         args::Command::Bench(args::Bench::Cow(args)) => commands::bench::cow(&args),
         args::Command::Bench(args::Bench::Fork(args)) => commands::bench::fork(&args),
+        args::Command::Image(args::Image::Info(args)) => commands::image::info(&args),
+        args::Command::Image(args::Image::Verify(args)) => commands::image::verify(&args),
     };
     match answer {
         Ok(code) => code,

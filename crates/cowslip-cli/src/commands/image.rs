@@ -1,0 +1,116 @@
+//! `cowslip image`: what an image holds, and whether it is whole.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+
+use cowslip::image::{Image, Progress as Done};
+use cowslip::units::ByteCount;
+use serde_json::{Value, json};
+
+use crate::args::ImageArgs;
+use crate::exit::{Answer, Failure, NO};
+use crate::output;
+use crate::output::progress::Progress;
+
+/// What an image and those that it needs say of themselves.
+pub(crate) fn info(args: &ImageArgs) -> Answer {
+    let image = Image::open(&args.file)?;
+    if let Some(file) = &args.json {
+        write(&to_json(&image), file)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(&image);
+    for ancestor in image.ancestors() {
+        println!();
+        print(ancestor);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Checks every byte of an image and of those that it needs.
+pub(crate) fn verify(args: &ImageArgs) -> Answer {
+    let image = Image::open(&args.file)?;
+    let mut progress = Progress::new();
+    for image in std::iter::once(&image).chain(image.ancestors()) {
+        progress.phase(&format!("verifying {}", image.path().display()));
+        let mut advanced = |done: Done| {
+            progress.set(done.done_bytes >> 20, done.total_bytes >> 20);
+            ControlFlow::Continue(())
+        };
+        image.verify(&mut advanced)?;
+    }
+    progress.finish();
+    if let Some(file) = &args.json {
+        write(&to_json(&image), file)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let summary = image.summary();
+    println!("{}: whole, {} chunks of 2 MiB", args.file.display(), summary.chunks);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(value: &Value, file: &Path) -> Result<(), Failure> {
+    output::json::write(value, file).map_err(|error| Failure::new(NO, error))
+}
+
+fn to_json(image: &Image) -> Value {
+    let one = |image: &Image| {
+        let summary = image.summary();
+        json!({
+            "file": image.path(),
+            "identity": summary.identity.to_string(),
+            "parent": summary.parent.map(|parent| parent.to_string()),
+            "created_unix_ns": summary.created_unix_ns,
+            "file_bytes": summary.file_bytes,
+            "chunks": summary.chunks,
+            "used_bytes": summary.used_bytes,
+            "description": image.description(),
+        })
+    };
+    let ancestors: Vec<Value> = image.ancestors().iter().map(one).collect();
+    json!({"schema": "cowslip.image/1", "image": one(image), "ancestors": ancestors})
+}
+
+fn print(image: &Image) {
+    let summary = image.summary();
+    println!("{}", image.path().display());
+    let mut rows = vec![
+        ("identity", summary.identity.to_string()),
+        ("parent", summary.parent.map_or("none: it is complete".into(), |it| it.to_string())),
+        ("age", age(summary.created_unix_ns)),
+        ("file", ByteCount(summary.file_bytes).to_string()),
+        ("memory in use", ByteCount(summary.used_bytes).to_string()),
+        ("chunks of 2 MiB held", summary.chunks.to_string()),
+    ];
+    for (i, arena) in image.description().arenas.iter().enumerate() {
+        let text = format!(
+            "{} at {:#x}, {} pieces",
+            ByteCount(arena.length_bytes),
+            arena.start_address,
+            arena.pieces.len()
+        );
+        rows.push(("arena", if i == 0 { text } else { format!("{i}: {text}") }));
+    }
+    for (name, root) in &image.description().roots {
+        let place = format!("arena {} + {:#x}", root.arena, root.offset_bytes);
+        rows.push(("root", format!("{name}: {} at {place}", ByteCount(root.length_bytes))));
+    }
+    rows.extend(
+        image.description().user.iter().map(|(name, value)| ("user", format!("{name}: {value}"))),
+    );
+    for (name, value) in rows {
+        println!("  {name:<22} {value}");
+    }
+}
+
+fn age(created_unix_ns: u64) -> String {
+    let created = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(created_unix_ns);
+    match created.elapsed() {
+        Ok(age) if age.as_secs() >= 172_800 => format!("{} days", age.as_secs() / 86_400),
+        Ok(age) if age.as_secs() >= 7_200 => format!("{} hours", age.as_secs() / 3_600),
+        Ok(age) if age.as_secs() >= 120 => format!("{} minutes", age.as_secs() / 60),
+        Ok(age) => format!("{} seconds", age.as_secs()),
+        Err(_) => "in the future".into(),
+    }
+}
