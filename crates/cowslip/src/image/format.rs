@@ -284,9 +284,9 @@ mod tests {
             identity: Identity([7; 16]),
             parent: Identity([9; 16]),
             created_unix_ns: 1,
-            description: section(8192, 100),
-            index: section(8292, 2),
-            file_bytes: 8292 + 128,
+            description: section(12288, 100),
+            index: section(12388, 2),
+            file_bytes: 12388 + 128,
         }
     }
 
