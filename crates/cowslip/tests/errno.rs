@@ -490,6 +490,29 @@ fn a_reset_is_whole_or_is_whole_the_next_time() {
     drop(scan);
 }
 
+/// Memory leaves the arena, live and frozen, while threads write to it, or stays in it.
+#[test]
+fn leaving_the_arena_fails_at_each_step() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("leaving");
+    let ops = [Op::Mmap, Op::Mprotect, Op::Mremap, Op::UffdRegister, Op::UffdWriteProtect];
+    for op in ops.into_iter().chain([Op::UffdUnregister, Op::UffdWake, Op::Fallocate]) {
+        at_each_call(op, Errno::NOMEM, |world| {
+            let range = world.counters[0].slice().range();
+            let part = VirtRange::new(range.start + 3 * page_size_bytes(), range.len / 2);
+            // SAFETY: the service thread runs since the first freeze.
+            let leave = || unsafe { world.first.detach(part) }.inspect_err(explains_itself);
+            let Ok(views) = freeze_all(&world.arenas()) else { return };
+            let _ = leave();
+            drop(views);
+            let _ = leave();
+            for arena in world.arenas() {
+                eventually("its service starts", || arena.start_service());
+            }
+        });
+    }
+}
+
 /// Every step of saving an image fails once: the old image is whole, the program unharmed, the arena
 /// thawed.
 #[test]

@@ -15,7 +15,7 @@
 use super::ledger::{Span, Usage};
 use super::state::{Chunk, Role, Shared, State};
 use super::store::{Pages, offset};
-use crate::error::{During, Error, Result};
+use crate::error::{Error, Result};
 use crate::freeze::service::Service;
 use crate::freeze::thaw;
 use crate::sys::held::HeldFd;
@@ -41,9 +41,12 @@ impl Shared {
             let service = state.service.take();
             let detached = self.detach_span(state, span, service.as_ref());
             state.service = service;
+            // What was registered for a thaw may not be any more.
+            state.thaw.armed &= detached.is_ok();
             detached.map_err(|errno| Error::from_errno(OPERATION, errno).on(span.range))?;
             self.surrender(state, span.range);
-            self.give_back(state, span.range).during(OPERATION)?;
+            // If it fails, the file keeps what nobody shows until it is handed out again.
+            let _ = self.give_back(state, span.range);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::{Counters, PATIENCE, Writers, checksum, eventually, fork_child, patte
 pub struct World {
     pub first: Arena,
     pub second: Arena,
-    counters: [Counters; 2],
+    pub counters: [Counters; 2],
     writers: Vec<Writers>,
     patterned: ArenaSlice<u64>,
     guard: VirtRange,
