@@ -65,12 +65,20 @@ type Main = extern "C" fn(*mut c_void) -> c_int;
 struct Start {
     main: Main,
     argument: *mut c_void,
+    /// The caller's, which blocks signals until it is dropped, on either side.
+    quiet: *const Quiet,
 }
 
 extern "C" fn begin(start: *mut c_void) -> c_int {
-    // SAFETY: `clone` below passes this; the child has a copy of the memory it is in.
-    let Start { main, argument } = unsafe { start.cast::<Start>().read() };
+    // SAFETY: `clone` below passes this; the child has a copy of the memory it is in, and never returns
+    // to the frame that would drop its copy of the guard.
+    let (Start { main, argument, .. }, quiet) = unsafe {
+        let start = start.cast::<Start>().read();
+        let quiet = start.quiet.read();
+        (start, quiet)
+    };
     in_child();
+    drop(quiet);
     main(argument)
 }
 
@@ -102,7 +110,7 @@ unsafe extern "C" fn clone(
         return unsafe { real(main, stack, flags, argument, parent_tid, tls, child_tid) };
     }
     let mut quiet = Quiet::enter();
-    let start = Start { main, argument };
+    let start = Start { main, argument, quiet: ptr::from_ref(&quiet) };
     let start = ptr::from_ref(&start).cast_mut().cast();
     // SAFETY: the program's own call, by way of `begin`.
     let call = || unsafe { real(begin, stack, flags, start, parent_tid, tls, child_tid) };

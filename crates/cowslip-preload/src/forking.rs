@@ -50,6 +50,8 @@ pub(crate) fn register() {
 pub(crate) extern "C" fn prepare() {
     let Some(arena) = arena() else { return };
     let quiet = Quiet::enter();
+    // Of a fork inside libc, which nobody asked about.
+    let _ = refusals::take();
     match cut(arena) {
         Ok(cut) => {
             set_forking(true);

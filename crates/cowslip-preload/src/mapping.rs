@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_void};
 
 use cowslip::units::{VirtRange, page_size_bytes, round_up};
 use cowslip::{Arena, Prot, Usage};
-use cowslip_sys::process::Quiet;
+use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::{Errno, passthrough};
 
 use crate::program::{self, allocate, arena_part, config, guarded};
@@ -41,12 +41,18 @@ pub(crate) unsafe extern "C" fn mmap(
     // SAFETY: the program's own call.
     let kernel = |flags| unsafe { passthrough::mmap(addr, len, prot, flags, fd, offset) };
     let answer = {
-        let _quiet = Quiet::enter();
+        let mut quiet = Quiet::enter();
         if addr.is_null() && flags & PLACED == 0 {
             let large = ordinary.filter(|_| len >= config().threshold_bytes);
             large.and_then(|prot| guarded(|| allocate(len, prot), || None))
         } else {
-            guarded(|| place(addr as usize, len, flags, ordinary, kernel), || None)
+            match guarded(|| place(addr as usize, len, flags, ordinary, kernel), || Ok(None)) {
+                Ok(placed) => placed,
+                Err(errno) => {
+                    quiet.set_errno(errno);
+                    return FAILED;
+                }
+            }
         }
     };
     let Some(range) = answer else { return kernel(flags) };
@@ -60,41 +66,42 @@ pub(crate) unsafe extern "C" fn mmap(
     range.start as *mut c_void
 }
 
-/// A mapping at an address that the program named, if that lies in the arena and it can be made.
-/// `ordinary`: the protection of a private anonymous one.
+/// A mapping at an address that the program named, if that lies in the arena; `None`: the kernel may be
+/// asked. `ordinary`: the protection of a private anonymous one.
 fn place(
     addr: usize,
     len: usize,
     flags: c_int,
     ordinary: Option<Prot>,
     kernel: impl FnOnce(c_int) -> *mut c_void,
-) -> Option<VirtRange> {
+) -> Result<Option<VirtRange>, Errno> {
     let page = page_size_bytes();
-    let range = VirtRange::new(addr, round_up(len, page).filter(|&len| len > 0)?);
-    let (arena, part) = arena_part(addr, range.len)?;
-    if !addr.is_multiple_of(page) {
-        return None;
-    }
+    let Some(len) = round_up(len, page).filter(|&len| len > 0) else { return Ok(None) };
+    let range = VirtRange::new(addr, len);
+    let Some((arena, part)) = arena_part(addr, len).filter(|_| addr.is_multiple_of(page)) else {
+        return Ok(None);
+    };
     let ordinary = ordinary.filter(|_| part == range);
     let is_given = || matches!(ordinary.map(|prot| arena.allocate_at(range, prot)), Some(Ok(true)));
     let over = |flags| Some(kernel(flags)).filter(|&at| at == range.start as *mut c_void);
-    let is_placed = if flags & libc::MAP_FIXED_NOREPLACE != 0 {
+    if flags & libc::MAP_FIXED_NOREPLACE != 0 {
         let flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
         let free = |usage| part == range && usage == Usage::Free;
-        is_given() || arena.surrender(part, free, || over(flags)).is_some()
-    } else if flags & libc::MAP_FIXED != 0 {
+        let is_placed = is_given() || arena.surrender(part, free, || over(flags)).is_some();
+        // What is in use the kernel refuses.
+        return Ok(is_placed.then_some(range));
+    }
+    if flags & libc::MAP_FIXED != 0 {
         // SAFETY: the program gives up what was there, and says what it may do there from now on.
         let renew = |prot| unsafe { arena.renew(range, prot) };
-        matches!(ordinary.map(renew), Some(Ok(true)))
+        let is_placed = matches!(ordinary.map(renew), Some(Ok(true)))
             || is_given()
-            || arena.surrender(part, |_| true, || over(flags)).is_some()
-    } else if is_given() {
-        true
-    } else {
-        // Only a hint.
-        return ordinary.and_then(|prot| allocate(len, prot));
-    };
-    is_placed.then_some(range)
+            || arena.surrender(part, |_| true, || over(flags)).is_some();
+        // Asked again, the kernel might agree, and nobody would know that the place is not the arena's.
+        return if is_placed { Ok(Some(range)) } else { Err(process::current_errno()) };
+    }
+    // Only a hint.
+    Ok(if is_given() { Some(range) } else { ordinary.and_then(|prot| allocate(len, prot)) })
 }
 
 #[unsafe(no_mangle)]
@@ -143,7 +150,7 @@ pub(crate) fn errno_of(error: &cowslip::Error) -> Errno {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
+pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     let ours = |arena: &'static Arena, part| {
         // SAFETY: the program gives this memory up.
         unsafe { arena.release(part) }.map_err(|error| errno_of(&error))

@@ -7,10 +7,10 @@ use core::ffi::{c_int, c_void};
 
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes, round_up};
 use cowslip::{Arena, Prot, Usage};
-use cowslip_sys::process::Quiet;
+use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::{Errno, passthrough};
 
-use crate::mapping::{FAILED, errno_of, mmap};
+use crate::mapping::{FAILED, errno_of, mmap, mprotect, munmap};
 use crate::program::arena_part;
 
 const KNOWN: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
@@ -83,13 +83,16 @@ fn onto_arena(
 ) -> *mut c_void {
     let target = (flags & libc::MREMAP_FIXED != 0).then(|| arena_part(to, new_len)).flatten();
     let Some((arena, part)) = target else { return kernel() };
-    let mut answer = FAILED;
+    let mut quiet = Quiet::enter();
     let map = || {
-        answer = kernel();
-        (answer != FAILED).then_some(())
+        let moved = kernel();
+        if moved == FAILED {
+            quiet.set_errno(process::current_errno());
+        }
+        Some(moved).filter(|&moved| moved != FAILED)
     };
-    arena.surrender(part.outer_aligned(page_size_bytes()), |_| true, map);
-    answer
+    let moved = arena.surrender(part.outer_aligned(page_size_bytes()), |_| true, map);
+    moved.unwrap_or(FAILED)
 }
 
 fn in_arena(
@@ -138,14 +141,17 @@ fn in_arena(
     // SAFETY: the target was mapped just now and is no part of the old place, whose content the program
     // moves and nobody changes meanwhile.
     unsafe {
-        arena.copy_to(kept, new as usize).map_err(|error| errno_of(&error))?;
+        if let Err(error) = arena.copy_to(kept, new as usize) {
+            munmap(new, new_len);
+            return Err(errno_of(&error));
+        }
         if stays {
             arena.discard(old).map_err(|error| errno_of(&error))?;
         } else {
             let _ = arena.release(old);
         }
         if prot != Prot::RW {
-            crate::mapping::mprotect(new, new_len, prot.bits() as c_int);
+            mprotect(new, new_len, prot.bits() as c_int);
         }
     }
     Ok(new)

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 use cowslip_sys::{Errno, process};
 
-/// Threads whose forks are refused at the same moment; more than that are told `EAGAIN`'s truth late.
+/// Threads whose forks may be refused at the same moment.
 const SLOTS: usize = 64;
 
 struct Slot {

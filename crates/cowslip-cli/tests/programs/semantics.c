@@ -177,6 +177,7 @@ static void placements(char *m) {
   fclose(file);
   say("bad %s", name(mmap(m + 1, PAGE, RW, PRIVATE | MAP_FIXED, -1, 0) == MAP_FAILED));
   say("empty %s", name(mmap(m, 0, RW, PRIVATE | MAP_FIXED, -1, 0) == MAP_FAILED));
+  say("no file %s", name(mmap(m, PAGE, RW, MAP_PRIVATE | MAP_FIXED, -1, 0) == MAP_FAILED));
 }
 
 static void moves(char *m) {
@@ -296,6 +297,9 @@ static void calls_into(char *m) {
 
 static int in_clone(void *m) {
   ((char *)m)[0] = 66;
+  sigset_t blocked;
+  sigprocmask(SIG_BLOCK, NULL, &blocked);
+  if (sigismember(&blocked, SIGTERM)) return 7;
   return wrong(m, PAGE, LEN, 1) == 0 ? 5 : 6;
 }
 
