@@ -22,7 +22,8 @@ use tikv_jemalloc_sys as jemalloc;
 /// What jemalloc is set to; `_RJEM_MALLOC_CONF` in the environment overrides it.
 ///
 /// Few arenas: each has locks that a fork takes and gives back, and so copies, on both sides. Memory is
-/// given back after ten seconds as by default, but not at once where it would cut a huge page.
+/// given back after ten seconds as by default, and in one step: the one between, `MADV_FREE`, does nothing
+/// in an arena.
 #[unsafe(export_name = "_rjem_malloc_conf")]
 #[used]
 pub static CONFIGURATION: Configuration =

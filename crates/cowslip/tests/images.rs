@@ -186,6 +186,17 @@ fn an_incremental_image_holds_what_changed_and_needs_its_parents() {
     }
     let image = verify(&names[2]).unwrap();
     assert_eq!(image.ancestors().len(), 2);
+    let frozen = arena.freeze_within(PATIENCE).unwrap();
+    let options = SaveOptions { parent: Some(names[2].clone()), ..SaveOptions::default() };
+    for needed in &names {
+        let refused = save(&[&frozen], needed, &options, &mut proceed).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Usage, "{refused}");
+    }
+    std::fs::create_dir(folder.file("other")).unwrap();
+    let away = folder.file("other").join("thursday");
+    save(&[&frozen], &away, &options, &mut proceed).unwrap();
+    assert_eq!(verify(&away).unwrap().ancestors().len(), 3);
+    drop(frozen);
     let restored = image.restore(0, Place::Anywhere, &mut proceed).unwrap();
     slice[3 * CHUNK_BYTES / 8 + 2] = pattern(3 * CHUNK_BYTES / 8 + 2);
     assert!(words(&restored, slice.range(), &arena)[..slice.len()] == slice[..]);

@@ -70,7 +70,7 @@ struct Job {
 ///
 /// # Errors
 /// The file system's, [`ErrorKind::Corrupt`] for a parent that is not whole, [`ErrorKind::Usage`] for one of
-/// other arenas, [`ErrorKind::Busy`] if `progress` broke it off. What was at `path` is there as it was.
+/// other arenas, or for a `path` that the new image needs itself, [`ErrorKind::Busy`] if `progress` broke it off. What was at `path` is there as it was.
 ///
 /// ```
 /// use std::ops::ControlFlow;
@@ -105,6 +105,13 @@ pub fn save(
         if lengths(parent.description()) != lengths(&description) {
             return Err(Error::new(ErrorKind::Usage, OPERATION)
                 .hint("the parent has other arenas; save without one"));
+        }
+        let target = path.canonicalize().ok();
+        let is_target =
+            |image: &Image| target.is_some() && image.path().canonicalize().ok() == target;
+        if is_target(parent) || parent.ancestors().iter().any(is_target) {
+            return Err(Error::new(ErrorKind::Usage, OPERATION)
+                .hint(format!("{} is needed by the image that would replace it", path.display())));
         }
     }
     let known = parent.as_ref().map(Image::contents);
@@ -152,8 +159,10 @@ fn describe(frozen: &[&Frozen], path: &Path, options: &SaveOptions) -> Result<De
     });
     let parent_file = options.parent.as_ref().map(|parent| {
         let same_folder = parent.parent() == path.parent();
-        let name = parent.file_name().filter(|_| same_folder);
-        name.unwrap_or(parent.as_os_str()).to_string_lossy().into_owned()
+        let name = parent.file_name().filter(|_| same_folder).map(PathBuf::from);
+        // Elsewhere: from the image's directory, not from where this program happens to be.
+        let name = name.or_else(|| std::path::absolute(parent).ok());
+        name.unwrap_or_else(|| parent.clone()).to_string_lossy().into_owned()
     });
     let description = Description {
         arenas: arenas.collect(),
