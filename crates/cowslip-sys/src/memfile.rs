@@ -158,6 +158,22 @@ fn open_in(directory: &[u8], name: &str) -> Result<OwnedFd> {
     fs::open(&*place, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// Writes all of `content` at an offset; fails with the errno of the first write that made no progress
+/// (`ENOSPC`, `ENOMEM` under a cgroup's limit).
+pub fn write_at(fd: BorrowedFd<'_>, content: &[u8], offset_bytes: u64) -> Result<()> {
+    seam::check(Op::Pwrite)?;
+    let mut done = 0;
+    while done < content.len() {
+        match rustix::io::pwrite(fd, &content[done..], offset_bytes + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 /// Writes the memory of `source` to the file at an offset; fails with the errno of the first write
 /// that made no progress (`ENOSPC`, `ENOMEM` under a cgroup's limit, `EFAULT` if unreadable).
 ///
@@ -169,18 +185,8 @@ pub unsafe fn write_range_at(
     source: VirtRange,
     offset_bytes: u64,
 ) -> Result<()> {
-    seam::check(Op::Pwrite)?;
     // SAFETY: the caller vouches for the range; an unreadable page is an EFAULT of pwrite(2), since
     // only the kernel reads through this slice.
     let source = unsafe { core::slice::from_raw_parts(source.start as *const u8, source.len) };
-    let mut done = 0;
-    while done < source.len() {
-        match rustix::io::pwrite(fd, &source[done..], offset_bytes + done as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
+    write_at(fd, source, offset_bytes)
 }

@@ -94,6 +94,9 @@ struct Message {
     argument: [u64; 3],
 }
 
+/// Of a page fault, behind its flags.
+const ADDRESS_AT: usize = core::mem::offset_of!(Message, argument) + 8;
+
 const _: () = {
     assert!(size_of::<ApiArg>() == 24);
     assert!(size_of::<RegisterArg>() == 32);
@@ -276,6 +279,11 @@ impl<F: AsFd> Uffd<F> {
     /// Reads the events that wait, without blocking. Reading a remap event is what lets the
     /// `mremap` of that range return.
     pub fn read_events(&self) -> Result<EventCounts> {
+        self.read_faults(|_| {})
+    }
+
+    /// As [`Self::read_events`], and says at which address each thread waits, rounded down to a page.
+    pub fn read_faults(&self, mut fault: impl FnMut(usize)) -> Result<EventCounts> {
         let mut counts = EventCounts::default();
         loop {
             let mut buffer = [0u8; 16 * size_of::<Message>()];
@@ -287,7 +295,11 @@ impl<F: AsFd> Uffd<F> {
             };
             for message in buffer[..read].chunks_exact(size_of::<Message>()) {
                 match message[0] {
-                    0x12 => counts.faults += 1,
+                    0x12 => {
+                        counts.faults += 1;
+                        let address = message[ADDRESS_AT..].first_chunk().copied();
+                        fault(usize::from_ne_bytes(address.expect("a whole message")));
+                    }
                     0x14 => counts.remaps += 1,
                     _ => counts.others += 1,
                 }

@@ -108,6 +108,10 @@ counters! {
     longest_stall_ns,
     /// Mappings that did not fit, or came while this process read its parent's base.
     passed_mappings,
+    /// Chunks of 2 MiB that are still to be restored from an image.
+    absent_chunks,
+    /// Chunks that could not be.
+    lost_chunks,
 }
 
 impl Counters {

@@ -10,11 +10,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use cowslip::image::{Image, SaveOptions, save};
+use cowslip::image::{Image, RestoreOptions, Restored, SaveOptions, Strategy, save};
 use cowslip::sys::Errno;
 use cowslip::sys::seam::{Op, fail};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Inherit, Pages, Place, Prot, Template, Way, freeze_all};
+use support::images::{Folder, patterned, proceed, saved, words};
 use support::world::{World, explains_itself};
 use support::{
     Counters, PATIENCE, Watchdog, Writers, alone, eventually, fork_child, scaled, status_of,
@@ -500,9 +501,11 @@ fn leaving_the_arena_fails_at_each_step() {
         at_each_call(op, Errno::NOMEM, |world| {
             let range = world.counters[0].slice().range();
             let part = VirtRange::new(range.start + 3 * page_size_bytes(), range.len / 2);
-            // SAFETY: the service thread runs since the first freeze.
+            // SAFETY: the service thread runs.
             let leave = || unsafe { world.first.detach(part) }.inspect_err(explains_itself);
             let Ok(views) = freeze_all(&world.arenas()) else { return };
+            // The call that failed may have been one that the service needs to start.
+            eventually("its service starts", || world.first.start_service());
             let _ = leave();
             drop(views);
             let _ = leave();
@@ -561,4 +564,46 @@ fn a_save_fails_at_each_step_and_leaves_the_old_image() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
     assert!(failures >= 2 * (1 + 6 + 2 + 1), "{failures} failures");
+}
+
+/// Every call of a restore fails once: all is there, as it was saved, or an error says why.
+#[test]
+fn a_restore_fails_at_each_step() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a restore");
+    let folder = Folder::new("errno-restore");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    let slice = patterned(&arena);
+    let (content, range) = (slice.to_vec(), slice.range());
+    saved(&arena.freeze().unwrap(), &path);
+    let image = Image::open(&path).unwrap();
+    let ops = [Op::MemfileOpen, Op::Mmap, Op::Mprotect, Op::Madvise, Op::Pwrite];
+    let mut failures = 0;
+    for op in ops.into_iter().chain([Op::UffdOpen, Op::UffdRegister, Op::UffdWake]) {
+        for strategy in [Strategy::Hybrid, Strategy::Eager] {
+            for pass in 0.. {
+                let rule = fail(op, pass, 1, Errno::NOMEM);
+                let options = RestoreOptions { strategy, ..RestoreOptions::default() };
+                let restored = image.restore(0, &options, &mut proceed);
+                let is_right = |restored: &Restored| {
+                    words(restored.arena(), range, &arena)[..content.len()] == content
+                };
+                match &restored {
+                    Ok(restored) => assert!(is_right(restored), "{op:?} {pass} {strategy}"),
+                    Err(error) => explains_itself(error),
+                }
+                assert!(restored.is_err() || restored.unwrap().wait(PATIENCE).unwrap());
+                let has_failed = rule.is_spent();
+                drop(rule);
+                failures += u32::from(has_failed);
+                if !has_failed {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(failures > 40, "{failures}");
+    let last = image.restore(0, &RestoreOptions::default(), &mut proceed).unwrap();
+    assert!(last.wait(PATIENCE).unwrap());
 }

@@ -7,74 +7,18 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use cowslip::image::{Image, Progress, Root, SaveOptions, Saved, save};
-use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip::{Arena, ArenaSlice, ErrorKind, Frozen, Place, Prot};
+use cowslip::image::{
+    Image, Progress, RestoreOptions, Restored, Root, SaveOptions, Strategy, save,
+};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
+use cowslip::{Arena, ErrorKind, Place, Prot};
+use support::images::{Folder, patterned, proceed, saved, verify, words};
 use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, checksum, pattern};
 
-/// A directory that goes with this value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("cowslip-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn proceed(_: Progress) -> ControlFlow<()> {
-    ControlFlow::Continue(())
-}
-
-fn saved(frozen: &Frozen, path: &Path) -> Saved {
-    save(&[frozen], path, &SaveOptions::default(), &mut proceed).unwrap()
-}
-
-fn verify(path: &Path) -> cowslip::Result<Image> {
-    let image = Image::open(path)?;
-    image.verify(&mut proceed)?;
-    Ok(image)
-}
-
-/// Patterned over some chunks, with a hole and a guard in it.
-fn patterned(arena: &Arena) -> ArenaSlice<u64> {
-    let mut slice = arena.slice::<u64>(7 * CHUNK_BYTES / 8 + 1000).unwrap();
-    for (i, value) in slice.iter_mut().enumerate() {
-        let chunk = i * 8 / CHUNK_BYTES;
-        let page = i * 8 / page_size_bytes();
-        // Zeroes here and there: whole chunks, many pages, one page.
-        let is_zero = chunk == 2 || page == 9 || (chunk == 4 && !page.is_multiple_of(3));
-        if !is_zero {
-            *value = pattern(i);
-        }
-    }
-    slice
-}
-
-#[allow(unsafe_code)]
-fn words<'a>(arena: &'a Arena, range: VirtRange, of: &Arena) -> &'a [u64] {
-    let start = arena.range().start + (range.start - of.range().start);
-    // SAFETY: the tests restore what was handed out there, readable, and nobody writes to it.
-    unsafe { std::slice::from_raw_parts(start as *const u64, range.len / 8) }
+/// All of it, before it is used.
+fn restore(image: &Image, place: Place) -> cowslip::Result<Arena> {
+    let options = RestoreOptions { place, strategy: Strategy::Eager, ..RestoreOptions::default() };
+    image.restore(0, &options, &mut proceed).map(Restored::into_arena)
 }
 
 #[test]
@@ -100,11 +44,11 @@ fn what_was_frozen_is_restored_and_can_be_saved_again() {
     let image = verify(&path).unwrap();
     assert_eq!(image.description().roots["table"], root);
     assert_eq!(image.description().user["generation"], "1");
-    let restored = image.restore(0, Place::Anywhere, &mut proceed).unwrap();
+    let restored = restore(&image, Place::Anywhere).unwrap();
     assert!(words(&restored, slice.range(), &arena)[..content.len()] == content);
     let there = restored.range().start + (guard.start - arena.range().start);
     assert_eq!(restored.parts(VirtRange::new(there, guard.len))[0].2, Prot::NONE, "guards hold");
-    let taken = image.restore(0, Place::Original, &mut proceed).unwrap_err();
+    let taken = restore(&image, Place::Original).unwrap_err();
     assert_eq!(taken.kind(), ErrorKind::Busy, "{taken}");
 
     // Free of the file: it is frozen and saved over what it came from.
@@ -113,7 +57,7 @@ fn what_was_frozen_is_restored_and_can_be_saved_again() {
     assert_ne!(first.identity, second.identity);
     let (range, start) = (slice.range(), arena.range().start);
     drop((frozen, slice, arena));
-    let original = verify(&path).unwrap().restore(0, Place::Anywhere, &mut proceed).unwrap();
+    let original = restore(&verify(&path).unwrap(), Place::Anywhere).unwrap();
     let at = original.range().start + (range.start - start);
     let whole = VirtRange::new(at, range.len);
     assert!(words(&original, whole, &original)[..content.len()] == content);
@@ -124,14 +68,16 @@ fn what_was_frozen_is_restored_and_can_be_saved_again() {
 fn pointers_stay_right_at_the_original_addresses() {
     let folder = Folder::new("original");
     let path = folder.file("image");
-    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    // Where no other test of this process puts anything when it is free for a moment.
+    let builder = Arena::builder(ByteCount::mib(16)).at(support::images::ELSEWHERE);
+    let arena = builder.build().unwrap();
     let mut slice = arena.slice::<u64>(1000).unwrap();
     slice[7] = &raw const slice[9] as u64;
     slice[9] = 99;
     let (range, pointer) = (arena.range(), slice[7]);
     saved(&arena.freeze().unwrap(), &path);
     drop((slice, arena));
-    let restored = verify(&path).unwrap().restore(0, Place::Original, &mut proceed).unwrap();
+    let restored = restore(&verify(&path).unwrap(), Place::Original).unwrap();
     assert_eq!(restored.range(), range);
     #[allow(unsafe_code)]
     // SAFETY: restored memory, readable.
@@ -152,7 +98,7 @@ fn an_image_shows_one_instant_while_threads_write() {
         let seen = checksum(frozen.slice(counters.slice()));
         saved(&frozen, &path);
         drop(frozen);
-        let restored = verify(&path).unwrap().restore(0, Place::Anywhere, &mut proceed).unwrap();
+        let restored = restore(&verify(&path).unwrap(), Place::Anywhere).unwrap();
         let restored = words(&restored, counters.slice().range(), &arena);
         assert_eq!(checksum(&restored[..counters.len()]), seen);
         if !arena.start_service() {
@@ -197,7 +143,7 @@ fn an_incremental_image_holds_what_changed_and_needs_its_parents() {
     save(&[&frozen], &away, &options, &mut proceed).unwrap();
     assert_eq!(verify(&away).unwrap().ancestors().len(), 3);
     drop(frozen);
-    let restored = image.restore(0, Place::Anywhere, &mut proceed).unwrap();
+    let restored = restore(&image, Place::Anywhere).unwrap();
     slice[3 * CHUNK_BYTES / 8 + 2] = pattern(3 * CHUNK_BYTES / 8 + 2);
     assert!(words(&restored, slice.range(), &arena)[..slice.len()] == slice[..]);
 
@@ -293,7 +239,7 @@ fn kill_9_leaves_the_last_image_whole_at_every_instant() {
         saver.kill().unwrap();
         saver.wait().unwrap();
         let image = verify(&path).expect("whole after kill -9");
-        let restored = image.restore(0, Place::Anywhere, &mut proceed).unwrap();
+        let restored = restore(&image, Place::Anywhere).unwrap();
         let piece = &image.description().arenas[0].pieces[0];
         let start = restored.range().start + piece.offset_bytes as usize;
         let range = VirtRange::new(start, 4 * CHUNK_BYTES);

@@ -13,9 +13,10 @@
 //! and after.
 
 use super::ledger::{Span, Usage};
+use super::space::lost;
 use super::state::{Chunk, Role, Shared, State};
 use super::store::{Pages, offset};
-use crate::error::{Error, Result};
+use crate::error::{During, Error, Result};
 use crate::freeze::service::Service;
 use crate::freeze::thaw;
 use crate::sys::held::HeldFd;
@@ -37,6 +38,7 @@ impl Shared {
         if spans.iter().any(|span| span.usage == Usage::Free) {
             return Err(Error::from_errno(OPERATION, Errno::NOMEM).on(range));
         }
+        self.check_content(state, range)?;
         for span in spans.into_iter().filter(|span| span.usage == Usage::Used) {
             let service = state.service.take();
             let detached = self.detach_span(state, span, service.as_ref());
@@ -47,6 +49,14 @@ impl Shared {
             self.surrender(state, span.range);
             // If it fails, the file keeps what nobody shows until it is handed out again.
             let _ = self.give_back(state, span.range);
+        }
+        Ok(())
+    }
+
+    fn check_content(&self, state: &State, range: VirtRange) -> Result<()> {
+        let is_lost = |chunk| state.chunk(chunk) == Chunk::Lost;
+        if state.lost() > 0 && self.chunks_of(range).any(is_lost) {
+            return Err(lost(OPERATION, range));
         }
         Ok(())
     }
@@ -96,11 +106,13 @@ impl Shared {
         state: &State,
         range: VirtRange,
         target: usize,
-    ) -> Result<(), Errno> {
+    ) -> Result<()> {
+        self.check_content(state, range)?;
         self.with_scanner(state.service.as_ref(), |scanner| {
             // SAFETY: as the caller promised.
             unsafe { self.copy_content(state, range, target, scanner) }
         })
+        .during("copy memory of an arena")
     }
 
     /// Copies what `range`, handed out with one protection, shows to `target`, which is all zeroes.

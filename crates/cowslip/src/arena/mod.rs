@@ -3,7 +3,7 @@
 mod detach;
 pub(crate) mod ledger;
 mod slice;
-mod space;
+pub(crate) mod space;
 pub(crate) mod state;
 pub(crate) mod store;
 
@@ -170,8 +170,11 @@ impl Arena {
     /// Its counters now.
     pub fn metrics(&self) -> Metrics {
         let shared = self.shared();
-        let frozen = shared.lock().not_live() as u64;
-        shared.counters.frozen_chunks.store(frozen, Relaxed);
+        let state = shared.lock();
+        shared.counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
+        shared.counters.absent_chunks.store(state.absent() as u64, Relaxed);
+        shared.counters.lost_chunks.store(state.lost() as u64, Relaxed);
+        drop(state);
         shared.counters.read()
     }
 
@@ -214,7 +217,7 @@ impl Arena {
     #[allow(unsafe_code)]
     pub unsafe fn release(&self, range: VirtRange) -> Result<()> {
         let shared = self.shared();
-        shared.release(&mut shared.lock(), range)
+        shared.release(&mut shared.lock_restored(range), range)
     }
 
     /// Makes memory read as zeroes, and gives its pages back where that splits no huge page
@@ -228,7 +231,7 @@ impl Arena {
     #[allow(unsafe_code)]
     pub unsafe fn discard(&self, range: VirtRange) -> Result<()> {
         let shared = self.shared();
-        shared.discard(&mut shared.lock(), range)
+        shared.discard(&mut shared.lock_restored(range), range)
     }
 
     /// Changes what may be done to memory (`mprotect`); it stays so through freezes and thaws.
@@ -241,7 +244,7 @@ impl Arena {
     #[allow(unsafe_code)]
     pub unsafe fn protect(&self, range: VirtRange, prot: Prot) -> Result<()> {
         let shared = self.shared();
-        shared.protect(&mut shared.lock(), range, prot)
+        shared.protect(&mut shared.lock_restored(range), range, prot)
     }
 
     /// Makes the allocation at `range` `len` bytes long without moving it; `false` if it cannot.
@@ -250,7 +253,7 @@ impl Arena {
     /// The kernel's.
     pub fn grow(&self, range: VirtRange, len: ByteCount) -> Result<bool> {
         let shared = self.shared();
-        shared.grow(&mut shared.lock(), range, len.0 as usize)
+        shared.grow(&mut shared.lock_restored(range), range, len.0 as usize)
     }
 
     /// Makes memory as good as new: zeroes, with this protection (`mmap` with `MAP_FIXED` over it).
@@ -264,7 +267,7 @@ impl Arena {
     #[allow(unsafe_code)]
     pub unsafe fn renew(&self, range: VirtRange, prot: Prot) -> Result<bool> {
         let shared = self.shared();
-        shared.renew(&mut shared.lock(), range, prot)
+        shared.renew(&mut shared.lock_restored(range), range, prot)
     }
 
     /// Takes memory out of the arena: under the same addresses it becomes private anonymous memory
@@ -281,7 +284,7 @@ impl Arena {
     #[allow(unsafe_code)]
     pub unsafe fn detach(&self, range: VirtRange) -> Result<()> {
         let shared = self.shared();
-        shared.detach(&mut shared.lock(), range)
+        shared.detach(&mut shared.lock_restored(range), range)
     }
 
     /// Has the caller `map` something else over `range` if all parts of it are for what they `may` be
@@ -294,7 +297,7 @@ impl Arena {
     ) -> Option<T> {
         let range = range.intersect(self.range());
         let shared = self.shared();
-        let mut state = shared.lock();
+        let mut state = shared.lock_restored(range);
         let may = state.ledger.within(range).all(|span| may(span.usage));
         let mapped = may.then(map)??;
         shared.surrender(&mut state, range);
@@ -313,7 +316,7 @@ impl Arena {
     pub unsafe fn copy_to(&self, range: VirtRange, target: usize) -> Result<()> {
         let shared = self.shared();
         // SAFETY: as the caller promised.
-        unsafe { shared.copy_out(&shared.lock(), range, target) }.during("copy memory of an arena")
+        unsafe { shared.copy_out(&shared.lock_restored(range), range, target) }
     }
 
     /// Counts a mapping that had to be made elsewhere.
@@ -325,10 +328,13 @@ impl Arena {
 impl Drop for Handle {
     fn drop(&mut self) {
         let shared = &self.shared;
-        let (service, views) = {
+        let (filler, service, views) = {
             let mut state = shared.lock();
-            (state.service.take(), std::mem::take(&mut state.stale))
+            (state.filler.take(), state.service.take(), std::mem::take(&mut state.stale))
         };
+        if let Some(filler) = filler {
+            filler.stop();
+        }
         if let Some(service) = service {
             service.stop();
         }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::{Arena, Handle};
+use super::{Arena, Handle, Usage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::memory::Prot;
-use crate::units::{ByteCount, VirtRange};
+use crate::units::{ByteCount, VirtRange, page_size_bytes};
 
 /// `n` values of `T` in an arena; given back when dropped.
 ///
@@ -40,6 +40,33 @@ impl Arena {
             .ok_or_else(|| Error::new(ErrorKind::OutOfMemory, "allocate a slice of an arena"))?;
         let range = self.allocate(ByteCount(bytes as u64), Prot::RW)?;
         let start = NonNull::new(range.start as *mut T).expect("an arena is not at address zero");
+        Ok(ArenaSlice { handle: Arc::clone(&self.handle), start, len, range })
+    }
+}
+
+impl Arena {
+    /// The values at `range`, which is handed out already: what was found in a restored image, for instance.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if a part of it is not handed out for reading and writing, or if it is not whole
+    /// pages.
+    ///
+    /// # Safety
+    /// Nobody else has this memory: no other slice or reference, and nobody releases it.
+    pub unsafe fn adopt_slice<T: Pod>(&self, range: VirtRange) -> Result<ArenaSlice<T>> {
+        const OPERATION: &str = "take memory of an arena as a slice";
+        let usable = |(part, usage, prot): &(VirtRange, Usage, Prot)| match usage {
+            Usage::Used if prot.contains(Prot::RW) => part.len,
+            _ => 0,
+        };
+        let usable: usize = self.parts(range).iter().map(usable).sum();
+        if usable != range.len || range.inner_aligned(page_size_bytes()) != range {
+            return Err(Error::new(ErrorKind::Usage, OPERATION).on(range).hint(
+                "it must be whole pages of the arena that are handed out, readable and writable",
+            ));
+        }
+        let start = NonNull::new(range.start as *mut T).expect("an arena is not at address zero");
+        let len = range.len / size_of::<T>().max(1);
         Ok(ArenaSlice { handle: Arc::clone(&self.handle), start, len, range })
     }
 }
@@ -76,6 +103,6 @@ impl<T: Pod> Drop for ArenaSlice<T> {
     fn drop(&mut self) {
         let shared = &self.handle.shared;
         // If the kernel refuses, the memory stays handed out: a leak, nothing worse.
-        let _ = shared.release(&mut shared.lock(), self.range);
+        let _ = shared.release(&mut shared.lock_restored(self.range), self.range);
     }
 }

@@ -92,7 +92,7 @@ impl Shared {
 
     /// The parts of `free` that can be handed out now.
     fn usable_parts(&self, state: &State, free: VirtRange) -> Vec<VirtRange> {
-        if state.not_live() == 0 {
+        if state.not_live() + state.absent() + state.lost() == 0 {
             return vec![free];
         }
         let mut parts: Vec<VirtRange> = Vec::new();
@@ -100,7 +100,7 @@ impl Shared {
         let is_usable = |i| match state.chunk(i) {
             Chunk::Live => true,
             Chunk::Spare => state.views == 0,
-            Chunk::Frozen | Chunk::Overlay => false,
+            Chunk::Frozen | Chunk::Overlay | Chunk::Absent | Chunk::Lost => false,
         };
         for (_, part) in self.by_chunk(free).filter(|(i, _)| is_usable(*i)) {
             match parts.last_mut() {
@@ -164,7 +164,8 @@ impl Shared {
                         part.len as u64,
                     );
                 }
-                Chunk::Live | Chunk::Spare => {}
+                Chunk::Lost if part.len == CHUNK_BYTES => self.revive(state, i).during(RELEASE)?,
+                Chunk::Live | Chunk::Spare | Chunk::Absent | Chunk::Lost => {}
                 Chunk::Frozen | Chunk::Overlay => {
                     // SAFETY: see the module; this drops private copies only.
                     let _ = unsafe { memory::advise(part, Advice::DontNeed) };
@@ -217,10 +218,24 @@ impl Shared {
                     state.set_chunk(i, Chunk::Overlay);
                 }
                 Chunk::Frozen => self.zero_frozen(state, part)?,
-                // Nothing that is handed out lies in a spare chunk.
-                Chunk::Spare => {}
+                Chunk::Lost if part.len == CHUNK_BYTES => self.revive(state, i).during(DISCARD)?,
+                Chunk::Lost => return Err(lost(DISCARD, part)),
+                // Nothing that is handed out lies in a spare chunk, and nobody gets here before the rest
+                // is restored.
+                Chunk::Spare | Chunk::Absent => {}
             }
         }
+        Ok(())
+    }
+
+    /// Makes a chunk whose content nobody wants any more live again, all zeroes.
+    fn revive(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
+        let range = self.chunk_range(chunk, 1);
+        self.clean(range)?;
+        for (piece, prot) in state.ledger.pieces(range) {
+            self.store.map_live(self.range, piece, prot)?;
+        }
+        state.set_chunk(chunk, Chunk::Live);
         Ok(())
     }
 
@@ -290,6 +305,14 @@ impl Shared {
             .used_bytes
             .store(state.ledger.used_bytes(), std::sync::atomic::Ordering::Relaxed);
     }
+}
+
+/// What an operation says that needs the content of memory which could not be restored.
+pub(crate) fn lost(operation: &'static str, range: VirtRange) -> Error {
+    Error::new(ErrorKind::Corrupt, operation).on(range).hint(
+        "a part of it could not be restored from its image; give whole chunks of 2 MiB back to go on \
+         without it",
+    )
 }
 
 /// Overwrites memory with zeroes, page by page, where it is not zero: while frozen, private copies.

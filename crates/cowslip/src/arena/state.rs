@@ -6,6 +6,7 @@ use super::ledger::Ledger;
 use super::store::Store;
 use crate::freeze::readers::{OwnerToken, ReaderToken};
 use crate::freeze::service::Service;
+use crate::image::Filler;
 use crate::metrics::Counters;
 use crate::sys::held::HeldFd;
 use crate::units::{CHUNK_BYTES, VirtRange};
@@ -21,9 +22,18 @@ pub(crate) enum Chunk {
     Overlay,
     /// As frozen, but it was free at the freeze: nobody reads its base, and it can be live at once.
     Spare,
+    /// The file, shared, without its content: an image is being restored, and who touches it waits.
+    Absent,
+    /// Its content could not be restored: who touches it gets a SIGBUS.
+    Lost,
 }
 
 impl Chunk {
+    /// A freeze made it so, and a thaw makes it live.
+    pub(crate) fn is_private(self) -> bool {
+        matches!(self, Self::Frozen | Self::Overlay | Self::Spare)
+    }
+
     /// Maps the file privately.
     pub(crate) fn is_private_file(self) -> bool {
         matches!(self, Self::Frozen | Self::Spare)
@@ -54,7 +64,12 @@ pub(crate) struct State {
     pub(crate) role: Role,
     pub(crate) ledger: Ledger,
     chunks: Vec<Chunk>,
+    /// Chunks that a freeze made private.
     not_live: usize,
+    absent: usize,
+    lost: usize,
+    /// Brings absent chunks in, as long as there are any.
+    pub(crate) filler: Option<Filler>,
     /// Mapped by every process that reads the base.
     pub(crate) readers: Option<ReaderToken>,
     /// Whether this process maps it too, and lets its children have what is frozen.
@@ -124,6 +139,9 @@ impl Shared {
             ledger: Ledger::new(range),
             chunks: vec![Chunk::Live; range.len / CHUNK_BYTES],
             not_live: 0,
+            absent: 0,
+            lost: 0,
+            filler: None,
             readers: None,
             offer: Offer::None,
             owner: None,
@@ -165,6 +183,24 @@ impl Shared {
         }
     }
 
+    /// The lock, once nothing of `range` is still to be restored.
+    pub(crate) fn lock_restored(&self, range: VirtRange) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while state.absent > 0 {
+            let is_absent = |chunk: &usize| state.chunk(*chunk) == Chunk::Absent;
+            let wanted: Vec<_> = self.chunks_of(range).filter(is_absent).collect();
+            let Some(filler) = state.filler.as_ref().filter(|_| !wanted.is_empty()) else { break };
+            filler.hurry(&wanted);
+            state = self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        state
+    }
+
+    /// Waits until all of the arena is restored, or lost.
+    pub(crate) fn wait_restored(&self) {
+        drop(self.lock_restored(self.range));
+    }
+
     /// The range of `count` chunks from chunk `first` on.
     pub(crate) fn chunk_range(&self, first: usize, count: usize) -> VirtRange {
         VirtRange::new(self.range.start + first * CHUNK_BYTES, count * CHUNK_BYTES)
@@ -193,15 +229,29 @@ impl State {
     }
 
     pub(crate) fn set_chunk(&mut self, index: usize, chunk: Chunk) {
-        let place = &mut self.chunks[index];
-        self.not_live -= usize::from(*place != Chunk::Live);
-        self.not_live += usize::from(chunk != Chunk::Live);
-        *place = chunk;
+        let before = std::mem::replace(&mut self.chunks[index], chunk);
+        let count = |counter: &mut usize, wanted: fn(Chunk) -> bool| {
+            *counter -= usize::from(wanted(before));
+            *counter += usize::from(wanted(chunk));
+        };
+        count(&mut self.not_live, Chunk::is_private);
+        count(&mut self.absent, |chunk| chunk == Chunk::Absent);
+        count(&mut self.lost, |chunk| chunk == Chunk::Lost);
     }
 
-    /// Chunks that are not live.
+    /// Chunks that a freeze made private and no thaw made live again.
     pub(crate) fn not_live(&self) -> usize {
         self.not_live
+    }
+
+    /// Chunks still to be restored.
+    pub(crate) fn absent(&self) -> usize {
+        self.absent
+    }
+
+    /// Chunks that could not be restored.
+    pub(crate) fn lost(&self) -> usize {
+        self.lost
     }
 
     /// The first run of chunks from `from` on for which `wanted` holds, at most `most` long.

@@ -53,6 +53,7 @@ impl<'a> ForkCut<'a> {
     pub fn prepare(arenas: &[&'a Arena]) -> Result<Self> {
         let mut order: Vec<&'a Arena> = arenas.to_vec();
         order.sort_by_key(|arena| arena.range().start);
+        order.iter().for_each(|arena| arena.shared().wait_restored());
         let mut flips = Vec::with_capacity(order.len());
         for arena in order {
             let shared = arena.shared();
@@ -171,7 +172,7 @@ pub(super) fn withdraw(shared: &Shared, state: &mut State) -> Result<()> {
 pub(super) fn set_inherited(shared: &Shared, state: &State, advice: Advice) -> sys::Result<()> {
     let mut result = Ok(());
     let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk != Chunk::Live) {
+    while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
         from = run.end;
         for (piece, _) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
             // SAFETY: a part of an arena; the advice changes no content. It can fail only where a

@@ -58,6 +58,7 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 
+use crate::arena::space::lost;
 use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::arena::{Arena, ArenaSlice, Handle};
 use crate::error::{Error, ErrorKind, Result};
@@ -92,11 +93,12 @@ pub struct Frozen {
 
 impl Arena {
     /// Freezes the arena: its memory goes on under the same addresses, its content now is in the view.
+    /// If the arena is still being restored from an image, that is finished first, while its threads run.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] while an earlier view, a child, or an unfinished thaw needs the base;
-    /// [`ErrorKind::OutOfMemory`] if the kernel or the hugetlb pool cannot pay for it. The arena is as
-    /// before then.
+    /// [`ErrorKind::OutOfMemory`] if the kernel or the hugetlb pool cannot pay for it;
+    /// [`ErrorKind::Corrupt`] if a part of it could not be restored. The arena is as before then.
     pub fn freeze(&self) -> Result<Frozen> {
         self.freeze_within(Duration::ZERO)
     }
@@ -186,10 +188,15 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     let mut flips = Vec::with_capacity(arenas.len());
     for &i in &order {
         arenas[i].start_service();
+        arenas[i].shared().wait_restored();
     }
     for &i in &order {
         let shared = arenas[i].shared();
         let state = wait_live(shared, shared.lock(), deadline);
+        if state.lost() > 0 {
+            shared.counters.failed_freezes.fetch_add(1, Relaxed);
+            return Err(lost("freeze", shared.range));
+        }
         if state.not_live() > 0 || state.role == Role::Reader {
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(busy(&state).on(shared.range));

@@ -16,6 +16,8 @@ mod save;
 pub use description::{ArenaDescription, Description, Piece, Root};
 pub use format::{Checksum, Identity as ImageIdentity};
 pub use open::{Image, ImageSummary};
+pub(crate) use restore::Filler;
+pub use restore::{OnDamage, RestoreOptions, Restored, Strategy};
 pub use save::{SaveOptions, Saved, save};
 
 use std::ops::ControlFlow;

@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use super::chunk::{self, zero_content};
 use super::description::Description;
@@ -20,16 +21,16 @@ const VERIFY: &str = "verify an image";
 /// Longer chains are not opened: each link is a file.
 const LONGEST_CHAIN: usize = 1000;
 
-/// An image whose header, description and index are right, with the chain of its parents.
-#[derive(Debug)]
+/// An image whose header, description and index are right, with the chain of its parents. Cheap to clone.
+#[derive(Clone, Debug)]
 pub struct Image {
-    path: PathBuf,
-    file: File,
+    path: Arc<Path>,
+    file: Arc<File>,
     header: Header,
-    description: Description,
-    entries: Vec<Entry>,
+    description: Arc<Description>,
+    entries: Arc<[Entry]>,
     /// The parent, its parent, …
-    ancestors: Vec<Image>,
+    ancestors: Arc<[Image]>,
 }
 
 /// What an image is, at a glance.
@@ -57,6 +58,7 @@ impl Image {
     /// [`ErrorKind::Corrupt`] if a file of the chain is damaged, missing or another; the file system's.
     pub fn open(path: &Path) -> Result<Self> {
         let mut image = Self::open_alone(path)?;
+        let mut ancestors = Vec::new();
         let mut folder = path.parent().unwrap_or(Path::new("")).to_owned();
         let mut wanted = image.header.parent();
         let mut hint = image.description.parent_file.clone();
@@ -87,14 +89,15 @@ impl Image {
             if lengths(&parent) != lengths(&image) {
                 return Err(at("its parent has other arenas".into()));
             }
-            if image.ancestors.len() == LONGEST_CHAIN {
+            if ancestors.len() == LONGEST_CHAIN {
                 return Err(at(format!("more than {LONGEST_CHAIN} parents, or a circle of them")));
             }
             wanted = parent.header.parent();
             hint = parent.description.parent_file.clone();
             folder = parent_path.parent().unwrap_or(Path::new("")).to_owned();
-            image.ancestors.push(parent);
+            ancestors.push(parent);
         }
+        image.ancestors = ancestors.into();
         Ok(image)
     }
 
@@ -125,8 +128,14 @@ impl Image {
             chunks.map(|arena| arena.length_bytes.div_ceil(CHUNK_BYTES as u64)).collect();
         let index = section(header.index.offset_bytes, header.index.length * ENTRY_BYTES as u64)?;
         let entries = decode_index(&index, &header, &chunks).map_err(corrupt)?;
-        let path = path.to_owned();
-        Ok(Self { path, file, header, description, entries, ancestors: Vec::new() })
+        Ok(Self {
+            path: path.into(),
+            file: file.into(),
+            header,
+            description: description.into(),
+            entries: entries.into(),
+            ancestors: Arc::new([]),
+        })
     }
 
     /// Which image it is.
@@ -163,7 +172,7 @@ impl Image {
     }
 
     fn chain(&self) -> impl DoubleEndedIterator<Item = &Self> {
-        std::iter::once(self).chain(&self.ancestors)
+        std::iter::once(self).chain(self.ancestors.iter())
     }
 
     /// Checks every chunk of this image, not of its ancestors.
@@ -212,7 +221,7 @@ impl Image {
 
     /// The checksum of the content of every chunk that is not zeroes.
     pub(super) fn contents(&self) -> std::collections::HashMap<(u32, u32), Checksum> {
-        let entries = self.chain().rev().flat_map(|image| &image.entries);
+        let entries = self.chain().rev().flat_map(|image| image.entries.iter());
         let mut contents: std::collections::HashMap<_, _> =
             entries.map(|entry| ((entry.arena, entry.chunk), entry.content)).collect();
         contents.retain(|_, content| *content != zero_content());

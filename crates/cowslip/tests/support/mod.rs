@@ -1,6 +1,7 @@
 //! What the tests share: oracles that ask the kernel, and writers that never stop.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
+pub mod images;
 pub mod kin;
 pub mod world;
 
@@ -36,6 +37,24 @@ pub fn smaps_bytes(range: VirtRange, field: &str) -> u64 {
     total
 }
 
+/// How many mappings inside `range` have one of these flags (`VmFlags` of `proc_pid_smaps(5)`).
+pub fn smaps_flags(range: VirtRange, wanted: &[&str]) -> usize {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+    let mut inside = false;
+    let mut found = 0;
+    for line in smaps.lines() {
+        let mut fields = line.split_whitespace();
+        let first = fields.next().unwrap_or("");
+        if let Some((start, end)) = first.split_once('-') {
+            let address = |text| usize::from_str_radix(text, 16).expect("an address");
+            inside = range.covers(VirtRange::between(address(start), address(end)));
+        } else if inside && first == "VmFlags:" {
+            found += usize::from(fields.any(|flag| wanted.contains(&flag)));
+        }
+    }
+    found
+}
+
 /// Bytes of `range` that are mapped by 2 MiB entries.
 pub fn huge_mapped_bytes(range: VirtRange) -> u64 {
     smaps_bytes(range, "ShmemPmdMapped") + smaps_bytes(range, "FilePmdMapped")
@@ -62,6 +81,14 @@ pub struct Counters {
 impl Counters {
     pub fn new(arena: &Arena, bytes: ByteCount) -> Self {
         Self { slice: Arc::new(arena.slice(bytes.0 as usize / 8).expect("counters")) }
+    }
+
+    /// Those that a restored arena has at `range`.
+    pub fn restored(arena: &Arena, range: VirtRange) -> Self {
+        #[allow(unsafe_code)]
+        // SAFETY: nobody but these counters uses the restored memory.
+        let slice = unsafe { arena.adopt_slice(range) };
+        Self { slice: Arc::new(slice.expect("counters")) }
     }
 
     pub fn slice(&self) -> &ArenaSlice<u64> {

@@ -174,7 +174,7 @@ fn thaw_run(shared: &Shared, state: &mut State, service: &Service) -> Result<(),
         }
         state.thaw.armed = true;
     }
-    let Some(run) = state.next_run(0, RUN_CHUNKS, |chunk| chunk != Chunk::Live) else {
+    let Some(run) = state.next_run(0, RUN_CHUNKS, Chunk::is_private) else {
         return Ok(());
     };
     let first = run.start;
@@ -277,7 +277,7 @@ pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     let window = Window::reserve().during(OPERATION)?;
     let thawing = Thawing { shared, guard: None, scanner: &scanner, window: &window };
     let began_ns = process::now_ns();
-    while let Some(run) = state.next_run(0, 1, |chunk| chunk != Chunk::Live) {
+    while let Some(run) = state.next_run(0, 1, Chunk::is_private) {
         let range = shared.chunk_range(run.start, 1);
         thawing.thaw(state, run).map_err(|errno| Error::from_errno(OPERATION, errno).on(range))?;
     }

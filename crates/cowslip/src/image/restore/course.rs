@@ -1,0 +1,100 @@
+//! A restore on its way: the plan, who waits for it to move, and what went wrong first.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use super::plan::Plan;
+use crate::error::Error;
+use crate::image::Progress;
+use crate::units::CHUNK_BYTES;
+
+#[derive(Debug)]
+pub(super) struct Course {
+    plan: Mutex<Plan>,
+    moved: Condvar,
+    error: Mutex<Option<Error>>,
+    closing: AtomicBool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Course {
+    pub(super) fn new(plan: Plan) -> Self {
+        let (moved, error, closing) = (Condvar::new(), Mutex::new(None), AtomicBool::new(false));
+        Self { plan: Mutex::new(plan), moved, error, closing }
+    }
+
+    /// Changes the plan, and has everybody look at it again.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Plan) -> T) -> T {
+        let answer = change(&mut locked(&self.plan));
+        self.moved.notify_all();
+        answer
+    }
+
+    pub(super) fn claim_wanted(&self) -> Option<u32> {
+        locked(&self.plan).claim_wanted()
+    }
+
+    /// Waits for a chunk to bring in; `None` if there will be none.
+    pub(super) fn claim(&self) -> Option<u32> {
+        let mut plan = locked(&self.plan);
+        loop {
+            if self.is_closing() || plan.left() == 0 {
+                return None;
+            }
+            if let Some(chunk) = plan.claim() {
+                return Some(chunk);
+            }
+            plan = self.moved.wait(plan).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// Nobody claims anything from here on.
+    pub(super) fn close(&self) {
+        let plan = locked(&self.plan);
+        self.closing.store(true, Relaxed);
+        drop(plan);
+        self.moved.notify_all();
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Relaxed)
+    }
+
+    pub(super) fn progress(&self) -> Progress {
+        progress(&locked(&self.plan))
+    }
+
+    /// Waits until the plan has moved on from `seen`, is done, or is closed: how far it is now.
+    pub(super) fn wait_moved(&self, seen: Progress, patience: Duration) -> Progress {
+        let deadline = Instant::now() + patience;
+        let mut plan = locked(&self.plan);
+        loop {
+            let now = progress(&plan);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if now != seen || plan.left() == 0 || left.is_zero() || self.is_closing() {
+                return now;
+            }
+            let waited = self.moved.wait_timeout(plan, left);
+            plan = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+    }
+
+    /// Keeps the first error.
+    pub(super) fn failed(&self, error: &Error) {
+        locked(&self.error).get_or_insert_with(|| error.clone());
+    }
+
+    /// What went wrong first.
+    pub(super) fn error(&self) -> Option<Error> {
+        locked(&self.error).clone()
+    }
+}
+
+fn progress(plan: &Plan) -> Progress {
+    let bytes = |chunks: usize| (chunks * CHUNK_BYTES) as u64;
+    Progress { done_bytes: bytes(plan.total() - plan.left()), total_bytes: bytes(plan.total()) }
+}

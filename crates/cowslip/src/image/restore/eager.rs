@@ -1,0 +1,48 @@
+//! All of an image at once, before anybody sees the arena.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::OPERATION;
+use super::course::Course;
+use super::source::Source;
+use crate::arena::state::Shared;
+use crate::error::{Error, ErrorKind, Result};
+use crate::image::OnProgress;
+use crate::units::CHUNK_BYTES;
+
+/// How often progress is told at least.
+const TELL: Duration = Duration::from_millis(100);
+
+pub(super) fn fill(
+    shared: &Arc<Shared>,
+    source: &Source,
+    course: &Course,
+    threads: usize,
+    progress: OnProgress<'_>,
+) -> Result<()> {
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut content = vec![0; CHUNK_BYTES];
+                while let Some(chunk) = course.claim() {
+                    if let Err(error) = source.fetch(shared, chunk, &mut content) {
+                        course.failed(&error);
+                        return course.close();
+                    }
+                    course.change(|plan| plan.finish(chunk));
+                }
+            });
+        }
+        let mut now = course.progress();
+        while now.done_bytes < now.total_bytes && !course.is_closing() {
+            now = course.wait_moved(now, TELL);
+            if let ControlFlow::Break(()) = progress(now) {
+                course.failed(&Error::new(ErrorKind::Busy, OPERATION).hint("it was broken off"));
+                course.close();
+            }
+        }
+    });
+    course.error().map_or(Ok(()), Err)
+}

@@ -1,0 +1,259 @@
+#![allow(unsafe_code)]
+//! A restore of an arena that is in use already: chunks come in as they are touched, and on their own.
+//!
+//! ```text
+//!              R ──MAP_SHARED──▶ file, a hole where the chunk will be; missing and minor faults registered
+//!   absent     who touches it waits in userfaultfd ──▶ [server]  reads the fault: the chunk is wanted
+//!     │                                                [readers] wanted chunks first, then the plan's order
+//!     │ read, check, write into the file (not through R, where nobody can see it yet)
+//!     ▼
+//!   live       R mapped anew over the chunk, without a registration: one huge page; who waits is woken
+//!   lost       the chunk is damaged: R maps an empty file there, an access is a SIGBUS; who waits is woken
+//! ```
+//! When no chunk is absent the threads end: nothing is registered and nothing reads the image any more.
+//!
+//! # What holds
+//! * **Checked before it is seen.** The file's pages are behind a registration for minor faults until the
+//!   whole chunk is in it, and a chunk is written into the file when its checksum was right.
+//! * **Never zeroes.** A hole that is registered makes who touches it wait; a lost chunk is mapped to
+//!   nothing. Whoever needs content under the arena's lock gets the lock by `Shared::lock_restored`.
+//! * **I6, nobody hangs.** A chunk is claimed once, and who claimed it makes it live or lost, on every path,
+//!   and wakes. The threads that do so touch no arena, and wait for no lock but the arena's, which is
+//!   never held while waiting for a chunk.
+//!
+//! # Safety
+//! The ranges are chunks of an arena, which this library owns, and that nobody can have seen content of.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::{Builder, JoinHandle};
+
+use super::course::Course;
+use super::source::Source;
+use super::{OPERATION, OnDamage};
+use crate::arena::state::{Chunk, Shared, State};
+use crate::error::{During, Error, ErrorKind, Result};
+use crate::sys::held::HeldFd;
+use crate::sys::memfile::MemfdKind;
+use crate::sys::memory::Sharing;
+use crate::sys::uffd::{self, Features, RegisterMode, Uffd};
+use crate::sys::{AsFd, Errno, memfile, memory, process};
+use crate::units::CHUNK_BYTES;
+
+const FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
+/// Attempts at what must be done for threads that wait, before they are let go another way.
+const INSISTENCE: usize = 1000;
+const STACK_BYTES: usize = 512 << 10;
+
+/// The threads that bring an arena's absent chunks in.
+#[derive(Debug)]
+pub(crate) struct Filler {
+    work: Arc<Work>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Work {
+    source: Source,
+    course: Arc<Course>,
+    uffd: Uffd<HeldFd>,
+    wake: HeldFd,
+    /// A file without content, for what is lost.
+    nothing: HeldFd,
+    on_damage: Option<OnDamage>,
+}
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Work").field("course", &self.course).finish_non_exhaustive()
+    }
+}
+
+impl Filler {
+    /// Makes `chunks` of the arena absent and starts to bring them in. Nobody uses the arena yet.
+    pub(super) fn start(
+        shared: &Arc<Shared>,
+        chunks: &[u32],
+        source: Source,
+        course: &Arc<Course>,
+        threads: usize,
+        on_damage: Option<OnDamage>,
+    ) -> Result<()> {
+        let (fd, _) = uffd::open().during(OPERATION)?;
+        let nothing = memfile::memfd("cowslip-lost", MemfdKind::Shmem, 0).during(OPERATION)?;
+        let work = Arc::new(Work {
+            source,
+            course: Arc::clone(course),
+            uffd: Uffd::new(HeldFd::hold(fd), FEATURES).during(OPERATION)?,
+            wake: HeldFd::hold(process::eventfd().during(OPERATION)?),
+            nothing: HeldFd::hold(nothing),
+            on_damage,
+        });
+        // Held until all is in place: the threads take it before they change anything.
+        let mut state = shared.lock();
+        for run in chunks.chunk_by(|before, after| before + 1 == *after) {
+            let range = shared.chunk_range(run[0] as usize, run.len());
+            let mode = RegisterMode::MISSING | RegisterMode::MINOR;
+            work.uffd.register(range, mode).during(OPERATION)?;
+        }
+        let mut filler = Self { work, threads: Vec::with_capacity(threads + 1) };
+        let started = (0..=threads).try_for_each(|i| filler.spawn(shared, i == 0));
+        if let Err(error) = started {
+            drop(state);
+            filler.stop();
+            return Err(error);
+        }
+        for &chunk in chunks {
+            state.set_chunk(chunk as usize, Chunk::Absent);
+        }
+        state.filler = Some(filler);
+        Ok(())
+    }
+
+    fn spawn(&mut self, shared: &Arc<Shared>, is_server: bool) -> Result<()> {
+        let (work, shared) = (Arc::clone(&self.work), Arc::clone(shared));
+        // The thread inherits a mask that blocks every signal: handlers are the program's.
+        let _quiet = process::Quiet::enter();
+        let name = if is_server { "cowslip-faults" } else { "cowslip-reader" };
+        let builder = Builder::new().name(name.into()).stack_size(STACK_BYTES);
+        let thread = builder.spawn(move || match is_server {
+            true => work.serve(&shared),
+            false => work.read(&shared),
+        });
+        self.threads.push(thread.map_err(|error| {
+            Error::from_errno(OPERATION, Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
+        })?);
+        Ok(())
+    }
+
+    /// Somebody who holds the arena's lock waits for these chunks.
+    pub(crate) fn hurry(&self, chunks: &[usize]) {
+        let want = |chunk: &usize| u32::try_from(*chunk).ok();
+        self.work.course.change(|plan| chunks.iter().filter_map(want).for_each(|it| plan.want(it)));
+        process::notify(self.work.wake.as_fd());
+    }
+
+    /// Ends the threads after the chunks they are at.
+    pub(crate) fn stop(self) {
+        self.work.close();
+        for thread in self.threads {
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Work {
+    fn close(&self) {
+        self.course.close();
+        process::notify(self.wake.as_fd());
+    }
+
+    /// What the thread does that faults are told to.
+    fn serve(&self, shared: &Shared) {
+        let mut content = vec![0; CHUNK_BYTES];
+        while !self.course.is_closing() {
+            let mut ready = [false; 2];
+            let fds = [self.uffd.as_fd(), self.wake.as_fd()];
+            if process::wait_readable(&fds, &mut ready, None).is_err() {
+                std::thread::yield_now();
+            }
+            process::drain(self.wake.as_fd());
+            self.read_faults(shared);
+            while let Some(chunk) = self.course.claim_wanted() {
+                self.bring_in(shared, chunk, &mut content);
+                self.read_faults(shared);
+            }
+        }
+    }
+
+    fn read_faults(&self, shared: &Shared) {
+        let mut touched = Vec::new();
+        let chunk = |address| ((address - shared.range.start) / CHUNK_BYTES) as u32;
+        let Ok(events) = self.uffd.read_faults(|address| touched.push(chunk(address))) else {
+            return;
+        };
+        shared.counters.waits.fetch_add(events.faults, Relaxed);
+        if !touched.is_empty() {
+            self.course.change(|plan| touched.iter().for_each(|&chunk| plan.touch(chunk)));
+        }
+    }
+
+    /// What the other threads do.
+    fn read(&self, shared: &Shared) {
+        let mut content = vec![0; CHUNK_BYTES];
+        while let Some(chunk) = self.course.claim() {
+            self.bring_in(shared, chunk, &mut content);
+        }
+    }
+
+    /// Makes a claimed chunk live, or lost.
+    fn bring_in(&self, shared: &Shared, chunk: u32, content: &mut [u8]) {
+        let fetch = AssertUnwindSafe(|| self.source.fetch(shared, chunk, content));
+        let fetched = panic::catch_unwind(fetch).unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::System, OPERATION).hint("the thread that reads it panicked"))
+        });
+        let shown = fetched.and_then(|()| {
+            let mut state = shared.lock();
+            let shown = show(shared, &mut state, chunk as usize);
+            shown.map_err(|errno| Error::from_errno(OPERATION, errno))
+        });
+        let range = shared.chunk_range(chunk as usize, 1);
+        if let Err(error) = shown {
+            self.lose(shared, chunk as usize, &error.on(range));
+        }
+        shared.changed.notify_all();
+        let _ = insist(|| self.uffd.wake(range));
+        if self.course.change(|plan| plan.finish(chunk)) == 0 {
+            // If it is gone already, somebody waits for this thread's end.
+            let filler = shared.lock().filler.take();
+            self.close();
+            drop(filler);
+        }
+    }
+
+    fn lose(&self, shared: &Shared, chunk: usize, error: &Error) {
+        self.course.failed(error);
+        let range = shared.chunk_range(chunk, 1);
+        if let Some(tell) = &self.on_damage {
+            let _ = panic::catch_unwind(AssertUnwindSafe(|| tell.0(error, range)));
+        }
+        let mut state = shared.lock();
+        for (piece, prot) in state.ledger.pieces(range) {
+            // SAFETY: see the module.
+            let mapped = insist(|| unsafe {
+                memory::map_file(piece, self.nothing.as_fd(), 0, Sharing::Shared, prot)
+            });
+            if mapped.is_err() {
+                // SAFETY: see the module.
+                let _ = insist(|| unsafe { memory::unmap(piece) });
+            }
+        }
+        state.set_chunk(chunk, Chunk::Lost);
+    }
+}
+
+/// Lets everybody see what the file has of a chunk.
+fn show(shared: &Shared, state: &mut State, chunk: usize) -> Result<(), Errno> {
+    for (piece, prot) in state.ledger.pieces(shared.chunk_range(chunk, 1)) {
+        insist(|| shared.store.map_live(shared.range, piece, prot))?;
+    }
+    state.set_chunk(chunk, Chunk::Live);
+    Ok(())
+}
+
+fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    for _ in 1..INSISTENCE {
+        if request().is_ok() {
+            return Ok(());
+        }
+        std::thread::yield_now();
+    }
+    request()
+}
+
+/// Whether this process may restore lazily, and if not why not.
+pub(super) fn is_possible() -> Result<()> {
+    uffd::open().and_then(|(fd, _)| Uffd::new(fd, FEATURES)).during(OPERATION).map(drop)
+}

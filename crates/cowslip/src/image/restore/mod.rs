@@ -1,0 +1,288 @@
+//! An image into memory.
+//!
+//! ```text
+//!  Image ─▶ plan: what is wanted, the working set of last time, the rest ([`plan`], [`working_set`])
+//!             └─▶ [`lazy`] (hybrid): the arena is there at once, its chunks come as they are touched
+//!             └─▶ [`eager`]: all of it first
+//!                   └─▶ [`source`]: a chunk read, checked, and only then in the arena's file
+//! ```
+
+mod course;
+mod eager;
+mod lazy;
+mod plan;
+mod source;
+mod working_set;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::course::Course;
+use self::plan::Plan;
+use self::source::Source;
+use super::description::{ArenaDescription, Root};
+use super::format::Identity;
+use super::open::Image;
+use super::{OnProgress, Progress};
+use crate::arena::Arena;
+use crate::error::{Error, ErrorKind, Result};
+use crate::template::Place;
+use crate::units::{ByteCount, VirtRange};
+
+pub(crate) use self::lazy::Filler;
+
+const OPERATION: &str = "restore an image";
+/// More threads than this only wait for one another.
+const MOST_THREADS: usize = 16;
+
+/// How an image becomes memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// The arena can be used at once. What is touched comes first, then what was touched first when that
+    /// was [recorded](RestoreOptions::record), then the rest. Needs userfaultfd for kernel faults; without
+    /// it the restore is eager.
+    #[default]
+    Hybrid,
+    /// Everything, by several threads, before the arena is handed out.
+    Eager,
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hybrid => "hybrid",
+            Self::Eager => "eager",
+        })
+    }
+}
+
+/// Is told which addresses could not be restored and why, before anybody gets the `SIGBUS`. It is called in
+/// a thread of the library's and may use neither the arena nor its memory.
+#[derive(Clone)]
+pub struct OnDamage(Arc<Tell>);
+
+type Tell = dyn Fn(&Error, VirtRange) + Send + Sync;
+
+impl OnDamage {
+    /// Calls `tell`.
+    pub fn new(tell: impl Fn(&Error, VirtRange) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+}
+
+impl fmt::Debug for OnDamage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnDamage")
+    }
+}
+
+/// How to restore.
+#[derive(Clone, Debug, Default)]
+pub struct RestoreOptions {
+    /// How the image becomes memory.
+    pub strategy: Strategy,
+    /// Where the arena goes: at [`Place::Original`] pointers into it stay right.
+    pub place: Place,
+    /// Threads that read; 0: as many as there are processors.
+    pub threads: usize,
+    /// Only what is touched is brought in, and in which order it is remembered, until
+    /// [`Restored::finish_recording`]. Only hybrid restores record.
+    pub record: bool,
+    /// Is told of damage that is found when the arena is in use already.
+    pub on_damage: Option<OnDamage>,
+}
+
+/// An arena with the content of an image, which may still be on its way.
+#[derive(Debug)]
+pub struct Restored {
+    arena: Arena,
+    strategy: Strategy,
+    roots: BTreeMap<String, VirtRange>,
+    course: Arc<Course>,
+    recording: Option<Recording>,
+}
+
+/// What a record of first touches is of.
+#[derive(Debug)]
+struct Recording {
+    file: PathBuf,
+    image: Identity,
+    arena: u32,
+}
+
+impl Image {
+    /// Makes an arena with the content of one of the image's. When all is there it has nothing to do with the
+    /// file any more. It can be frozen, forked and saved before that, onto the same path too: what is
+    /// missing is brought in first, while its threads run.
+    ///
+    /// Chunks are checked before anybody can see them. If one is damaged or cannot be read after the arena was
+    /// handed out, [`RestoreOptions::on_damage`] is told, an access to it is a `SIGBUS` (`EFAULT` for a system
+    /// call), and the arena refuses to be frozen; [`Arena::discard`] of whole chunks makes them zeroes.
+    ///
+    /// `progress` is called for eager restores only; see [`Restored::progress`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the image has no such arena, [`ErrorKind::Busy`] if its addresses are taken or
+    /// `progress` broke it off, [`ErrorKind::Corrupt`] if a chunk is damaged; the kernel's.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use std::time::Duration;
+    /// use cowslip::image::{Image, RestoreOptions, SaveOptions, save};
+    /// use cowslip::{Arena, units::ByteCount};
+    ///
+    /// # let path = std::env::temp_dir().join(format!("doc-restore-{}.cowslip", std::process::id()));
+    /// # let mut proceed = |_| ControlFlow::Continue(());
+    /// let arena = Arena::new(ByteCount::mib(64))?;
+    /// arena.slice::<u64>(1 << 20)?.fill(7);
+    /// save(&[&arena.freeze()?], &path, &SaveOptions::default(), &mut proceed)?;
+    ///
+    /// let restored = Image::open(&path)?.restore(0, &RestoreOptions::default(), &mut proceed)?;
+    /// let again = restored.arena(); // to be used at once
+    /// assert!(restored.wait(Duration::from_secs(60))?); // free of the file
+    /// save(&[&again.freeze()?], &path, &SaveOptions::default(), &mut proceed)?;
+    /// # std::fs::remove_file(&path).unwrap();
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    pub fn restore(
+        &self,
+        arena: u32,
+        options: &RestoreOptions,
+        progress: OnProgress<'_>,
+    ) -> Result<Restored> {
+        let Some(described) = self.description().arenas.get(arena as usize) else {
+            return Err(Error::new(ErrorKind::Usage, OPERATION)
+                .hint(format!("it has {} arenas", self.description().arenas.len())));
+        };
+        let possible = match options.strategy {
+            Strategy::Hybrid => lazy::is_possible(),
+            Strategy::Eager => {
+                Err(Error::new(ErrorKind::Usage, OPERATION).hint("only hybrid restores record"))
+            }
+        };
+        if options.record {
+            possible.clone()?;
+        }
+        let strategy = if possible.is_ok() { Strategy::Hybrid } else { Strategy::Eager };
+
+        let restored = make_arena(described, options.place)?;
+        let shared = &restored.handle.shared;
+        let is_used = |chunk: &u32| {
+            let range = shared.chunk_range(*chunk as usize, 1);
+            shared.lock().ledger.within(range).any(|span| span.usage.is_used())
+        };
+        let chunks: Vec<u32> = self.chunks_of(arena).into_iter().filter(is_used).collect();
+        let file = working_set::file_of(self.path());
+        let first = working_set::load(&file, self.identity(), arena);
+        let plan = Plan::new(chunks.clone(), &first, options.record);
+        let course = Arc::new(Course::new(plan));
+        let source = Source { image: self.clone(), arena };
+        let threads = threads(options.threads, chunks.len());
+        match strategy {
+            Strategy::Eager => eager::fill(shared, &source, &course, threads, progress)?,
+            Strategy::Hybrid => {
+                let on_damage = options.on_damage.clone();
+                Filler::start(shared, &chunks, source, &course, threads, on_damage)?;
+            }
+        }
+        let recording = options.record.then(|| Recording { file, image: self.identity(), arena });
+        let start = restored.range().start;
+        let roots = self.description().roots.iter().filter(|(_, root)| root.arena == arena);
+        let place = |(name, root): (&String, &Root)| {
+            let range =
+                VirtRange::new(start + root.offset_bytes as usize, root.length_bytes as usize);
+            (name.clone(), range)
+        };
+        let roots = roots.map(place).collect();
+        Ok(Restored { arena: restored, strategy, roots, course, recording })
+    }
+}
+
+fn threads(wanted: usize, chunks: usize) -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if wanted == 0 { processors } else { wanted };
+    threads.min(chunks).min(MOST_THREADS)
+}
+
+/// An arena of zeroes whose memory is handed out as it was.
+fn make_arena(described: &ArenaDescription, place: Place) -> Result<Arena> {
+    let mut builder = Arena::builder(ByteCount(described.length_bytes));
+    if place == Place::Original {
+        builder = builder.at(described.start_address as usize);
+    }
+    let arena = builder.build()?;
+    let start = arena.range().start;
+    for piece in &described.pieces {
+        let range =
+            VirtRange::new(start + piece.offset_bytes as usize, piece.length_bytes as usize);
+        if !arena.allocate_at(range, piece.prot())? {
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION)
+                .on(range)
+                .hint("its description hands memory out that an arena cannot"));
+        }
+    }
+    Ok(arena)
+}
+
+impl Restored {
+    /// The arena.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// The arena, whether all of it is there or not; what is missing goes on coming.
+    pub fn into_arena(self) -> Arena {
+        self.arena
+    }
+
+    /// Where the place is now that was saved under this name.
+    pub fn root(&self, name: &str) -> Option<VirtRange> {
+        self.roots.get(name).copied()
+    }
+
+    /// How it was, or is, restored: not always as it was asked for.
+    pub fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    /// How much of it is there.
+    pub fn progress(&self) -> Progress {
+        self.course.progress()
+    }
+
+    /// Waits until all is there, and free of the file; `false` if that took longer than `patience`.
+    ///
+    /// # Errors
+    /// The first chunk that could not be restored, as [`RestoreOptions::on_damage`] was told.
+    pub fn wait(&self, patience: Duration) -> Result<bool> {
+        let deadline = Instant::now() + patience;
+        let mut now = self.progress();
+        while now.done_bytes < now.total_bytes {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            now = self.course.wait_moved(now, left);
+        }
+        self.course.error().map_or(Ok(true), Err)
+    }
+
+    /// Writes beside the image which chunks were touched so far, in that order, and goes on to restore the
+    /// rest. Later restores bring these chunks in first. The file's mode is 0600.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if nothing is recorded; the file system's.
+    pub fn finish_recording(&self) -> Result<&Path> {
+        let Some(Recording { file, image, arena }) = &self.recording else {
+            return Err(Error::new(ErrorKind::Usage, "record a working set")
+                .hint("ask for it when the image is restored"));
+        };
+        let touched = self.course.change(Plan::end_recording);
+        working_set::save(file, *image, *arena, &touched)?;
+        Ok(file)
+    }
+}

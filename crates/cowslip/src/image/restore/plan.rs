@@ -1,0 +1,167 @@
+//! Which chunk is brought in next, and by whom.
+//!
+//! ```text
+//!   absent ──claim──▶ claimed ──finish──▶ done
+//!      └──want──▶ wanted ──claim──┘
+//! ```
+//! Wanted chunks, which somebody waits for, come first; then, unless first touches are being recorded, the
+//! working set of the last time; then the rest in order. Each chunk is claimed once.
+
+use std::collections::VecDeque;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    Absent,
+    Wanted,
+    Claimed,
+    Done,
+}
+
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// What is to be restored, sorted.
+    chunks: Vec<u32>,
+    /// By place in `chunks`, as all that follows.
+    parts: Vec<Part>,
+    wanted: VecDeque<usize>,
+    /// In which order chunks are brought in that nobody waits for.
+    order: Vec<usize>,
+    next: usize,
+    left: usize,
+    is_touched: Vec<bool>,
+    touched: Vec<u32>,
+    is_recording: bool,
+}
+
+impl Plan {
+    /// Restores `chunks`, which are sorted: those of `first` before the others. While it records, only
+    /// chunks that somebody waits for.
+    pub(super) fn new(chunks: Vec<u32>, first: &[u32], is_recording: bool) -> Self {
+        let count = chunks.len();
+        let mut is_placed = vec![false; count];
+        let first = first.iter().filter_map(|chunk| chunks.binary_search(chunk).ok());
+        let mut order: Vec<usize> =
+            first.filter(|&place| !std::mem::replace(&mut is_placed[place], true)).collect();
+        order.extend((0..count).filter(|&place| !is_placed[place]));
+        Self {
+            chunks,
+            parts: vec![Part::Absent; count],
+            wanted: VecDeque::new(),
+            order,
+            next: 0,
+            left: count,
+            is_touched: vec![false; count],
+            touched: Vec::new(),
+            is_recording,
+        }
+    }
+
+    /// Somebody waits for `chunk`.
+    pub(super) fn want(&mut self, chunk: u32) {
+        if let Ok(place) = self.chunks.binary_search(&chunk)
+            && self.parts[place] == Part::Absent
+        {
+            self.parts[place] = Part::Wanted;
+            self.wanted.push_back(place);
+        }
+    }
+
+    /// The program touched `chunk`, and waits for it.
+    pub(super) fn touch(&mut self, chunk: u32) {
+        if self.is_recording
+            && let Ok(place) = self.chunks.binary_search(&chunk)
+            && !std::mem::replace(&mut self.is_touched[place], true)
+        {
+            self.touched.push(chunk);
+        }
+        self.want(chunk);
+    }
+
+    /// A chunk that somebody waits for, for the caller to bring in.
+    pub(super) fn claim_wanted(&mut self) -> Option<u32> {
+        let place = self.wanted.pop_front()?;
+        self.parts[place] = Part::Claimed;
+        Some(self.chunks[place])
+    }
+
+    /// The next chunk for the caller to bring in.
+    pub(super) fn claim(&mut self) -> Option<u32> {
+        if let Some(chunk) = self.claim_wanted() {
+            return Some(chunk);
+        }
+        while !self.is_recording
+            && let Some(&place) = self.order.get(self.next)
+        {
+            self.next += 1;
+            if self.parts[place] == Part::Absent {
+                self.parts[place] = Part::Claimed;
+                return Some(self.chunks[place]);
+            }
+        }
+        None
+    }
+
+    /// A claimed chunk is there, or lost: how many are left.
+    pub(super) fn finish(&mut self, chunk: u32) -> usize {
+        if let Ok(place) = self.chunks.binary_search(&chunk)
+            && self.parts[place] != Part::Done
+        {
+            self.parts[place] = Part::Done;
+            self.left -= 1;
+        }
+        self.left
+    }
+
+    /// Chunks not yet done.
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Chunks altogether.
+    pub(super) fn total(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Ends the recording: the first touches so far, in order.
+    pub(super) fn end_recording(&mut self) -> Vec<u32> {
+        self.is_recording = false;
+        self.touched.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(plan: &mut Plan) -> Vec<u32> {
+        std::iter::from_fn(|| plan.claim()).collect()
+    }
+
+    #[test]
+    fn wanted_come_first_then_the_recorded_then_the_rest_each_once() {
+        let mut plan = Plan::new(vec![2, 3, 5, 7, 11], &[7, 4, 2, 7], false);
+        assert_eq!(plan.claim(), Some(7));
+        for chunk in [11, 7, 4, 11] {
+            plan.touch(chunk);
+        }
+        assert_eq!(plan.claim_wanted(), Some(11));
+        assert_eq!(all(&mut plan), [2, 3, 5]);
+        let left: Vec<_> = [11, 3, 3, 7, 5, 2].map(|chunk| plan.finish(chunk)).into();
+        assert_eq!(left, [4, 3, 3, 2, 1, 0]);
+        assert!(plan.end_recording().is_empty());
+    }
+
+    #[test]
+    fn while_it_records_only_what_is_touched_comes() {
+        let mut plan = Plan::new((0..10).collect(), &[], true);
+        assert_eq!(plan.claim(), None);
+        for chunk in [9, 3, 9] {
+            plan.touch(chunk);
+        }
+        assert_eq!(all(&mut plan), [9, 3]);
+        plan.want(5);
+        assert_eq!(plan.claim(), Some(5), "for a caller inside, not the program");
+        assert_eq!(plan.end_recording(), [9, 3]);
+        assert_eq!(all(&mut plan), [0, 1, 2, 4, 6, 7, 8]);
+    }
+}
