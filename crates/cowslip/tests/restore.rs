@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, Strategy};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip::{Arena, ErrorKind, Place, Prot};
+use cowslip::{Arena, Backing, ErrorKind, Place, Prot};
 use support::images::{ELSEWHERE, Folder, patterned, proceed, saved, verify, words};
 use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, fork_child, pattern, status_of};
 
@@ -393,4 +393,37 @@ fn at_the_original_addresses_or_a_clear_error() {
     // SAFETY: restored memory, readable.
     let value = unsafe { *(pointer as *const u64) };
     assert_eq!(value, 99);
+}
+
+#[test]
+fn on_base_pages_pages_of_zeroes_take_no_memory() {
+    let folder = Folder::new("base");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(32)).unwrap();
+    let slice = patterned(&arena);
+    let holes =
+        slice.chunks_exact(page_size_bytes() / 8).filter(|page| page.iter().all(|&word| word == 0));
+    let holes = holes.count() * page_size_bytes();
+    saved(&arena.freeze().unwrap(), &path);
+    let image = Image::open(&path).unwrap();
+    for strategy in [Strategy::Hybrid, Strategy::Eager] {
+        let options =
+            RestoreOptions { strategy, backing: Backing::Base, ..RestoreOptions::default() };
+        let restored = image.restore(0, &options, &mut proceed).unwrap();
+        assert!(restored.wait(PATIENCE).unwrap());
+        let there = restored.arena();
+        assert_eq!(there.pages(), cowslip::Pages::Base);
+        let range = slice.range();
+        let shown = words(there, range, &arena);
+        let is_content = |i: &usize| slice[*i] != 0;
+        assert!((0..slice.len()).filter(is_content).all(|i| shown[i] == slice[i]));
+        let used =
+            VirtRange::new(there.range().start + (range.start - arena.range().start), range.len);
+        let resident = support::smaps_bytes(there.range(), "Rss");
+        assert!(resident <= (used.len - holes) as u64, "{resident} of {used}");
+        assert!(shown[..slice.len()] == slice[..]);
+    }
+    let options = RestoreOptions { backing: Backing::Hugetlb, ..RestoreOptions::default() };
+    let refused = image.restore(0, &options, &mut proceed).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
 }

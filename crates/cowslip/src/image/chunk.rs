@@ -24,7 +24,7 @@ pub(super) fn zero_content() -> Checksum {
     *OF_ZEROES.get_or_init(|| Checksum::of(&ZEROES))
 }
 
-fn is_zero(page: &[u8]) -> bool {
+pub(super) fn is_zero(page: &[u8]) -> bool {
     page.iter().fold(0, |or, &byte| or | byte) == 0
 }
 

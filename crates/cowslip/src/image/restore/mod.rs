@@ -27,7 +27,7 @@ use super::description::{ArenaDescription, Root};
 use super::format::Identity;
 use super::open::Image;
 use super::{OnProgress, Progress};
-use crate::arena::Arena;
+use crate::arena::{Arena, Backing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::template::Place;
 use crate::units::{ByteCount, VirtRange};
@@ -87,6 +87,8 @@ pub struct RestoreOptions {
     pub strategy: Strategy,
     /// Where the arena goes: at [`Place::Original`] pointers into it stay right.
     pub place: Place,
+    /// What its memory shall be made of: huge pages or base pages.
+    pub backing: Backing,
     /// Threads that read; 0: as many as there are processors.
     pub threads: usize,
     /// Only what is touched is brought in, and in which order it is remembered, until
@@ -126,7 +128,7 @@ impl Image {
     /// `progress` is called for eager restores only; see [`Restored::progress`].
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] if the image has no such arena, [`ErrorKind::Busy`] if its addresses are taken or
+    /// [`ErrorKind::Usage`] if the image has no such arena, [`ErrorKind::Unsupported`] for hugetlb, [`ErrorKind::Busy`] if its addresses are taken or
     /// `progress` broke it off, [`ErrorKind::Corrupt`] if a chunk is damaged; the kernel's.
     ///
     /// ```
@@ -169,7 +171,7 @@ impl Image {
         }
         let strategy = if possible.is_ok() { Strategy::Hybrid } else { Strategy::Eager };
 
-        let restored = make_arena(described, options.place)?;
+        let restored = make_arena(described, options)?;
         let shared = &restored.handle.shared;
         let is_used = |chunk: &u32| {
             let range = shared.chunk_range(*chunk as usize, 1);
@@ -209,9 +211,13 @@ fn threads(wanted: usize, chunks: usize) -> usize {
 }
 
 /// An arena of zeroes whose memory is handed out as it was.
-fn make_arena(described: &ArenaDescription, place: Place) -> Result<Arena> {
-    let mut builder = Arena::builder(ByteCount(described.length_bytes));
-    if place == Place::Original {
+fn make_arena(described: &ArenaDescription, options: &RestoreOptions) -> Result<Arena> {
+    if options.backing == Backing::Hugetlb {
+        return Err(Error::new(ErrorKind::Unsupported, OPERATION)
+            .hint("a file of hugetlb pages cannot be written to; restore it with Backing::Thp"));
+    }
+    let mut builder = Arena::builder(ByteCount(described.length_bytes)).backing(options.backing);
+    if options.place == Place::Original {
         builder = builder.at(described.start_address as usize);
     }
     let arena = builder.build()?;

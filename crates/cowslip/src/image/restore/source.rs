@@ -6,6 +6,8 @@ use crate::arena::state::Shared;
 use crate::arena::store::offset;
 use crate::error::{Error, Result};
 use crate::image::Image;
+use crate::image::chunk::is_zero;
+use crate::image::format::PAGE_BYTES;
 use crate::sys::{Errno, memfile};
 use crate::units::CHUNK_BYTES;
 
@@ -28,17 +30,29 @@ impl Source {
         debug_assert_eq!(content.len(), CHUNK_BYTES);
         self.image.read_chunk(self.arena, chunk, content)?;
         let range = shared.chunk_range(chunk as usize, 1);
-        let (file, at) = (shared.store.fd(), offset(shared.range, range));
-        let mut attempts = 1;
-        loop {
-            match memfile::write_at(file, content, at) {
-                Ok(()) => return Ok(()),
-                Err(Errno::NOMEM | Errno::NOSPC | Errno::AGAIN) if attempts < ATTEMPTS => {
-                    attempts += 1;
-                    std::thread::sleep(PAUSE);
-                }
-                Err(errno) => return Err(Error::from_errno(OPERATION, errno).on(range)),
-            }
+        let file = shared.store.fd();
+        let at = offset(shared.range, range);
+        if shared.store.pages.is_huge() {
+            // At once: the kernel need not clear the huge page first.
+            return patiently(|| memfile::write_at(file, content, at))
+                .map_err(|errno| Error::from_errno(OPERATION, errno).on(range));
+        }
+        let pages = content.chunks_exact(PAGE_BYTES).enumerate();
+        for (i, page) in pages.filter(|(_, page)| !is_zero(page)) {
+            patiently(|| memfile::write_at(file, page, at + (i * PAGE_BYTES) as u64))
+                .map_err(|errno| Error::from_errno(OPERATION, errno).on(range))?;
+        }
+        Ok(())
+    }
+}
+
+/// Memory that is not to be had at once may be a moment later.
+fn patiently(mut write: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    for _ in 1..ATTEMPTS {
+        match write() {
+            Err(Errno::NOMEM | Errno::NOSPC | Errno::AGAIN) => std::thread::sleep(PAUSE),
+            answer => return answer,
         }
     }
+    write()
 }
