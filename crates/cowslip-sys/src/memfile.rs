@@ -138,6 +138,13 @@ pub fn read_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -> Resu
     rustix::io::pread(fd, buffer, offset_bytes)
 }
 
+/// Has the kernel begin to read a part of a file into the page cache (`posix_fadvise(2)`,
+/// `POSIX_FADV_WILLNEED`), in larger pieces than a read(2) would. Advice: a refusal means nothing.
+pub fn will_need(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) {
+    let len_bytes = core::num::NonZeroU64::new(len_bytes);
+    let _ = fs::fadvise(fd, offset_bytes, len_bytes, fs::Advice::WillNeed);
+}
+
 /// Opens a file of `/proc/self` for reading.
 pub fn open_proc_self(name: &str) -> Result<OwnedFd> {
     open_in(b"/proc/self/", name)

@@ -13,6 +13,7 @@ use super::format::{
 };
 use super::{OnProgress, Progress};
 use crate::error::{Error, ErrorKind, Result, file_error};
+use crate::sys::{AsFd, memfile};
 use crate::units::CHUNK_BYTES;
 
 const OPEN: &str = "open an image";
@@ -200,14 +201,27 @@ impl Image {
     /// # Panics
     /// If `content` is not 2 MiB long.
     pub fn read_chunk(&self, arena: u32, chunk: u32, content: &mut [u8]) -> Result<()> {
-        for image in self.chain() {
-            let place = |entry: &Entry| (entry.arena, entry.chunk).cmp(&(arena, chunk));
-            if let Ok(at) = image.entries.binary_search_by(place) {
-                return image.read_entry(&image.entries[at], content);
-            }
+        if let Some((image, entry)) = self.find(arena, chunk) {
+            return image.read_entry(entry, content);
         }
         content.fill(0);
         Ok(())
+    }
+
+    /// Has the kernel begin to read what is stored of a chunk.
+    pub(super) fn will_need(&self, arena: u32, chunk: u32) {
+        if let Some((image, entry)) = self.find(arena, chunk) {
+            memfile::will_need(image.file.as_fd(), entry.offset_bytes, entry.total_bytes());
+        }
+    }
+
+    /// Which image of the chain has a chunk.
+    fn find(&self, arena: u32, chunk: u32) -> Option<(&Self, &Entry)> {
+        self.chain().find_map(|image| {
+            let place = |entry: &Entry| (entry.arena, entry.chunk).cmp(&(arena, chunk));
+            let at = image.entries.binary_search_by(place).ok()?;
+            Some((image, &image.entries[at]))
+        })
     }
 
     fn read_entry(&self, entry: &Entry, content: &mut [u8]) -> Result<()> {

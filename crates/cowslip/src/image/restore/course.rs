@@ -9,6 +9,9 @@ use crate::error::Error;
 use crate::image::Progress;
 use crate::units::CHUNK_BYTES;
 
+/// How many chunks the disk is ahead of the readers.
+const AHEAD: usize = 4;
+
 #[derive(Debug)]
 pub(super) struct Course {
     plan: Mutex<Plan>,
@@ -38,15 +41,16 @@ impl Course {
         locked(&self.plan).claim_wanted()
     }
 
-    /// Waits for a chunk to bring in; `None` if there will be none.
-    pub(super) fn claim(&self) -> Option<u32> {
+    /// Waits for a chunk to bring in; `None` if there will be none. The second is one that will be brought in
+    /// soon.
+    pub(super) fn claim(&self) -> Option<(u32, Option<u32>)> {
         let mut plan = locked(&self.plan);
         loop {
             if self.is_closing() || plan.left() == 0 {
                 return None;
             }
             if let Some(chunk) = plan.claim() {
-                return Some(chunk);
+                return Some((chunk, plan.ahead(AHEAD)));
             }
             plan = self.moved.wait(plan).unwrap_or_else(|poisoned| poisoned.into_inner());
         }

@@ -26,7 +26,8 @@ pub(super) fn fill(
         for _ in 0..threads {
             scope.spawn(|| {
                 let mut content = vec![0; CHUNK_BYTES];
-                while let Some(chunk) = course.claim() {
+                while let Some((chunk, ahead)) = course.claim() {
+                    ahead.iter().for_each(|&ahead| source.will_need(ahead));
                     if let Err(error) = source.fetch(shared, chunk, &mut content) {
                         course.failed(&error);
                         return course.close();

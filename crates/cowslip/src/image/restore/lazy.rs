@@ -162,6 +162,7 @@ impl Work {
             process::drain(self.wake.as_fd());
             self.read_faults(shared);
             while let Some(chunk) = self.course.claim_wanted() {
+                self.source.will_need(chunk);
                 self.bring_in(shared, chunk, &mut content);
                 self.read_faults(shared);
             }
@@ -183,7 +184,8 @@ impl Work {
     /// What the other threads do.
     fn read(&self, shared: &Shared) {
         let mut content = vec![0; CHUNK_BYTES];
-        while let Some(chunk) = self.course.claim() {
+        while let Some((chunk, ahead)) = self.course.claim() {
+            ahead.iter().for_each(|&ahead| self.source.will_need(ahead));
             self.bring_in(shared, chunk, &mut content);
         }
     }

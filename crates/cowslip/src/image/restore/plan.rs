@@ -101,6 +101,12 @@ impl Plan {
         None
     }
 
+    /// What will be claimed so many claims later, if nobody wants it sooner.
+    pub(super) fn ahead(&self, claims: usize) -> Option<u32> {
+        let place = *self.order.get(self.next + claims).filter(|_| !self.is_recording)?;
+        (self.parts[place] == Part::Absent).then_some(self.chunks[place])
+    }
+
     /// A claimed chunk is there, or lost: how many are left.
     pub(super) fn finish(&mut self, chunk: u32) -> usize {
         if let Ok(place) = self.chunks.binary_search(&chunk)

@@ -24,6 +24,11 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// Has the disk begin with a chunk.
+    pub(super) fn will_need(&self, chunk: u32) {
+        self.image.will_need(self.arena, chunk);
+    }
+
     /// Reads a chunk and checks it; then only is any of it in the arena's file. `content` is 2 MiB of
     /// the caller's own.
     pub(super) fn fetch(&self, shared: &Shared, chunk: u32, content: &mut [u8]) -> Result<()> {
