@@ -6,16 +6,23 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::fs::{AtFlags, CWD, linkat};
 
 use crate::seam::{self, Op};
+
+/// What direct I/O wants memory, offsets and lengths to be multiples of: a page is enough everywhere.
+const DIRECT_BYTES: usize = 4096;
 
 /// A file that takes its name when it is [committed](Self::commit), and vanishes if it never is: at once
 /// with its process, where the file system has files without a name (`O_TMPFILE`, `open(2)`).
 #[derive(Debug)]
 pub struct DurableFile {
     file: File,
+    /// The same file once more, around the page cache (`O_DIRECT`), where the file system has that.
+    direct: Option<File>,
+    refuses_direct: AtomicBool,
     target: PathBuf,
     /// Its name until it has the target's.
     temporary: PathBuf,
@@ -36,7 +43,9 @@ impl DurableFile {
         let temporary = target.with_file_name(hidden);
         let mut options = OpenOptions::new();
         options.write(true).mode(0o600);
-        let nameless = options.clone().custom_flags(libc::O_TMPFILE).open(folder_of(target));
+        let nameless = seam::check(Op::DurableNameless)
+            .map_err(io::Error::from)
+            .and_then(|()| options.clone().custom_flags(libc::O_TMPFILE).open(folder_of(target)));
         let (file, has_temporary) = match nameless {
             Ok(file) => (file, false),
             Err(error) if lacks_nameless_files(&error) => {
@@ -44,16 +53,53 @@ impl DurableFile {
             }
             Err(error) => return Err(error),
         };
-        Ok(Self { file, target: target.to_owned(), temporary, has_temporary })
+        let mut options = OpenOptions::new();
+        options.write(true).custom_flags(libc::O_DIRECT);
+        let direct = options.open(itself(&file)).ok();
+        let (target, refuses_direct) = (target.to_owned(), AtomicBool::new(false));
+        Ok(Self { file, direct, refuses_direct, target, temporary, has_temporary })
     }
 
-    /// Writes all of `bytes` at an offset.
+    /// Writes all of `bytes` at an offset; from several threads, if they like. What begins at a page, in
+    /// memory and in the file, and is whole pages goes around the page cache.
     ///
     /// # Errors
     /// The file system's (`pwrite(2)`): `ENOSPC`, `EIO`, `EDQUOT`.
-    pub fn write_at(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<()> {
+    pub fn write_at(&self, mut bytes: &[u8], mut offset_bytes: u64) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write_once(bytes, offset_bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    bytes = &bytes[written..];
+                    offset_bytes += written as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn write_once(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<usize> {
         seam::check(Op::DurableWrite)?;
-        self.file.write_all_at(bytes, offset_bytes)
+        // As if a signal or a full disk had cut it short.
+        let is_cut = seam::check(Op::DurableShort).is_err();
+        let bytes = if is_cut { &bytes[..bytes.len().div_ceil(2)] } else { bytes };
+        let parts = [bytes.as_ptr() as usize, bytes.len(), offset_bytes as usize];
+        let is_whole = parts.iter().all(|part| part.is_multiple_of(DIRECT_BYTES));
+        if let Some(direct) = self.direct.as_ref().filter(|_| is_whole)
+            && !self.refuses_direct.load(Relaxed)
+        {
+            let written = seam::check(Op::DurableDirect).map_err(io::Error::from);
+            match written.and_then(|()| direct.write_at(bytes, offset_bytes)) {
+                // Some file systems say so only here.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    self.refuses_direct.store(true, Relaxed);
+                }
+                answer => return answer,
+            }
+        }
+        self.file.write_at(bytes, offset_bytes)
     }
 
     /// Makes the content durable, gives the file its name in place of what had it, and makes that durable.
@@ -66,10 +112,9 @@ impl DurableFile {
         self.file.sync_all()?;
         seam::check(Op::DurableRename)?;
         if !self.has_temporary {
-            let itself = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             // What a process of this number left behind when it was killed.
             let _ = fs::remove_file(&self.temporary);
-            linkat(CWD, itself.as_str(), CWD, &self.temporary, AtFlags::SYMLINK_FOLLOW)?;
+            linkat(CWD, itself(&self.file), CWD, &self.temporary, AtFlags::SYMLINK_FOLLOW)?;
             self.has_temporary = true;
         }
         fs::rename(&self.temporary, &self.target)?;
@@ -85,6 +130,11 @@ impl Drop for DurableFile {
             let _ = fs::remove_file(&self.temporary);
         }
     }
+}
+
+/// A path to an open file, whether it has a name or not.
+fn itself(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 fn folder_of(path: &Path) -> &Path {

@@ -256,6 +256,14 @@ pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
     }
 }
 
+/// Lets ordinary threads run before this one, which is in no hurry, from now on (`setpriority(2)`, which
+/// is of one thread on Linux). Not `SCHED_IDLE`: on a machine that is busy that may take for ever.
+pub fn yield_to_others() {
+    const NICE: i32 = 10;
+    // Best effort: who is that patient already may not be less so.
+    let _ = rustix::process::setpriority_process(None, NICE);
+}
+
 /// Whether this thread has the ordinary scheduling policy (`SCHED_OTHER`).
 pub fn is_ordinary() -> bool {
     // SAFETY: sched_getscheduler(2) takes a thread id and answers with a number.

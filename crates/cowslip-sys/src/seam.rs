@@ -26,7 +26,10 @@ pub enum Op {
     MemfileOpen,
     PidfdOpen,
     DurableCreate,
+    DurableNameless,
+    DurableDirect,
     DurableWrite,
+    DurableShort,
     DurableSync,
     DurableRename,
 }

@@ -184,6 +184,19 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// A chunk of zeroes, of no arena yet and without its checksums.
+    pub(crate) const ZERO: Self = Self {
+        arena: 0,
+        chunk: 0,
+        encoding: Encoding::Zero,
+        has_page_map: false,
+        pages: 0,
+        stored_bytes: 0,
+        offset_bytes: PAGE_BYTES as u64,
+        content: Checksum([0; 16]),
+        stored: Checksum([0; 16]),
+    };
+
     /// The page map lies directly behind the stored bytes.
     pub(crate) fn page_map_offset(&self) -> u64 {
         if self.has_page_map { self.offset_bytes + u64::from(self.stored_bytes) } else { 0 }
@@ -230,13 +243,13 @@ impl Entry {
         let is_plausible = match entry.encoding {
             Encoding::Zero => pages == 0 && entry.stored_bytes == 0 && !entry.has_page_map,
             Encoding::Plain => entry.stored_bytes as usize == pages * PAGE_BYTES,
-            // Compressors do not store more than a little over what they were given.
-            Encoding::Zstd | Encoding::Lz4 => entry.stored_bytes as usize <= CHUNK_BYTES * 2,
+            // What does not shrink is stored plain.
+            Encoding::Zstd | Encoding::Lz4 => (entry.stored_bytes as usize) < pages * PAGE_BYTES,
         };
         check(is_plausible, at + 10, "a chunk's lengths contradict each other")?;
         let is_counted = match entry.encoding {
             Encoding::Zero => true,
-            _ if entry.has_page_map => pages <= PAGES,
+            _ if entry.has_page_map => pages < PAGES,
             _ => pages == PAGES,
         };
         check(is_counted, at + 10, "a chunk's number of pages is wrong")?;
@@ -355,6 +368,8 @@ mod tests {
             Entry { arena: 1, ..good },
             Entry { pages: 2, ..good },
             Entry { pages: 513, ..good },
+            Entry { pages: 512, stored_bytes: CHUNK_BYTES as u32, ..good },
+            Entry { encoding: Encoding::Lz4, ..good },
             Entry { has_page_map: false, ..good },
             Entry { encoding: Encoding::Zero, ..good },
             Entry { encoding: Encoding::Zstd, stored_bytes: u32::MAX, ..good },

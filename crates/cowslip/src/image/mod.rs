@@ -5,20 +5,25 @@
 //!                                                  └─ a chunk at a time, checked before it is seen
 //! ```
 
+mod buffer;
 mod bytes;
 mod chunk;
+mod compression;
 mod description;
 mod format;
 mod open;
 mod restore;
 mod save;
+mod write;
 
+pub use compression::Compression;
 pub use description::{ArenaDescription, Description, Piece, Root};
 pub use format::{Checksum, Identity as ImageIdentity};
 pub use open::{Image, ImageSummary};
 pub(crate) use restore::Filler;
 pub use restore::{OnDamage, RestoreOptions, Restored, Strategy};
-pub use save::{SaveOptions, Saved, save};
+pub use save::{SaveOptions, save};
+pub use write::Saved;
 
 use std::ops::ControlFlow;
 

@@ -6,10 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::chunk::{self, zero_content};
+use super::chunk::{self, Scratch, zero_content};
 use super::description::Description;
 use super::format::{
-    Checksum, Damage, ENTRY_BYTES, Encoding, Entry, HEADER_BYTES, Header, Identity, decode_index,
+    Checksum, Damage, ENTRY_BYTES, Entry, HEADER_BYTES, Header, Identity, decode_index,
 };
 use super::{OnProgress, Progress};
 use crate::error::{Error, ErrorKind, Result, file_error};
@@ -182,9 +182,10 @@ impl Image {
     /// [`ErrorKind::Corrupt`] for the first that is damaged, [`ErrorKind::Busy`] if it was broken off.
     pub fn verify(&self, progress: OnProgress<'_>) -> Result<()> {
         let mut content = vec![0; CHUNK_BYTES];
+        let mut scratch = Scratch::default();
         let bytes = |chunks: usize| (chunks * CHUNK_BYTES) as u64;
         for (i, entry) in self.entries.iter().enumerate() {
-            self.read_entry(entry, &mut content)?;
+            self.read_entry(entry, &mut scratch, &mut content)?;
             let now = Progress { done_bytes: bytes(i + 1), total_bytes: bytes(self.entries.len()) };
             if let ControlFlow::Break(()) = progress(now) {
                 return Err(Error::new(ErrorKind::Busy, VERIFY).hint("it was broken off"));
@@ -193,7 +194,7 @@ impl Image {
         Ok(())
     }
 
-    /// The content of a chunk, 2 MiB, checked.
+    /// The content of a chunk, 2 MiB, checked. After an error `content` holds anything.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is damaged; the file system's.
@@ -201,8 +202,19 @@ impl Image {
     /// # Panics
     /// If `content` is not 2 MiB long.
     pub fn read_chunk(&self, arena: u32, chunk: u32, content: &mut [u8]) -> Result<()> {
+        self.read_chunk_with(&mut Scratch::default(), arena, chunk, content)
+    }
+
+    /// As [`Self::read_chunk`], for who reads many.
+    pub(super) fn read_chunk_with(
+        &self,
+        scratch: &mut Scratch,
+        arena: u32,
+        chunk: u32,
+        content: &mut [u8],
+    ) -> Result<()> {
         if let Some((image, entry)) = self.find(arena, chunk) {
-            return image.read_entry(entry, content);
+            return image.read_entry(entry, scratch, content);
         }
         content.fill(0);
         Ok(())
@@ -224,13 +236,11 @@ impl Image {
         })
     }
 
-    fn read_entry(&self, entry: &Entry, content: &mut [u8]) -> Result<()> {
-        let mut stored = vec![0; entry.total_bytes() as usize];
-        if entry.encoding != Encoding::Zero {
-            let read = self.file.read_exact_at(&mut stored, entry.offset_bytes);
-            read.map_err(|error| file_error(READ, &self.path, error))?;
-        }
-        chunk::decode(entry, &stored, content).map_err(|damage| damaged(READ, &self.path, &damage))
+    fn read_entry(&self, entry: &Entry, scratch: &mut Scratch, content: &mut [u8]) -> Result<()> {
+        let read = self.file.read_exact_at(scratch.place(entry, content), entry.offset_bytes);
+        read.map_err(|error| file_error(READ, &self.path, error))?;
+        let decoded = chunk::decode(entry, scratch, content);
+        decoded.map_err(|damage| damaged(READ, &self.path, &damage))
     }
 
     /// The checksum of the content of every chunk that is not zeroes.

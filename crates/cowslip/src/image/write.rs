@@ -1,0 +1,241 @@
+//! Chunks into a file, whatever they come from.
+//!
+//! ```text
+//!  workers: next chunk ─▶ find its content ─▶ encode ─▶ next place in the file ─▶ write
+//!  caller:  ◀── entries in any order, progress ◀──┘  … description, index, header, commit
+//! ```
+//! Each worker has a few chunks' worth of memory and one write under way, around the page cache where the
+//! file system has that: one waits for the disk while another computes. The target is replaced when
+//! everything is durable; until then, whatever happens, it is what it was.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::buffer::Buffer;
+use super::chunk::{Encoder, Scratch};
+use super::compression::{Compression, Compressor};
+use super::description::Description;
+use super::format::{
+    Checksum, DESCRIPTION_MOST_BYTES, Encoding, Entry, HEADER_BYTES, Header, Identity, PAGE_BYTES,
+    Section,
+};
+use super::{OnProgress, Progress};
+use crate::error::{Error, ErrorKind, Result, errno_of, file_error};
+use crate::sys::durable::DurableFile;
+use crate::sys::process;
+use crate::units::CHUNK_BYTES;
+
+/// One waits for the disk while another computes, even on one processor.
+const FEWEST_THREADS: usize = 2;
+const MOST_THREADS: usize = 16;
+
+/// What a save or a merge came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Saved {
+    /// The new image.
+    pub identity: Identity,
+    /// Length of the file.
+    pub file_bytes: u64,
+    /// Chunks of 2 MiB that it holds.
+    pub chunks: u64,
+    /// Chunks that are as in the parent, or zeroes, and were left out.
+    pub left_out_chunks: u64,
+    /// How long it took, until it was durable.
+    pub took: Duration,
+}
+
+/// A chunk to look at.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Job {
+    pub(super) arena: u32,
+    pub(super) chunk: u32,
+}
+
+/// Where the content of chunks comes from.
+pub(super) trait Source: Sync {
+    /// Fills `content`, 2 MiB, and says what its checksum is; `None` if a reader finds the same without
+    /// this chunk.
+    fn find(&self, job: Job, content: &mut [u8], scratch: &mut Scratch)
+    -> Result<Option<Checksum>>;
+}
+
+/// An image to be written.
+pub(super) struct Plan<'a> {
+    pub(super) operation: &'static str,
+    pub(super) path: &'a Path,
+    pub(super) identity: Identity,
+    /// Zeroes: it is complete.
+    pub(super) parent: Identity,
+    pub(super) created_unix_ns: u64,
+    pub(super) description: &'a Description,
+    /// Its chunks, in order.
+    pub(super) jobs: &'a [Job],
+    pub(super) compression: Compression,
+    /// 0: as many as there are processors.
+    pub(super) threads: usize,
+}
+
+impl Plan<'_> {
+    pub(super) fn write(&self, source: &impl Source, progress: OnProgress<'_>) -> Result<Saved> {
+        let began = Instant::now();
+        Compressor::new(self.compression)?;
+        let text = serde_json::to_vec_pretty(self.description).expect("strings and numbers");
+        if text.len() as u64 > DESCRIPTION_MOST_BYTES {
+            return Err(Error::new(ErrorKind::Usage, self.operation)
+                .hint("its description would be longer than 16 MiB: fewer roots or user's words"));
+        }
+        let file = DurableFile::create(self.path).map_err(|error| self.failed(error))?;
+        let chunks = Chunks {
+            plan: self,
+            source,
+            file: &file,
+            next: AtomicUsize::new(0),
+            end: AtomicU64::new(PAGE_BYTES as u64),
+            is_over: AtomicBool::new(false),
+        };
+        let mut entries = chunks.write(progress)?;
+        entries.sort_unstable_by_key(|entry| (entry.arena, entry.chunk));
+
+        let mut end = chunks.end.into_inner();
+        let mut tail = Vec::new();
+        let mut section = |bytes: &[u8], length: usize| {
+            let checksum = Checksum::of(bytes);
+            let section = Section { offset_bytes: end, length: length as u64, checksum };
+            tail.extend_from_slice(bytes);
+            end += bytes.len() as u64;
+            section
+        };
+        let index: Vec<u8> = entries.iter().flat_map(Entry::encode).collect();
+        let header = Header {
+            identity: self.identity,
+            parent: self.parent,
+            created_unix_ns: self.created_unix_ns,
+            description: section(&text, text.len()),
+            index: section(&index, entries.len()),
+            file_bytes: end,
+        };
+        let write = |bytes: &[u8], at| file.write_at(bytes, at);
+        write(&tail, header.description.offset_bytes)
+            .and_then(|()| write(&header.encode(), 0))
+            .and_then(|()| file.commit())
+            .map_err(|error| self.failed(error))?;
+        Ok(Saved {
+            identity: self.identity,
+            file_bytes: header.file_bytes,
+            chunks: entries.len() as u64,
+            left_out_chunks: (self.jobs.len() - entries.len()) as u64,
+            took: began.elapsed(),
+        })
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        file_error(self.operation, self.path, error)
+    }
+}
+
+/// The part that the workers share.
+struct Chunks<'a, S> {
+    plan: &'a Plan<'a>,
+    source: &'a S,
+    file: &'a DurableFile,
+    next: AtomicUsize,
+    /// Where the data ends.
+    end: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl<S: Source> Chunks<'_, S> {
+    /// Writes all of them: their entries, in any order.
+    fn write(&self, progress: OnProgress<'_>) -> Result<Vec<Entry>> {
+        let plan = self.plan;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = match plan.threads {
+            0 => processors.clamp(FEWEST_THREADS, MOST_THREADS),
+            threads => threads,
+        };
+        std::thread::scope(|scope| {
+            let (sender, receiver) = mpsc::channel();
+            for i in 0..threads.min(plan.jobs.len()) {
+                let sender = sender.clone();
+                let work = move || self.work(&sender);
+                match std::thread::Builder::new().spawn_scoped(scope, work) {
+                    Ok(_) => {}
+                    Err(error) if i == 0 => {
+                        return Err(Error::from_errno(plan.operation, errno_of(&error))
+                            .hint("no thread can be started"));
+                    }
+                    Err(_) => break,
+                }
+            }
+            drop(sender);
+            let written = self.gather(&receiver, progress);
+            self.is_over.store(true, Relaxed);
+            written
+        })
+    }
+
+    fn gather(
+        &self,
+        receiver: &mpsc::Receiver<Result<Option<Entry>>>,
+        progress: OnProgress<'_>,
+    ) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let bytes = |chunks: usize| (chunks * CHUNK_BYTES) as u64;
+        for (done, entry) in (1..).zip(receiver) {
+            entries.extend(entry?);
+            let total_bytes = bytes(self.plan.jobs.len());
+            let now = Progress { done_bytes: bytes(done), total_bytes };
+            if let ControlFlow::Break(()) = progress(now) {
+                return Err(
+                    Error::new(ErrorKind::Busy, self.plan.operation).hint("it was broken off")
+                );
+            }
+        }
+        Ok(entries)
+    }
+
+    fn work(&self, sender: &mpsc::Sender<Result<Option<Entry>>>) {
+        process::yield_to_others();
+        let mut worker = match Compressor::new(self.plan.compression) {
+            Ok(compressor) => Worker {
+                content: Buffer::new(CHUNK_BYTES),
+                scratch: Scratch::default(),
+                encoder: Encoder::new(compressor),
+            },
+            Err(error) => return drop(sender.send(Err(error))),
+        };
+        while !self.is_over.load(Relaxed) {
+            let Some(job) = self.plan.jobs.get(self.next.fetch_add(1, Relaxed)) else { return };
+            if sender.send(self.chunk(*job, &mut worker)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn chunk(&self, job: Job, worker: &mut Worker) -> Result<Option<Entry>> {
+        let Worker { content, scratch, encoder } = worker;
+        let Some(checksum) = self.source.find(job, content, scratch)? else { return Ok(None) };
+        let (mut entry, bytes) = encoder.encode(content, checksum);
+        (entry.arena, entry.chunk) = (job.arena, job.chunk);
+        if entry.encoding != Encoding::Zero {
+            entry.offset_bytes = self.end.fetch_add(bytes.len() as u64, Relaxed);
+            let written = self.file.write_at(bytes, entry.offset_bytes);
+            written.map_err(|error| self.plan.failed(error))?;
+        }
+        Ok(Some(entry))
+    }
+}
+
+/// What one thread works with.
+struct Worker {
+    content: Buffer,
+    scratch: Scratch,
+    encoder: Encoder,
+}
+
+const _: () = assert!(HEADER_BYTES <= PAGE_BYTES);
