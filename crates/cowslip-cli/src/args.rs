@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use cowslip::image::Compression;
 use cowslip::units::ByteCount;
 
 use crate::bench::{cow, fork};
@@ -119,6 +120,42 @@ pub(crate) enum Image {
     Info(ImageArgs),
     /// Read every byte of an image and of those it needs, and check it (exit code 6: damaged)
     Verify(ImageArgs),
+    Diff(DiffArgs),
+    Merge(MergeArgs),
+}
+
+/// Say which chunks, pages and bytes differ between two images, and which roots that touches
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Exit codes: 0 the same · 1 they differ · 2 and above: it could not be found out"
+)]
+pub(crate) struct DiffArgs {
+    /// An image
+    pub(crate) first: PathBuf,
+    /// Another
+    pub(crate) second: PathBuf,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// Make one complete image of an image and those it needs, which are checked while they are read
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  cowslip image merge friday -o week --compress zstd:9\n  \
+    cowslip image merge friday -o friday    # then it needs no other\n\nThe output is the same \
+    image, of the same instant: it may take the place of the one that was merged.")]
+pub(crate) struct MergeArgs {
+    /// The last image of the chain
+    pub(crate) file: PathBuf,
+    /// Where the complete image goes, whole or not at all
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// How its chunks are compressed: none, lz4, zstd or zstd:LEVEL (1 to 22)
+    #[arg(long, value_name = "HOW", default_value_t = Compression::None)]
+    pub(crate) compress: Compression,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Debug)]

@@ -21,6 +21,8 @@ fn main() -> ExitCode {
         args::Command::Bench(args::Bench::Fork(args)) => commands::bench::fork(&args),
         args::Command::Image(args::Image::Info(args)) => commands::image::info(&args),
         args::Command::Image(args::Image::Verify(args)) => commands::image::verify(&args),
+        args::Command::Image(args::Image::Diff(args)) => commands::image::diff(&args),
+        args::Command::Image(args::Image::Merge(args)) => commands::image::merge(&args),
     };
     match answer {
         Ok(code) => code,

@@ -6,14 +6,13 @@
 
 mod support;
 
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use cowslip::image::{Image, RestoreOptions, Restored, SaveOptions, Strategy, save};
 use cowslip::sys::Errno;
-use cowslip::sys::seam::{Injection, Op, fail};
+use cowslip::sys::seam::{Op, fail};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Inherit, Pages, Place, Prot, Template, Way, freeze_all};
 use support::images::{Folder, patterned, proceed, saved, words};
@@ -514,118 +513,6 @@ fn leaving_the_arena_fails_at_each_step() {
                 eventually("its service starts", || arena.start_service());
             }
         });
-    }
-}
-
-/// A folder with the image of a world, which is saved again under the rules of a test.
-struct Saving {
-    folder: PathBuf,
-    options: SaveOptions,
-}
-
-impl Saving {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("cowslip-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self { folder, options: SaveOptions::default() }
-    }
-
-    /// Whether the second save failed, and whether all rules were spent. Whatever it answers: there is the
-    /// old image or the new one, as it says, whole, and nothing else; the program is unharmed and the arena
-    /// thawed. `is_unsure`: a failure of it may come when the new image has its name.
-    fn again<const N: usize>(
-        &self,
-        rules: impl FnOnce() -> [Injection; N],
-        is_unsure: bool,
-    ) -> (bool, bool) {
-        let path = self.folder.join("image");
-        let mut proceed = |_| std::ops::ControlFlow::Continue(());
-        let world = World::new();
-        let frozen = freeze_all(&world.arenas()).unwrap();
-        let views: Vec<_> = frozen.iter().collect();
-        let before = save(&views, &path, &self.options, &mut proceed).unwrap();
-        let rules = rules();
-        let answer = save(&views, &path, &self.options, &mut proceed);
-        let are_spent = rules.iter().all(Injection::is_spent);
-        drop(rules);
-        let image = Image::open(&path).expect("whole");
-        image.verify(&mut proceed).expect("whole");
-        match &answer {
-            Ok(saved) => assert_eq!(image.identity(), saved.identity),
-            Err(error) => {
-                explains_itself(error);
-                assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
-                assert_eq!(image.identity() == before.identity, !is_unsure);
-            }
-        }
-        let names = std::fs::read_dir(&self.folder).unwrap().count();
-        assert_eq!(names, 1, "nothing else is left");
-        drop(frozen);
-        world.check();
-        (answer.is_err(), are_spent)
-    }
-}
-
-impl Drop for Saving {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-/// Every step of saving an image fails once, with and without files that have no name.
-#[test]
-fn a_save_fails_at_each_step_and_leaves_the_old_image() {
-    let _alone = alone();
-    let _watchdog = Watchdog::start("a save");
-    let saving = Saving::new("steps");
-    let mut failures = 0;
-    for named in [false, true] {
-        for op in [Op::DurableCreate, Op::DurableWrite, Op::DurableSync, Op::DurableRename] {
-            let errnos = errnos(&[Errno::NOSPC, Errno::IO]);
-            for errno in if named { &errnos[..1] } else { errnos } {
-                for pass in 0.. {
-                    let nameless =
-                        named.then(|| fail(Op::DurableNameless, 0, ALWAYS, Errno::OPNOTSUPP));
-                    // Only that the name is durable can be unknown.
-                    let is_last = op == Op::DurableSync && pass == 1;
-                    let (has_failed, _) = saving.again(|| [fail(op, pass, 1, *errno)], is_last);
-                    drop(nameless);
-                    failures += u32::from(has_failed);
-                    if !has_failed {
-                        break;
-                    }
-                }
-            }
-        }
-    }
-    // With names and without, each at least: creation, five writes, two syncs, a renaming.
-    assert!(failures >= 2 * (1 + 5 + 2 + 1), "{failures} failures");
-}
-
-/// Every write is cut short once: the rest follows, or the disk is full.
-#[test]
-fn a_save_goes_on_after_a_short_write_and_ends_when_the_disk_is_full() {
-    let _alone = alone();
-    let _watchdog = Watchdog::start("short writes");
-    let mut saving = Saving::new("short");
-    // So that the next write is the rest of the short one.
-    saving.options.threads = 1;
-    for pass in 0.. {
-        let short = || fail(Op::DurableShort, pass, 1, Errno::NOSPC);
-        let (has_failed, was_short) = saving.again(|| [short()], false);
-        assert!(!has_failed, "what is left is written");
-        if !was_short {
-            assert!(pass >= 5, "{pass} writes");
-            break;
-        }
-        let full = || [short(), fail(Op::DurableWrite, pass + 1, 1, Errno::NOSPC)];
-        assert_eq!(saving.again(full, false), (true, true));
-    }
-    // A file system that takes direct writes only until it sees one.
-    for pass in 0..3 {
-        let refused = || [fail(Op::DurableDirect, pass, 1, Errno::INVAL)];
-        let (has_failed, _) = saving.again(refused, false);
-        assert!(!has_failed);
     }
 }
 

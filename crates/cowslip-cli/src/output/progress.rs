@@ -6,6 +6,8 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
 const SPINNER: &str = "{spinner} {msg} {elapsed}";
 const BAR: &str = "{msg} {wide_bar} {pos}/{len} {eta}";
+const BYTES: &str =
+    "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
 
 /// A spinner or bar on a terminal, one plain line per phase elsewhere.
 ///
@@ -37,8 +39,17 @@ impl Progress {
 
     /// `position` of `length` steps of this phase are done.
     pub(crate) fn set(&self, position: u64, length: u64) {
+        self.advance(BAR, position, length);
+    }
+
+    /// As [`Self::set`], in bytes, with their rate.
+    pub(crate) fn set_bytes(&self, position: u64, length: u64) {
+        self.advance(BYTES, position, length);
+    }
+
+    fn advance(&self, template: &str, position: u64, length: u64) {
         if self.bar.length() != Some(length) {
-            self.bar.set_style(style(BAR));
+            self.bar.set_style(style(template));
             self.bar.set_length(length);
         }
         self.bar.set_position(position);
@@ -58,12 +69,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_templates_parse_and_phases_follow_each_other() {
+    fn all_templates_parse_and_phases_follow_each_other() {
         let mut progress = Progress { terminal: true, bar: ProgressBar::hidden() };
         progress.phase("filling");
         progress.set(1, 2);
         progress.phase("saving");
-        progress.set(2, 2);
+        progress.set_bytes(2, 2);
         progress.finish();
     }
 }

@@ -172,6 +172,12 @@ impl Image {
         &self.path
     }
 
+    /// Whether its file is what `path` names.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let real = path.canonicalize().ok();
+        real.is_some() && self.path.canonicalize().ok() == real
+    }
+
     fn chain(&self) -> impl DoubleEndedIterator<Item = &Self> {
         std::iter::once(self).chain(self.ancestors.iter())
     }

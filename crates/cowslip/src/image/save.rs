@@ -74,10 +74,7 @@ pub fn save(
             return Err(Error::new(ErrorKind::Usage, OPERATION)
                 .hint("the parent has other arenas; save without one"));
         }
-        let target = path.canonicalize().ok();
-        let is_target =
-            |image: &Image| target.is_some() && image.path().canonicalize().ok() == target;
-        if is_target(parent) || parent.ancestors().iter().any(is_target) {
+        if parent.is_at(path) || parent.ancestors().iter().any(|it| it.is_at(path)) {
             return Err(Error::new(ErrorKind::Usage, OPERATION)
                 .hint(format!("{} is needed by the image that would replace it", path.display())));
         }

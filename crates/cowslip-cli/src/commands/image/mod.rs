@@ -1,5 +1,8 @@
 //! `cowslip image`: what an image holds, and whether it is whole.
 
+mod diff;
+mod merge;
+
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,6 +15,9 @@ use crate::args::ImageArgs;
 use crate::exit::{Answer, Failure, NO};
 use crate::output;
 use crate::output::progress::Progress;
+
+pub(crate) use diff::diff;
+pub(crate) use merge::merge;
 
 /// What an image and those that it needs say of themselves.
 pub(crate) fn info(args: &ImageArgs) -> Answer {
@@ -34,11 +40,7 @@ pub(crate) fn verify(args: &ImageArgs) -> Answer {
     let mut progress = Progress::new();
     for image in std::iter::once(&image).chain(image.ancestors()) {
         progress.phase(&format!("verifying {}", image.path().display()));
-        let mut advanced = |done: Done| {
-            progress.set(done.done_bytes >> 20, done.total_bytes >> 20);
-            ControlFlow::Continue(())
-        };
-        image.verify(&mut advanced)?;
+        image.verify(&mut bytes_of(&progress))?;
     }
     progress.finish();
     if let Some(file) = &args.json {
@@ -48,6 +50,14 @@ pub(crate) fn verify(args: &ImageArgs) -> Answer {
     let summary = image.summary();
     println!("{}: whole, {} chunks of 2 MiB", args.file.display(), summary.chunks);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows how far the work is.
+fn bytes_of(progress: &Progress) -> impl FnMut(Done) -> ControlFlow<()> {
+    |done| {
+        progress.set_bytes(done.done_bytes, done.total_bytes);
+        ControlFlow::Continue(())
+    }
 }
 
 fn write(value: &Value, file: &Path) -> Result<(), Failure> {

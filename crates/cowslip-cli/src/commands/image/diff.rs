@@ -1,0 +1,75 @@
+//! `cowslip image diff`: what differs between two images.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use cowslip::ErrorKind;
+use cowslip::image::{Diff, Image};
+use cowslip::units::ByteCount;
+use serde_json::json;
+
+use super::{bytes_of, write};
+use crate::args::DiffArgs;
+use crate::exit::{Answer, Failure, NO, USAGE};
+use crate::output::progress::Progress;
+
+/// Ranges of an arena that are listed for people.
+const MOST_RANGES: usize = 16;
+
+/// What differs; the exit code says whether anything does.
+pub(crate) fn diff(args: &DiffArgs) -> Answer {
+    let open = |path: &Path| Image::open(path).map_err(trouble);
+    let (first, second) = (open(&args.first)?, open(&args.second)?);
+    let mut progress = Progress::new();
+    progress.phase("comparing");
+    let diff = first.diff(&second, &mut bytes_of(&progress)).map_err(trouble)?;
+    progress.finish();
+    match &args.json {
+        Some(file) => {
+            let identities = [&first, &second].map(|image| image.identity().to_string());
+            let same = diff.is_empty();
+            let value = json!({"schema": "cowslip.image-diff/1", "identities": identities,
+                "same": same, "diff": diff});
+            write(&value, file)?;
+        }
+        None => print(&diff),
+    }
+    Ok(if diff.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NO) })
+}
+
+/// That something went wrong must not look as if they differed.
+fn trouble(error: cowslip::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::System | ErrorKind::OutOfMemory | ErrorKind::Busy => Failure::new(USAGE, error),
+        _ => error.into(),
+    }
+}
+
+fn print(diff: &Diff) {
+    if diff.is_empty() {
+        return println!("the same");
+    }
+    for arena in &diff.arenas {
+        println!(
+            "arena {}: {} chunks, {} pages, {} differ",
+            arena.arena,
+            arena.chunks,
+            arena.pages,
+            ByteCount(arena.bytes)
+        );
+        for range in arena.ranges.iter().take(MOST_RANGES) {
+            let end = range.offset_bytes + range.length_bytes;
+            let length = ByteCount(range.length_bytes);
+            println!("  {:#x}..{end:#x} ({length})", range.offset_bytes);
+        }
+        if let Some(more) = arena.ranges.len().checked_sub(MOST_RANGES).filter(|more| *more > 0) {
+            println!("  and {more} more ranges (--json has all)");
+        }
+    }
+    for (what, names) in [("root", &diff.roots), ("user", &diff.user)] {
+        names.iter().for_each(|name| println!("{what} {name}: differs"));
+    }
+    if diff.has_other_layout {
+        println!("other memory was handed out, or is otherwise protected");
+    }
+}

@@ -1,0 +1,156 @@
+//! What differs between two images.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+
+use super::chunk::Scratch;
+use super::description::{Description, Root};
+use super::format::PAGE_BYTES;
+use super::open::Image;
+use super::{OnProgress, Progress};
+use crate::error::{Error, ErrorKind, Result};
+use crate::units::CHUNK_BYTES;
+
+const OPERATION: &str = "compare images";
+
+/// What differs between two images. Memory that only one of them has counts as zeroes in the other.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Diff {
+    /// Per arena in which anything differs.
+    pub arenas: Vec<ArenaDiff>,
+    /// Roots that only one of them has, that are elsewhere, or whose memory differs.
+    pub roots: BTreeSet<String>,
+    /// Whether they have other arenas, or other parts of them handed out, or otherwise protected.
+    pub has_other_layout: bool,
+    /// The program's own words that differ, by name.
+    pub user: BTreeSet<String>,
+}
+
+/// What differs in an arena.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct ArenaDiff {
+    /// Which, by its place in the list.
+    pub arena: u32,
+    /// Chunks of 2 MiB that differ.
+    pub chunks: u64,
+    /// Pages of 4 KiB that differ.
+    pub pages: u64,
+    /// Bytes that differ.
+    pub bytes: u64,
+    /// Runs of pages that differ, in order.
+    pub ranges: Vec<DiffRange>,
+}
+
+/// Pages one after another, in each of which something differs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[non_exhaustive]
+pub struct DiffRange {
+    /// From the arena's start.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub length_bytes: u64,
+}
+
+impl Diff {
+    /// Whether nothing differs.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Image {
+    /// What `other` has that this image has not, and the other way round. Chunks whose checksums are the
+    /// same are not read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if a chunk is damaged, [`ErrorKind::Busy`] if `progress` broke it off; the file
+    /// system's.
+    pub fn diff(&self, other: &Self, progress: OnProgress<'_>) -> Result<Diff> {
+        let (before, after) = (self.contents(), other.contents());
+        let mut chunks: Vec<_> = before.keys().chain(after.keys()).copied().collect();
+        chunks.retain(|chunk| before.get(chunk) != after.get(chunk));
+        chunks.sort_unstable();
+        chunks.dedup();
+        let mut contents = [vec![0; CHUNK_BYTES], vec![0; CHUNK_BYTES]];
+        let mut scratch = Scratch::default();
+        let mut arenas: Vec<ArenaDiff> = Vec::new();
+        let bytes = |chunks: usize| (chunks * CHUNK_BYTES) as u64;
+        for (done, &(arena, chunk)) in (1..).zip(&chunks) {
+            for (image, content) in [self, other].into_iter().zip(&mut contents) {
+                image.read_chunk_with(&mut scratch, arena, chunk, content)?;
+            }
+            if arenas.last().is_none_or(|last| last.arena != arena) {
+                arenas.push(ArenaDiff { arena, ..ArenaDiff::default() });
+            }
+            let [before, after] = &contents;
+            arenas.last_mut().expect("one was pushed").add(chunk, before, after);
+            let now = Progress { done_bytes: bytes(done), total_bytes: bytes(chunks.len()) };
+            if let ControlFlow::Break(()) = progress(now) {
+                return Err(Error::new(ErrorKind::Busy, OPERATION).hint("it was broken off"));
+            }
+        }
+        let [before, after] = [self, other].map(Self::description);
+        let layout = |description: &Description| {
+            let arenas = description.arenas.iter();
+            arenas.map(|it| (it.length_bytes, it.pieces.clone())).collect::<Vec<_>>()
+        };
+        let names = before.user.keys().chain(after.user.keys());
+        let differs = |name: &&String| before.user.get(*name) != after.user.get(*name);
+        Ok(Diff {
+            roots: roots(before, after, &arenas),
+            arenas,
+            has_other_layout: layout(before) != layout(after),
+            user: names.filter(differs).cloned().collect(),
+        })
+    }
+}
+
+impl ArenaDiff {
+    /// Adds what differs in a chunk.
+    fn add(&mut self, chunk: u32, before: &[u8], after: &[u8]) {
+        self.chunks += 1;
+        let start = u64::from(chunk) * CHUNK_BYTES as u64;
+        let pages = before.chunks_exact(PAGE_BYTES).zip(after.chunks_exact(PAGE_BYTES));
+        for (offset_bytes, (before, after)) in (start..).step_by(PAGE_BYTES).zip(pages) {
+            if before == after {
+                continue;
+            }
+            self.pages += 1;
+            self.bytes += before.iter().zip(after).filter(|(a, b)| a != b).count() as u64;
+            match self.ranges.last_mut() {
+                Some(last) if last.offset_bytes + last.length_bytes == offset_bytes => {
+                    last.length_bytes += PAGE_BYTES as u64;
+                }
+                _ => {
+                    let length_bytes = PAGE_BYTES as u64;
+                    self.ranges.push(DiffRange { offset_bytes, length_bytes });
+                }
+            }
+        }
+    }
+
+    fn touches(&self, root: &Root) -> bool {
+        let from = self
+            .ranges
+            .partition_point(|range| range.offset_bytes + range.length_bytes <= root.offset_bytes);
+        let end = root.offset_bytes + root.length_bytes;
+        self.ranges.get(from).is_some_and(|range| range.offset_bytes < end)
+    }
+}
+
+fn roots(before: &Description, after: &Description, arenas: &[ArenaDiff]) -> BTreeSet<String> {
+    let is_touched = |root: &Root| {
+        let of_its_arena = |diff: &&ArenaDiff| diff.arena == root.arena;
+        arenas.iter().find(of_its_arena).is_some_and(|diff| diff.touches(root))
+    };
+    let names = before.roots.keys().chain(after.roots.keys());
+    let differs = |name: &&String| match (before.roots.get(*name), after.roots.get(*name)) {
+        (Some(root), Some(other)) => root != other || is_touched(root),
+        _ => true,
+    };
+    names.filter(differs).cloned().collect()
+}

@@ -1,0 +1,100 @@
+//! A chain of images into one.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::OnProgress;
+use super::chunk::Scratch;
+use super::compression::Compression;
+use super::description::Description;
+use super::format::{Checksum, Identity};
+use super::open::Image;
+use super::write::{Job, Plan, Saved, Source};
+use crate::error::{Error, ErrorKind, Result};
+
+const OPERATION: &str = "merge a chain of images";
+
+/// How to merge.
+#[derive(Clone, Debug, Default)]
+pub struct MergeOptions {
+    /// How chunks are compressed.
+    pub compression: Compression,
+    /// Threads that read, check, compress and write, with 4 to 9 MiB each; 0: as many as there are
+    /// processors.
+    pub threads: usize,
+}
+
+/// Writes what `image` and the images that it needs hold together to `path`, as one that needs no other;
+/// everything is checked while it is read. The new image has the identity of `image`, as it is the same
+/// memory of the same instant: images whose parent that is, and what was recorded of its use, stay right
+/// if it takes its place, and `path` may be its own.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if a chunk is damaged, [`ErrorKind::Usage`] for the `path` of an image that `image`
+/// needs, [`ErrorKind::Busy`] if `progress` broke it off; the file system's. What was at `path` is there as it
+/// was.
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use cowslip::image::{Image, MergeOptions, SaveOptions, merge, save};
+/// use cowslip::{Arena, units::ByteCount};
+///
+/// # let folder = std::env::temp_dir();
+/// # let [monday, tuesday] = ["monday", "tuesday"].map(|day| folder.join(format!("{day}-{}", std::process::id())));
+/// let arena = Arena::new(ByteCount::mib(64))?;
+/// let mut proceed = |_| ControlFlow::Continue(());
+/// let frozen = arena.freeze()?;
+/// save(&[&frozen], &monday, &SaveOptions::default(), &mut proceed)?;
+/// let options = SaveOptions { parent: Some(monday.clone()), ..SaveOptions::default() };
+/// save(&[&frozen], &tuesday, &options, &mut proceed)?;
+///
+/// merge(&Image::open(&tuesday)?, &tuesday, &MergeOptions::default(), &mut proceed)?;
+/// # std::fs::remove_file(&monday).unwrap();
+/// assert!(Image::open(&tuesday)?.ancestors().is_empty());
+/// # std::fs::remove_file(&tuesday).unwrap();
+/// # Ok::<(), cowslip::Error>(())
+/// ```
+pub fn merge(
+    image: &Image,
+    path: &Path,
+    options: &MergeOptions,
+    progress: OnProgress<'_>,
+) -> Result<Saved> {
+    if image.ancestors().iter().any(|ancestor| ancestor.is_at(path)) {
+        return Err(Error::new(ErrorKind::Usage, OPERATION)
+            .hint(format!("{} is needed by the image that is merged", path.display())));
+    }
+    let contents = image.contents();
+    let mut jobs: Vec<Job> = contents.keys().map(|&(arena, chunk)| Job { arena, chunk }).collect();
+    jobs.sort_unstable();
+    let description = Description { parent_file: None, ..image.description().clone() };
+    let plan = Plan {
+        operation: OPERATION,
+        path,
+        identity: image.identity(),
+        parent: Identity::default(),
+        created_unix_ns: image.summary().created_unix_ns,
+        description: &description,
+        jobs: &jobs,
+        compression: options.compression,
+        threads: options.threads,
+    };
+    plan.write(&Chain { image, contents }, progress)
+}
+
+struct Chain<'a> {
+    image: &'a Image,
+    contents: HashMap<(u32, u32), Checksum>,
+}
+
+impl Source for Chain<'_> {
+    fn find(
+        &self,
+        job: Job,
+        content: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<Option<Checksum>> {
+        self.image.read_chunk_with(scratch, job.arena, job.chunk, content)?;
+        Ok(self.contents.get(&(job.arena, job.chunk)).copied())
+    }
+}
