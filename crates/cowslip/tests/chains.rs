@@ -144,7 +144,8 @@ fn chain(folder: &Folder) -> ([PathBuf; 3], Vec<u64>) {
     let mut parent = None;
     for (day, path) in paths.iter().enumerate() {
         let compression = ALL[day];
-        let mut options = SaveOptions { parent, compression, ..SaveOptions::default() };
+        // One thread writes chunk after chunk.
+        let mut options = SaveOptions { parent, compression, threads: 1, ..SaveOptions::default() };
         options.user.insert("day".into(), day.to_string());
         saved(&content, path, &options);
         parent = Some(path.clone());

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use cowslip::image::{Image, RestoreOptions, Restored, SaveOptions, Strategy, save};
+use cowslip::image::{Image, RestoreOptions, Restored, Strategy};
 use cowslip::sys::Errno;
 use cowslip::sys::seam::{Op, fail};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};

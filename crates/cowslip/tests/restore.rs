@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, Strategy};
+use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, SaveOptions, Strategy, save};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, Backing, ErrorKind, Place, Prot};
 use support::images::{ELSEWHERE, Folder, patterned, proceed, saved, verify, words};
@@ -22,7 +22,9 @@ fn image_of(path: &Path, chunks: usize) -> Image {
     let arena = Arena::new(ByteCount((chunks * CHUNK_BYTES) as u64)).unwrap();
     let mut slice = arena.slice::<u64>(chunks * WORDS).unwrap();
     slice.iter_mut().enumerate().for_each(|(i, value)| *value = pattern(i));
-    saved(&arena.freeze().unwrap(), path);
+    // By one thread: chunk after chunk.
+    let options = SaveOptions { threads: 1, ..SaveOptions::default() };
+    save(&[&arena.freeze().unwrap()], path, &options, &mut proceed).unwrap();
     Image::open(path).unwrap()
 }
 

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use super::OPERATION;
 use super::course::Course;
-use super::source::Source;
+use super::source::{Desk, Source};
 use crate::arena::state::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::image::OnProgress;
-use crate::units::CHUNK_BYTES;
 
 /// How often progress is told at least.
 const TELL: Duration = Duration::from_millis(100);
@@ -25,10 +24,10 @@ pub(super) fn fill(
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                let mut content = vec![0; CHUNK_BYTES];
+                let mut desk = Desk::new();
                 while let Some((chunk, ahead)) = course.claim() {
                     ahead.iter().for_each(|&ahead| source.will_need(ahead));
-                    if let Err(error) = source.fetch(shared, chunk, &mut content) {
+                    if let Err(error) = source.fetch(shared, chunk, &mut desk) {
                         course.failed(&error);
                         return course.close();
                     }

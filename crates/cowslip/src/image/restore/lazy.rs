@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{Builder, JoinHandle};
 
 use super::course::Course;
-use super::source::Source;
+use super::source::{Desk, Source};
 use super::{OPERATION, OnDamage};
 use crate::arena::state::{Chunk, Shared, State};
 use crate::error::{During, Error, ErrorKind, Result};
@@ -152,7 +152,7 @@ impl Work {
 
     /// What the thread does that faults are told to.
     fn serve(&self, shared: &Shared) {
-        let mut content = vec![0; CHUNK_BYTES];
+        let mut desk = Desk::new();
         while !self.course.is_closing() {
             let mut ready = [false; 2];
             let fds = [self.uffd.as_fd(), self.wake.as_fd()];
@@ -163,7 +163,7 @@ impl Work {
             self.read_faults(shared);
             while let Some(chunk) = self.course.claim_wanted() {
                 self.source.will_need(chunk);
-                self.bring_in(shared, chunk, &mut content);
+                self.bring_in(shared, chunk, &mut desk);
                 self.read_faults(shared);
             }
         }
@@ -183,16 +183,16 @@ impl Work {
 
     /// What the other threads do.
     fn read(&self, shared: &Shared) {
-        let mut content = vec![0; CHUNK_BYTES];
+        let mut desk = Desk::new();
         while let Some((chunk, ahead)) = self.course.claim() {
             ahead.iter().for_each(|&ahead| self.source.will_need(ahead));
-            self.bring_in(shared, chunk, &mut content);
+            self.bring_in(shared, chunk, &mut desk);
         }
     }
 
     /// Makes a claimed chunk live, or lost.
-    fn bring_in(&self, shared: &Shared, chunk: u32, content: &mut [u8]) {
-        let fetch = AssertUnwindSafe(|| self.source.fetch(shared, chunk, content));
+    fn bring_in(&self, shared: &Shared, chunk: u32, desk: &mut Desk) {
+        let fetch = AssertUnwindSafe(|| self.source.fetch(shared, chunk, desk));
         let fetched = panic::catch_unwind(fetch).unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::System, OPERATION).hint("the thread that reads it panicked"))
         });

@@ -6,7 +6,7 @@ use crate::arena::state::Shared;
 use crate::arena::store::offset;
 use crate::error::{Error, Result};
 use crate::image::Image;
-use crate::image::chunk::is_zero;
+use crate::image::chunk::{Scratch, is_zero};
 use crate::image::format::PAGE_BYTES;
 use crate::sys::{Errno, memfile};
 use crate::units::CHUNK_BYTES;
@@ -16,6 +16,18 @@ use super::OPERATION;
 /// How often, and how long apart, memory is asked for that is not to be had at once.
 const ATTEMPTS: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// What a thread that fetches works with.
+pub(super) struct Desk {
+    content: Vec<u8>,
+    scratch: Scratch,
+}
+
+impl Desk {
+    pub(super) fn new() -> Self {
+        Self { content: vec![0; CHUNK_BYTES], scratch: Scratch::default() }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Source {
@@ -29,11 +41,10 @@ impl Source {
         self.image.will_need(self.arena, chunk);
     }
 
-    /// Reads a chunk and checks it; then only is any of it in the arena's file. `content` is 2 MiB of
-    /// the caller's own.
-    pub(super) fn fetch(&self, shared: &Shared, chunk: u32, content: &mut [u8]) -> Result<()> {
-        debug_assert_eq!(content.len(), CHUNK_BYTES);
-        self.image.read_chunk(self.arena, chunk, content)?;
+    /// Reads a chunk and checks it; then only is any of it in the arena's file.
+    pub(super) fn fetch(&self, shared: &Shared, chunk: u32, desk: &mut Desk) -> Result<()> {
+        let Desk { content, scratch } = desk;
+        self.image.read_chunk_with(scratch, self.arena, chunk, content)?;
         let range = shared.chunk_range(chunk as usize, 1);
         let file = shared.store.fd();
         let at = offset(shared.range, range);
