@@ -3,6 +3,8 @@
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use cowslip::image::Restored;
+
 use crate::Result;
 use crate::images::{Images, Mark};
 use crate::table::Table;
@@ -68,7 +70,14 @@ impl Checkpoints {
     }
 
     /// Takes checkpoints for as long as the process lives.
-    pub(crate) fn run(&self, table: &Mutex<Table>, mut images: Images) -> ! {
+    pub(crate) fn run(
+        &self,
+        table: &Mutex<Table>,
+        mut images: Images,
+        restored: Option<Restored>,
+    ) -> ! {
+        // A freeze would wait for the rest, and everybody for the freeze. Damage ends the process.
+        while restored.as_ref().is_some_and(|it| it.wait(PATIENCE).is_ok_and(|is_all| !is_all)) {}
         let mut due = Instant::now() + self.every;
         loop {
             let asked = self.wait_until_due(due);

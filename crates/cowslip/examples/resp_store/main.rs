@@ -18,6 +18,7 @@ mod table;
 
 use std::fmt;
 use std::net::TcpListener;
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
@@ -26,8 +27,9 @@ use std::time::{Duration, Instant};
 use std::{io, panic, thread};
 
 use clap::Parser;
+use cowslip::ErrorKind;
+use cowslip::image::{OnDamage, RestoreOptions, Restored};
 use cowslip::units::ByteCount;
-use cowslip::{ErrorKind, Place};
 
 use checkpoints::Checkpoints;
 use images::{Found, Images};
@@ -114,15 +116,21 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args, started: Instant) -> Result<()> {
+    if args.image.file_name().is_none() || args.image.is_dir() {
+        return Err(Failure::new(2, format!("{}: a file is wanted", args.image.display())));
+    }
     // First: clients that come early wait, and nothing was touched if the port is taken.
     let tcp = TcpListener::bind(("127.0.0.1", args.port))
         .map_err(|error| Failure::io(Path::new(&format!("port {}", args.port)), &error))?;
     let unix = args.unix.as_deref().map(listen).transpose()?;
     let (images, found) = Images::open(&args.image, args.chain.into())?;
     let mark = found.as_ref().map(|found| found.mark);
-    let table = match found {
-        Some(found) => restore(&found, started)?,
-        None => Table::new(Memory::new(args.capacity)?)
+    let restored = found.as_ref().map(|found| restore(found, started)).transpose()?;
+    let table = match (&found, &restored) {
+        (Some(found), Some(restored)) => {
+            Table::of(Memory::of(restored.arena().clone(), &found.root))
+        }
+        _ => Table::new(Memory::new(args.capacity)?)
             .map_err(|_| Failure::new(2, format!("--capacity {} is too little", args.capacity)))?,
     };
     let server: &'static Server = Box::leak(Box::new(Server {
@@ -133,7 +141,7 @@ fn run(args: &Args, started: Instant) -> Result<()> {
         started,
         first: Once::new(),
     }));
-    thread::spawn(|| server.checkpoints.run(&server.table, images));
+    thread::spawn(move || server.checkpoints.run(&server.table, images, restored));
     if let Some(listener) = unix {
         thread::spawn(move || server.accept(listener.incoming()));
     }
@@ -146,13 +154,19 @@ fn run(args: &Args, started: Instant) -> Result<()> {
     Ok(())
 }
 
-fn restore(found: &Found, started: Instant) -> Result<Table> {
-    let Found { image, mark, root } = found;
+fn restore(found: &Found, started: Instant) -> Result<Restored> {
+    let Found { image, mark, .. } = found;
     println!("restoring generation {} ({} writes)", mark.generation, mark.writes);
-    let mut proceed = |_| std::ops::ControlFlow::Continue(());
-    let arena = image.restore(0, Place::Anywhere, &mut proceed)?;
-    println!("usable {:?} after the start", started.elapsed());
-    Ok(Table::of(Memory::of(arena, root)))
+    let file = image.path().to_owned();
+    let on_damage = OnDamage::new(move |error, _| {
+        // Without its content the store is not what it says it is.
+        eprintln!("resp_store: {} is damaged: {error}", file.display());
+        process::exit(6);
+    });
+    let options = RestoreOptions { on_damage: Some(on_damage), ..RestoreOptions::default() };
+    let restored = image.restore(0, &options, &mut |_| ControlFlow::Continue(()))?;
+    println!("usable {:?} after the start ({})", started.elapsed(), restored.strategy());
+    Ok(restored)
 }
 
 /// Listens on a Unix socket, in place of one that nobody listens on any more.
