@@ -1,0 +1,133 @@
+//! The example as a process.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Lines};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use crate::client::Client;
+use crate::support::eventually;
+
+/// A directory that goes with this value.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let name = format!("cowslip-resp-store-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    pub(crate) fn image(&self) -> PathBuf {
+        self.0.join("store")
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The example that cargo built with this test; tests named one by one are built without it.
+fn program() -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    let program = this.parent().unwrap().parent().unwrap().join("examples/resp_store");
+    assert!(program.exists(), "build it first: cargo build --release --example resp_store");
+    program
+}
+
+fn command(folder: &Folder, options: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.arg("--image").arg(folder.image()).args(options);
+    if !options.contains(&"--port") {
+        command.args(["--port", "0"]);
+    }
+    command.stdout(Stdio::piped());
+    command
+}
+
+/// Runs it where it is to refuse: its exit code, and what it said.
+pub(crate) fn refusal(folder: &Folder, options: &[&str]) -> (Option<i32>, String) {
+    let ran = command(folder, options).output().unwrap();
+    (ran.status.code(), String::from_utf8(ran.stderr).unwrap())
+}
+
+pub(crate) struct Server {
+    process: Child,
+    said: Lines<BufReader<ChildStdout>>,
+    complaints: PathBuf,
+}
+
+impl Server {
+    pub(crate) fn spawn(folder: &Folder, options: &[&str]) -> Self {
+        let complaints = folder.0.join("stderr");
+        let stderr = File::create(&complaints).unwrap();
+        let mut process = command(folder, options).stderr(stderr).spawn().unwrap();
+        let said = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, said, complaints }
+    }
+
+    pub(crate) fn start(folder: &Folder, options: &[&str]) -> (Self, SocketAddr) {
+        let mut server = Self::spawn(folder, options);
+        let ready = server.until_it_says("ready on ");
+        let address = ready.unwrap_or_else(|| panic!("it ended: {}", server.complaints()));
+        (server, address.parse().unwrap())
+    }
+
+    /// The rest of the next line that begins so; `None` at the end of its output.
+    pub(crate) fn until_it_says(&mut self, beginning: &str) -> Option<String> {
+        self.said.find_map(|line| line.unwrap().strip_prefix(beginning).map(str::to_owned))
+    }
+
+    pub(crate) fn complaints(&self) -> String {
+        std::fs::read_to_string(&self.complaints).unwrap()
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> ExitStatus {
+        eventually("its end", || self.process.try_wait().unwrap().is_some());
+        self.process.wait().unwrap()
+    }
+
+    /// Ends it with a last checkpoint.
+    pub(crate) fn shut_down(self, mut client: Client) {
+        client.queue(&["shutdown"]);
+        client.send().unwrap();
+        assert!(self.end().success());
+    }
+
+    pub(crate) fn until_it_complains(&self, of: &str) {
+        eventually(of, || self.complaints().contains(of));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The file's inode: another one after each checkpoint.
+pub(crate) fn inode(file: &Path) -> Option<u64> {
+    std::fs::metadata(file).ok().map(|it| std::os::unix::fs::MetadataExt::ino(&it))
+}
