@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use cowslip::image::{
     Image, Progress, RestoreOptions, Restored, Root, SaveOptions, Strategy, save,
 };
-use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Place, Prot};
 use support::images::{Folder, patterned, proceed, saved, verify, words};
 use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, checksum, pattern};
@@ -272,4 +272,30 @@ fn a_save_that_is_broken_off_leaves_what_was_there() {
     let nowhere =
         save(&[&frozen], Path::new("/nowhere/image"), &options, &mut proceed).unwrap_err();
     assert!(nowhere.to_string().contains("/nowhere/image"), "{nowhere}");
+}
+
+#[test]
+fn a_save_takes_no_memory_for_what_was_never_touched() {
+    let folder = Folder::new("holes");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(64)).unwrap();
+    let mut slice = arena.slice::<u64>(16 * CHUNK_BYTES / 8).unwrap();
+    slice[5 * CHUNK_BYTES / 8 + 7] = 1;
+    let frozen = arena.freeze().unwrap();
+    let saved = saved(&frozen, &path);
+    assert_eq!((saved.chunks, saved.left_out_chunks), (1, 15));
+    drop(frozen);
+    if !arena.wait_live(PATIENCE) {
+        return support::skip("userfaultfd", "nothing thaws it to be looked at");
+    }
+    // Whether the file behind it has a page.
+    let mut present = vec![0u8; slice.range().len / page_size_bytes()];
+    #[allow(unsafe_code)]
+    // SAFETY: the range is mapped and page-aligned, and there is a byte for each of its pages.
+    let answer = unsafe {
+        libc::mincore(slice.range().start as *mut _, slice.range().len, present.as_mut_ptr())
+    };
+    assert_eq!(answer, 0);
+    let pages = present.iter().filter(|&&page| page & 1 != 0).count();
+    assert!(pages <= CHUNK_BYTES / page_size_bytes(), "{pages} pages are there");
 }

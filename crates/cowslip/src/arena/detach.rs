@@ -183,6 +183,17 @@ impl Shared {
         Ok(at > start)
     }
 
+    /// Whether the file is known to have no hole in `part`.
+    pub(crate) fn is_all_data(&self, part: VirtRange) -> Result<bool, Errno> {
+        // hugetlbfs does not say where its holes are.
+        if self.store.pages == Pages::Hugetlb {
+            return Ok(false);
+        }
+        let start = offset(self.range, part);
+        let whole = (start, start + part.len as u64);
+        Ok(memfile::next_data(self.store.fd(), whole.0, whole.1)? == Some(whole))
+    }
+
     /// Frees whole chunks of the file that nobody shows any more.
     fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         let whole = range.inner_aligned(CHUNK_BYTES);

@@ -314,6 +314,19 @@ impl Frozen {
         self.handle.shared.read_file(part, content)
     }
 
+    /// What `part` of the arena held, where it lies: memory in use, all of it. `None` if it has holes, which
+    /// a look at them would fill, or this process has no view.
+    pub(crate) fn base(&self, part: VirtRange) -> sys::Result<Option<&[u8]>> {
+        if self.pid != process::pid() || !self.handle.shared.is_all_data(part)? {
+            return Ok(None);
+        }
+        let start = self.view_address(part.start);
+        #[allow(unsafe_code)]
+        // SAFETY: the view maps the base of memory that was in use readable, and nobody writes the base
+        // while this view lives (I2).
+        Ok(Some(unsafe { std::slice::from_raw_parts(start as *const u8, part.len) }))
+    }
+
     /// Its arena, unless this process is a child of the one that froze it.
     pub(crate) fn handle(&self) -> Option<&Arc<Handle>> {
         (self.pid == process::pid()).then_some(&self.handle)

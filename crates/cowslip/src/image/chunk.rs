@@ -8,9 +8,11 @@ use crate::units::CHUNK_BYTES;
 /// Pages are left out, and a chunk is compressed, if that saves this part of what is stored without.
 const WORTHWHILE: usize = 8;
 
-/// The checksum of a chunk that is all zeroes.
+/// A chunk that is all zeroes.
+pub(super) static ZEROES: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
+
+/// Its checksum.
 pub(super) fn zero_content() -> Checksum {
-    static ZEROES: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
     static OF_ZEROES: std::sync::OnceLock<Checksum> = std::sync::OnceLock::new();
     *OF_ZEROES.get_or_init(|| Checksum::of(&ZEROES))
 }

@@ -88,13 +88,14 @@ struct Chain<'a> {
 }
 
 impl Source for Chain<'_> {
-    fn find(
-        &self,
+    fn find<'a>(
+        &'a self,
         job: Job,
-        content: &mut [u8],
+        room: &'a mut [u8],
         scratch: &mut Scratch,
-    ) -> Result<Option<Checksum>> {
-        self.image.read_chunk_with(scratch, job.arena, job.chunk, content)?;
-        Ok(self.contents.get(&(job.arena, job.chunk)).copied())
+    ) -> Result<Option<(&'a [u8], Checksum)>> {
+        self.image.read_chunk_with(scratch, job.arena, job.chunk, room)?;
+        let checksum = self.contents.get(&(job.arena, job.chunk));
+        Ok(checksum.map(|checksum| (&*room, *checksum)))
     }
 }

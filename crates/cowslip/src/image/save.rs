@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::OnProgress;
-use super::chunk::{Scratch, zero_content};
+use super::chunk::{Scratch, ZEROES, zero_content};
 use super::compression::Compression;
 use super::description::{ArenaDescription, Description, Piece, Root};
 use super::format::{Checksum, Identity};
@@ -153,26 +153,38 @@ struct Memory<'a> {
 }
 
 impl Source for Memory<'_> {
-    fn find(&self, job: Job, content: &mut [u8], _: &mut Scratch) -> Result<Option<Checksum>> {
-        let has_content = read_chunk(self.frozen[job.arena as usize], job.chunk, content)?;
-        let now = if has_content { Checksum::of(content) } else { zero_content() };
+    fn find<'a>(
+        &'a self,
+        job: Job,
+        room: &'a mut [u8],
+        _: &mut Scratch,
+    ) -> Result<Option<(&'a [u8], Checksum)>> {
+        let content = chunk_at(self.frozen[job.arena as usize], job.chunk, room)?;
+        let now = content.map_or(zero_content(), Checksum::of);
         let before = self.known.get(&(job.arena, job.chunk)).copied().unwrap_or(zero_content());
-        Ok((now != before).then_some(now))
+        Ok((now != before).then_some((content.unwrap_or(&ZEROES), now)))
     }
 }
 
-/// What a chunk held at the freeze: memory in use, zeroes elsewhere. Whether it held anything.
-fn read_chunk(frozen: &Frozen, chunk: u32, content: &mut [u8]) -> Result<bool> {
+/// What a chunk held at the freeze: memory in use, zeroes elsewhere. `None` if it held nothing. Where it
+/// can be it is looked at where it lies; copied to `room` else.
+fn chunk_at<'a>(frozen: &'a Frozen, chunk: u32, room: &'a mut [u8]) -> Result<Option<&'a [u8]>> {
     let range = frozen.range();
     let start = range.start + chunk as usize * CHUNK_BYTES;
     let whole = VirtRange::new(start, CHUNK_BYTES).intersect(range);
-    content.fill(0);
-    let mut has_content = false;
     let from = frozen.used().partition_point(|(part, _)| part.end() <= whole.start);
     let parts = frozen.used()[from..].iter().map(|(part, _)| part.intersect(whole));
-    for part in parts.take_while(|part| !part.is_empty()) {
-        let at = part.start - start;
-        has_content |= frozen.read_base(part, &mut content[at..at + part.len]).during(OPERATION)?;
+    let mut parts = parts.take_while(|part| !part.is_empty()).peekable();
+    if parts.peek().is_some_and(|part| part.len == CHUNK_BYTES)
+        && let Some(content) = frozen.base(whole).during(OPERATION)?
+    {
+        return Ok(Some(content));
     }
-    Ok(has_content)
+    room.fill(0);
+    let mut has_content = false;
+    for part in parts {
+        let at = part.start - start;
+        has_content |= frozen.read_base(part, &mut room[at..at + part.len]).during(OPERATION)?;
+    }
+    Ok(has_content.then_some(room))
 }

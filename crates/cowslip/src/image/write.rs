@@ -58,10 +58,14 @@ pub(super) struct Job {
 
 /// Where the content of chunks comes from.
 pub(super) trait Source: Sync {
-    /// Fills `content`, 2 MiB, and says what its checksum is; `None` if a reader finds the same without
-    /// this chunk.
-    fn find(&self, job: Job, content: &mut [u8], scratch: &mut Scratch)
-    -> Result<Option<Checksum>>;
+    /// The content of a chunk, in `room` or elsewhere, and its checksum; `None` if a reader finds the same
+    /// without this chunk. Both are 2 MiB.
+    fn find<'a>(
+        &'a self,
+        job: Job,
+        room: &'a mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<Option<(&'a [u8], Checksum)>>;
 }
 
 /// An image to be written.
@@ -203,7 +207,7 @@ impl<S: Source> Chunks<'_, S> {
         process::yield_to_others();
         let mut worker = match Compressor::new(self.plan.compression) {
             Ok(compressor) => Worker {
-                content: Buffer::new(CHUNK_BYTES),
+                room: Buffer::new(CHUNK_BYTES),
                 scratch: Scratch::default(),
                 encoder: Encoder::new(compressor),
             },
@@ -218,8 +222,9 @@ impl<S: Source> Chunks<'_, S> {
     }
 
     fn chunk(&self, job: Job, worker: &mut Worker) -> Result<Option<Entry>> {
-        let Worker { content, scratch, encoder } = worker;
-        let Some(checksum) = self.source.find(job, content, scratch)? else { return Ok(None) };
+        let Worker { room, scratch, encoder } = worker;
+        let found = self.source.find(job, room, scratch)?;
+        let Some((content, checksum)) = found else { return Ok(None) };
         let (mut entry, bytes) = encoder.encode(content, checksum);
         (entry.arena, entry.chunk) = (job.arena, job.chunk);
         if entry.encoding != Encoding::Zero {
@@ -233,7 +238,7 @@ impl<S: Source> Chunks<'_, S> {
 
 /// What one thread works with.
 struct Worker {
-    content: Buffer,
+    room: Buffer,
     scratch: Scratch,
     encoder: Encoder,
 }
