@@ -299,3 +299,51 @@ fn a_save_takes_no_memory_for_what_was_never_touched() {
     let pages = present.iter().filter(|&&page| page & 1 != 0).count();
     assert!(pages <= CHUNK_BYTES / page_size_bytes(), "{pages} pages are there");
 }
+
+/// A tmpfs that is unmounted with this value.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn of(size: &str, at: PathBuf) -> Option<Self> {
+        std::fs::create_dir(&at).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(&at).stderr(Stdio::null());
+        mount.status().is_ok_and(|status| status.success()).then(|| Self(at))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_keeps_the_old_image_and_gives_its_room_back() {
+    let folder = Folder::new("full");
+    let Some(disk) = Disk::of("size=9m", folder.file("disk")) else {
+        return support::skip("root", "no file system can be mounted");
+    };
+    let path = disk.0.join("image");
+    let arena = Arena::new(ByteCount::mib(32)).unwrap();
+    let mut slice = arena.slice::<u64>(8 * CHUNK_BYTES / 8).unwrap();
+    slice[..3 * CHUNK_BYTES / 8].iter_mut().enumerate().for_each(|(i, word)| *word = pattern(i));
+    let small = saved(&arena.freeze().unwrap(), &path);
+    let large = Arena::new(ByteCount::mib(32)).unwrap();
+    let mut content = large.slice::<u64>(slice.len()).unwrap();
+    content.fill(3);
+    for _ in 0..3 {
+        let frozen = large.freeze_within(PATIENCE).unwrap();
+        let full = save(&[&frozen], &path, &SaveOptions::default(), &mut proceed).unwrap_err();
+        assert_eq!(full.errno(), Some(libc::ENOSPC), "{full}");
+        assert_eq!(verify(&path).unwrap().identity(), small.identity);
+        assert_eq!(std::fs::read_dir(&disk.0).unwrap().count(), 1, "nothing else is left");
+        // What was written of it is no longer there: there is room again.
+        std::fs::write(disk.0.join("other"), vec![1; 2 << 20]).unwrap();
+        std::fs::remove_file(disk.0.join("other")).unwrap();
+        drop(frozen);
+        if !large.start_service() {
+            break; // nothing thaws it for the next freeze
+        }
+    }
+}
