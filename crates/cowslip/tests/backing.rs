@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, Backing, Error, ErrorKind, Pages};
+use support::images::{Folder, patterned, saved, verify};
 use support::{
     Counters, PATIENCE, Setting, Watchdog, Writers, alone, checksum, eventually, fork_child,
     huge_mapped_bytes, scaled, skip, smaps_bytes, status_of,
@@ -245,5 +246,33 @@ fn a_system_without_transparent_huge_pages() {
         keeps_its_word(&arena);
         let arena = Arena::builder(ByteCount::mib(32)).backing(Backing::Base).build().unwrap();
         keeps_its_word(&arena);
+    }
+}
+
+#[test]
+fn images_of_every_backing_are_exact_frozen_either_way() {
+    let _alone = alone();
+    let folder = Folder::new("backings");
+    let path = folder.file("image");
+    let pool = pool_of(40);
+    let all = [Backing::Thp, Backing::Base, Backing::Hugetlb];
+    for backing in all.into_iter().filter(|it| *it != Backing::Hugetlb || pool.is_some()) {
+        for userfaultfd in [true, false] {
+            let builder = Arena::builder(ByteCount::mib(32)).backing(backing);
+            let arena = builder.userfaultfd(userfaultfd).build().unwrap();
+            let mut slice = patterned(&arena);
+            let content = slice.to_vec();
+            let frozen = arena.freeze().unwrap();
+            slice.fill(1);
+            saved(&frozen, &path);
+            let image = verify(&path).unwrap();
+            let mut chunk = vec![0; CHUNK_BYTES];
+            for (i, words) in (0..).zip(content.chunks(CHUNK_BYTES / 8)) {
+                image.read_chunk(0, i, &mut chunk).unwrap();
+                let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                assert!(chunk[..bytes.len()] == bytes, "chunk {i} of {backing:?}, {userfaultfd}");
+                assert!(chunk[bytes.len()..].iter().all(|&byte| byte == 0));
+            }
+        }
     }
 }
