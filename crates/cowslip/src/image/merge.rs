@@ -20,7 +20,7 @@ pub struct MergeOptions {
     /// How chunks are compressed.
     pub compression: Compression,
     /// Threads that read, check, compress and write, with 4 to 9 MiB each; 0: as many as there are
-    /// processors.
+    /// processors, from 4 to 16.
     pub threads: usize,
 }
 

@@ -26,7 +26,8 @@ pub struct SaveOptions {
     pub parent: Option<PathBuf>,
     /// How chunks are compressed.
     pub compression: Compression,
-    /// Threads that hash, compress and write, with 4 to 7 MiB each; 0: as many as there are processors.
+    /// Threads that hash, compress and write, with 4 to 7 MiB each; 0: as many as there are
+    /// processors, from 4 to 16.
     pub threads: usize,
     /// Named places; see [`Description::roots`].
     pub roots: BTreeMap<String, Root>,

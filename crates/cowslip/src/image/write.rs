@@ -29,8 +29,8 @@ use crate::sys::durable::DurableFile;
 use crate::sys::process;
 use crate::units::CHUNK_BYTES;
 
-/// One waits for the disk while another computes, even on one processor.
-const FEWEST_THREADS: usize = 2;
+/// Some wait for the disk while others compute, even on one processor.
+const FEWEST_THREADS: usize = 4;
 const MOST_THREADS: usize = 16;
 
 /// What a save or a merge came to.
@@ -80,7 +80,7 @@ pub(super) struct Plan<'a> {
     /// Its chunks, in order.
     pub(super) jobs: &'a [Job],
     pub(super) compression: Compression,
-    /// 0: as many as there are processors.
+    /// 0: as many as there are processors, from 4 to 16.
     pub(super) threads: usize,
 }
 
