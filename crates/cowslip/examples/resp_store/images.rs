@@ -173,6 +173,7 @@ fn options(parent: Option<PathBuf>, root: Root, mark: Mark) -> SaveOptions {
         threads: 1,
         roots: BTreeMap::from([(ROOT.to_owned(), root)]),
         user: user.map(|(name, value)| (name.to_owned(), value)).into(),
+        ..SaveOptions::default()
     }
 }
 
