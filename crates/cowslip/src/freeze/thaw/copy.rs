@@ -10,6 +10,7 @@
 //! The runs are mapped parts of an arena whose writers are held off (see [`super::chunk`]), so that
 //! they do not change while they are read.
 
+use super::stream;
 use crate::arena::store::{Pages, Store, offset};
 use crate::sys::held::HeldFd;
 use crate::sys::memory::{self, Advice, Prot, Sharing};
@@ -70,20 +71,20 @@ struct Open<'a> {
 }
 
 impl Open<'_> {
-    fn copy(&self, run: VirtRange) {
-        let to = self.window.place.start + (run.start - self.chunk.start);
+    /// Copies a run of pages; the one after it begins at `next`.
+    fn copy(&self, run: VirtRange, next: Option<usize>) {
         debug_assert!(self.chunk.covers(run));
+        let to = VirtRange::new(self.window.place.start + (run.start - self.chunk.start), run.len);
         // SAFETY: the run is mapped and held from writers (see the module). The window maps the same
         // part of the file, by one huge page that is there. Only the file's pages are written, and
         // nobody has another mapping of them: the arena maps them privately.
-        unsafe {
-            core::ptr::copy_nonoverlapping(run.start as *const u8, to as *mut u8, run.len);
-        }
+        unsafe { stream::copy(run, to, next) };
     }
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
+        stream::finish();
         // A second mapping would count as memory of the program. If it stays, the next one replaces it.
         // SAFETY: the place is this window's own.
         let _ = unsafe { memory::map_anonymous(self.window.place, Prot::NONE) };
@@ -120,9 +121,9 @@ pub(super) fn copy_out(
         None
     };
     let mut pages = 0;
-    for (run, _) in runs {
+    for (i, (run, _)) in runs.iter().enumerate() {
         match &open {
-            Some(open) => open.copy(*run),
+            Some(open) => open.copy(*run, runs.get(i + 1).map(|(next, _)| next.start)),
             // SAFETY: see the module.
             None => unsafe { memfile::write_range_at(store.fd(), *run, offset(arena, *run)) }?,
         }

@@ -14,6 +14,7 @@
 
 mod chunk;
 mod copy;
+mod stream;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
