@@ -57,6 +57,9 @@ const THIS_THREAD: i32 = 0;
 /// its child on.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
+/// How long it works at a time: who wants the arena's lock waits so long, and a step longer.
+const SLICE: Duration = Duration::from_micros(200);
+
 /// While others wait for a processor the thread rests so many times as long as it worked.
 const REST_WHEN_CROWDED: u32 = 3;
 
@@ -136,6 +139,11 @@ impl Service {
         Thawing { shared, guard: Some(uffd), scanner, window }
     }
 
+    /// After the last thaw before the arena is unlocked.
+    pub(super) fn close_window(&self) {
+        self.tools.window.close();
+    }
+
     pub(crate) fn scanner(&self) -> &Scanner<HeldFd> {
         &self.tools.scanner
     }
@@ -199,9 +207,15 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) {
         // Who may be waiting for this thread must not wait for its turn as well.
         tools.set_urgent(true);
         let began_ns = process::now_ns();
-        let step = thaw::step(&shared, &mut state);
+        let (step, took) = loop {
+            let step = thaw::step(&shared, &mut state);
+            let took = Duration::from_nanos(process::now_ns() - began_ns);
+            if !matches!(step, Step::Again) || took >= SLICE {
+                break (step, took);
+            }
+        };
+        tools.window.close();
         drop(state);
-        let took = Duration::from_nanos(process::now_ns() - began_ns);
         tools.set_urgent(false);
         pause = match step {
             Step::Again if process::is_crowded() => Some(took * REST_WHEN_CROWDED),

@@ -1,14 +1,16 @@
 #![allow(unsafe_code)]
 //! How private pages get into the file.
 //!
-//! A few with `pwrite(2)`. Many through a *window*: the file's chunk, mapped for as long as they are
-//! copied, which saves half a microsecond a page. Only a chunk that one huge page holds is copied
+//! A few with `pwrite(2)`. Many through a *window*: a part of the file, mapped for as long as the arena
+//! is locked, which saves half a microsecond a page. Only a chunk that one huge page holds is copied
 //! through the window: it is mapped as a whole or not at all, so that no store into it can fault (and
 //! a file without room for it is an errno, not a SIGBUS).
 //!
 //! # Safety
 //! The runs are mapped parts of an arena whose writers are held off (see [`super::chunk`]), so that
 //! they do not change while they are read.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::stream;
 use crate::arena::store::{Pages, Store, offset};
@@ -18,76 +20,72 @@ use crate::sys::pagemap::Scanner;
 use crate::sys::{Errno, memfile};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
-/// Runs that `pwrite` copies sooner than a window is opened and closed.
+/// Runs that `pwrite` copies sooner than a window shows their chunk.
 const FEW_RUNS: usize = 8;
+/// What is thawed while the arena is locked once lies in one window, mostly.
+const WINDOW_BYTES: usize = 8 * CHUNK_BYTES;
+const NOTHING: usize = 0;
 
-/// Address space for one chunk of the file.
+/// Address space for a part of the file. Used by who has the arena's lock, and closed before it is
+/// given up: a second mapping counts as memory of the program, and a fork would share it.
 #[derive(Debug)]
 pub(in crate::freeze) struct Window {
     place: VirtRange,
+    /// Where the part of the arena begins that it shows, or [`NOTHING`].
+    shown: AtomicUsize,
 }
 
 impl Window {
     /// Sets the address space aside.
     pub(in crate::freeze) fn reserve() -> Result<Self, Errno> {
-        memory::reserve(CHUNK_BYTES, CHUNK_BYTES).map(|place| Self { place })
+        let place = memory::reserve(WINDOW_BYTES, CHUNK_BYTES)?;
+        Ok(Self { place, shown: AtomicUsize::new(NOTHING) })
     }
 
-    /// Shows `chunk` of the arena's file, if it can be done at once and for all of it.
-    fn open(
+    /// Where it shows `chunk` of the arena's file, if it can be shown at once and all of it.
+    fn show(
         &self,
         store: &Store,
         arena: VirtRange,
         chunk: VirtRange,
         scanner: &Scanner<HeldFd>,
-    ) -> Result<Open<'_>, Errno> {
-        // SAFETY: the place is this window's own.
-        unsafe {
-            let at = offset(arena, chunk);
-            memory::map_file(self.place, store.fd(), at, Sharing::Shared, Prot::RW)?;
-            let open = Open { window: self, chunk };
-            let first = VirtRange::new(self.place.start, page_size_bytes());
-            memory::advise(first, Advice::PopulateWrite)?;
-            if store.pages == Pages::Hugetlb || scanner.is_huge(self.place)? {
-                Ok(open)
-            } else {
-                Err(Errno::NOTSUP)
-            }
+    ) -> Result<VirtRange, Errno> {
+        let start = chunk.start - (chunk.start - arena.start) % WINDOW_BYTES;
+        if self.shown.load(Relaxed) != start {
+            self.close();
+            let part = VirtRange::new(start, WINDOW_BYTES).intersect(arena);
+            let place = VirtRange::new(self.place.start, part.len);
+            // SAFETY: the place is this window's own.
+            unsafe {
+                memory::map_file(place, store.fd(), offset(arena, part), Sharing::Shared, Prot::RW)
+            }?;
+            self.shown.store(start, Relaxed);
+        }
+        let place = VirtRange::new(self.place.start + (chunk.start - start), CHUNK_BYTES);
+        let first = VirtRange::new(place.start, page_size_bytes());
+        // SAFETY: as above.
+        unsafe { memory::advise(first, Advice::PopulateWrite) }?;
+        if store.pages == Pages::Hugetlb || scanner.is_huge(place)? {
+            Ok(place)
+        } else {
+            Err(Errno::NOTSUP)
+        }
+    }
+
+    /// Shows nothing any more.
+    pub(in crate::freeze) fn close(&self) {
+        if self.shown.swap(NOTHING, Relaxed) != NOTHING {
+            // If what is there stays, the next part replaces it.
+            // SAFETY: the place is this window's own.
+            let _ = unsafe { memory::map_anonymous(self.place, Prot::NONE) };
         }
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: the place is this window's own, and no `Open` borrows it any more.
-        let _ = unsafe { memory::unmap(self.place) };
-    }
-}
-
-/// A window that shows a chunk.
-struct Open<'a> {
-    window: &'a Window,
-    chunk: VirtRange,
-}
-
-impl Open<'_> {
-    /// Copies a run of pages; the one after it begins at `next`.
-    fn copy(&self, run: VirtRange, next: Option<usize>) {
-        debug_assert!(self.chunk.covers(run));
-        let to = VirtRange::new(self.window.place.start + (run.start - self.chunk.start), run.len);
-        // SAFETY: the run is mapped and held from writers (see the module). The window maps the same
-        // part of the file, by one huge page that is there. Only the file's pages are written, and
-        // nobody has another mapping of them: the arena maps them privately.
-        unsafe { stream::copy(run, to, next) };
-    }
-}
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        stream::finish();
-        // A second mapping would count as memory of the program. If it stays, the next one replaces it.
         // SAFETY: the place is this window's own.
-        let _ = unsafe { memory::map_anonymous(self.window.place, Prot::NONE) };
+        let _ = unsafe { memory::unmap(self.place) };
     }
 }
 
@@ -110,9 +108,9 @@ pub(super) fn copy_out(
     }
     let chunk = VirtRange::new(first.start & !(CHUNK_BYTES - 1), CHUNK_BYTES);
     let must = store.pages == Pages::Hugetlb;
-    let open = if must || (store.pages.is_huge() && runs.len() > FEW_RUNS) {
-        match window.open(store, arena, chunk, scanner) {
-            Ok(open) => Some(open),
+    let place = if must || (store.pages.is_huge() && runs.len() > FEW_RUNS) {
+        match window.show(store, arena, chunk, scanner) {
+            Ok(place) => Some(place),
             // hugetlbfs has no write(2).
             Err(errno) if must => return Err(errno),
             Err(_) => None,
@@ -122,12 +120,20 @@ pub(super) fn copy_out(
     };
     let mut pages = 0;
     for (i, (run, _)) in runs.iter().enumerate() {
-        match &open {
-            Some(open) => open.copy(*run, runs.get(i + 1).map(|(next, _)| next.start)),
+        match place {
+            Some(place) => {
+                let to = VirtRange::new(place.start + (run.start - chunk.start), run.len);
+                let next = runs.get(i + 1).map(|(next, _)| next.start);
+                // SAFETY: the run is mapped and held from writers (see the module). The window maps
+                // the same part of the file, by one huge page that is there. Only the file's pages are
+                // written, and nobody has another mapping of them: the arena maps them privately.
+                unsafe { stream::copy(*run, to, next) };
+            }
             // SAFETY: see the module.
             None => unsafe { memfile::write_range_at(store.fd(), *run, offset(arena, *run)) }?,
         }
         pages += (run.len / page_size_bytes()) as u64;
     }
+    stream::finish();
     Ok(pages)
 }

@@ -233,6 +233,7 @@ pub(crate) fn at_once(shared: &Shared, state: &mut State, chunk: usize) -> Resul
     }
     let Some(service) = state.service.take() else { return Err(Errno::NODEV) };
     let thawed = thaw_alone(shared, state, chunk, &service);
+    service.close_window();
     state.service = Some(service);
     thawed
 }
