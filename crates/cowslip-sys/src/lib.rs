@@ -5,7 +5,8 @@
 //! * [`memfile`]: the files that hold memory (memfd, hugetlb, a detached tmpfs).
 //! * [`uffd`]: userfaultfd, its ioctls as values, its events.
 //! * [`pagemap`]: which pages of a range are private copies (`PAGEMAP_SCAN`, or `/proc/self/pagemap`).
-//! * [`process`], [`held`]: children, signals, descriptors that must survive the host program.
+//! * [`process`], [`thread`], [`held`]: children, signals, a thread, descriptors that must survive the host
+//!   program.
 //! * [`socket`]: descriptors handed to another process.
 //! * [`passthrough`]: the calls a preload library hands on unchanged.
 //! * [`seam`]: makes the n-th call of an operation fail, so that errno paths are tested, not hoped for.
@@ -24,6 +25,7 @@ pub mod passthrough;
 pub mod process;
 pub mod seam;
 pub mod socket;
+pub mod thread;
 pub mod uffd;
 pub mod units;
 

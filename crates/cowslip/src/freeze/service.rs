@@ -2,14 +2,14 @@
 //!
 //! It never waits for the arena's lock (it tries), since who holds it may wait for an event that only
 //! this thread reads; and it never touches memory of an arena, since an access could wait for a freeze
-//! that waits for this thread. libc allocates when a thread starts, and in a program whose allocator
+//! that waits for this thread. Who starts a thread allocates through libc, and in a program whose allocator
 //! lives in an arena that breaks both rules: so [`Service::start`] is called without the lock and
-//! returns when the thread has reached its loop, where it calls no libc function that allocates.
+//! returns when the thread has reached its loop. The thread itself never calls a libc function that
+//! allocates: to the program's allocator it does not exist.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, MutexGuard, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::thaw::{self, Step, Thawing, Window};
@@ -17,6 +17,7 @@ use crate::arena::state::Shared;
 use crate::error::{During, Result};
 use crate::sys::held::HeldFd;
 use crate::sys::pagemap::Scanner;
+use crate::sys::thread::Thread;
 use crate::sys::uffd::{self, Features, Uffd};
 use crate::sys::{AsFd, memfile, process};
 
@@ -48,10 +49,12 @@ impl Tools {
 #[derive(Debug)]
 pub(crate) struct Service {
     tools: Arc<Tools>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 const THIS_THREAD: i32 = 0;
+
+const STACK_BYTES: usize = 256 << 10;
 
 /// When the lock was taken. Looking more often would take the processor that a fork is about to put
 /// its child on.
@@ -101,20 +104,16 @@ impl Service {
         let thread = {
             // The thread inherits a mask that blocks every signal: handlers are the program's.
             let _quiet = process::Quiet::enter();
-            std::thread::Builder::new().name("cowslip".into()).stack_size(256 << 10).spawn(
-                move || {
-                    if lends {
-                        theirs.thread_id.store(process::thread_id(), Relaxed);
-                    }
-                    reached.wait();
-                    drop(reached);
-                    theirs.set_urgent(false);
-                    // A freeze that nobody reads events for would wait for ever (I6).
-                    while panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared))).is_err()
-                    {
-                    }
-                },
-            )
+            Thread::start(c"cowslip", STACK_BYTES, move || {
+                if lends {
+                    theirs.thread_id.store(process::thread_id(), Relaxed);
+                }
+                reached.wait();
+                drop(reached);
+                theirs.set_urgent(false);
+                // A freeze that nobody reads events for would wait for ever (I6).
+                while panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared))).is_err() {}
+            })
         };
         if thread.is_ok() {
             started.wait();
@@ -122,11 +121,7 @@ impl Service {
         if lends {
             let _ = process::set_urgent(THIS_THREAD, false);
         }
-        let thread = thread.map_err(|error| {
-            let errno = crate::sys::Errno::from_io_error(&error);
-            crate::Error::from_errno(OPERATION, errno.unwrap_or(crate::sys::Errno::AGAIN))
-        })?;
-        Ok(Self { tools, thread: Some(thread) })
+        Ok(Self { tools, thread: Some(thread.during(OPERATION)?) })
     }
 
     pub(crate) fn uffd(&self) -> &Uffd<HeldFd> {
@@ -162,16 +157,18 @@ impl Service {
         self.tools.closing.store(true, Relaxed);
         self.notify();
         if let Some(thread) = self.thread.take()
-            && thread.thread().id() != std::thread::current().id()
+            && !thread.is_current()
         {
-            let _ = thread.join();
+            thread.join();
         }
     }
 
     /// In a forked child, which has the descriptors but not the thread.
     pub(crate) fn abandon(mut self) {
         // A handle whose thread does not exist here can be neither joined nor detached.
-        std::mem::forget(self.thread.take());
+        if let Some(thread) = self.thread.take() {
+            thread.forget_in_child();
+        }
         self.tools.uffd.get_ref().close_early();
         self.tools.wake.close_early();
         self.tools.scanner.get_ref().close_early();

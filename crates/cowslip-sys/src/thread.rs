@@ -1,0 +1,103 @@
+#![allow(unsafe_code)]
+//! Threads that never allocate by themselves.
+//!
+//! A thread of the standard library registers a destructor when it starts, for which libc allocates, in
+//! the new thread, with the allocator of the program: a process of which only one thread should ever use that
+//! allocator then has two.
+//!
+//! # Safety
+//! A thread owns its closure, which it is handed as a pointer to a box. Its handle is joined or detached
+//! once, by the value that holds it.
+
+use core::ffi::{CStr, c_void};
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::ptr;
+
+use crate::{Errno, Result};
+
+/// A thread of this process; dropped, it goes on by itself.
+#[derive(Debug)]
+pub struct Thread(libc::pthread_t);
+
+impl Thread {
+    /// Starts a thread that does `work`, with this name (at most 15 bytes are kept) and a stack of at least
+    /// this size. A panic in it ends the process.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is no memory for a stack, or there are too many threads; `EINVAL` if the stack is too
+    /// small (`pthread_create(3)`, `pthread_attr_setstacksize(3)`).
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    ///
+    /// let (tell, told) = mpsc::channel();
+    /// let thread = cowslip_sys::thread::Thread::start(c"example", 256 << 10, move || tell.send(7).unwrap())?;
+    /// thread.join();
+    /// assert_eq!(told.recv(), Ok(7));
+    /// # Ok::<(), cowslip_sys::Errno>(())
+    /// ```
+    pub fn start<F>(name: &'static CStr, stack_bytes: usize, work: F) -> Result<Self>
+    where
+        F: FnOnce() + Send + 'static,
+    {
+        let work = Box::into_raw(Box::new((name, work)));
+        let mut handle = MaybeUninit::uninit();
+        let mut attributes = MaybeUninit::uninit();
+        // SAFETY: the attributes are initialised before they are used, and destroyed after; `begin::<F>` takes
+        // what `work` points to. pthread_create writes the handle if it answers with 0.
+        let error = unsafe {
+            libc::pthread_attr_init(attributes.as_mut_ptr());
+            let mut error = libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack_bytes);
+            if error == 0 {
+                let work = work.cast();
+                error = libc::pthread_create(
+                    handle.as_mut_ptr(),
+                    attributes.as_ptr(),
+                    begin::<F>,
+                    work,
+                );
+            }
+            libc::pthread_attr_destroy(attributes.as_mut_ptr());
+            error
+        };
+        if error != 0 {
+            // SAFETY: no thread was started, so that the box is still ours.
+            drop(unsafe { Box::from_raw(work) });
+            return Err(Errno::from_raw_os_error(error));
+        }
+        // SAFETY: pthread_create answered with 0.
+        Ok(Self(unsafe { handle.assume_init() }))
+    }
+
+    /// Whether this is the calling thread.
+    pub fn is_current(&self) -> bool {
+        // SAFETY: both handles are of threads that were not joined yet.
+        unsafe { libc::pthread_equal(self.0, libc::pthread_self()) != 0 }
+    }
+
+    /// Waits until it has ended.
+    pub fn join(self) {
+        // SAFETY: not joined or detached yet; neither will happen again, as `self` is not dropped.
+        unsafe { libc::pthread_join(ManuallyDrop::new(self).0, ptr::null_mut()) };
+    }
+
+    /// In a forked child, where the thread does not exist: forgets it.
+    pub fn forget_in_child(self) {
+        let _ = ManuallyDrop::new(self);
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // SAFETY: not joined or detached yet.
+        unsafe { libc::pthread_detach(self.0) };
+    }
+}
+
+extern "C" fn begin<F: FnOnce()>(work: *mut c_void) -> *mut c_void {
+    // SAFETY: `start` passes a box of this type, and gives it up.
+    let (name, work) = *unsafe { Box::from_raw(work.cast::<(&'static CStr, F)>()) };
+    let _ = rustix::thread::set_name(name);
+    work();
+    ptr::null_mut()
+}
