@@ -67,7 +67,8 @@ fn programs_it_execs_are_helped_only_if_asked() {
     assert!(followed.stdout.contains("libcowslip_preload.so"), "{}", followed.stdout);
 }
 
-/// Every function that glibc's malloc has, in a program that checks them.
+/// Every function that glibc's malloc has, in a program that checks them, with one thread and with several, in
+/// children and in theirs.
 #[test]
 fn the_bundled_malloc_has_the_whole_family() {
     let folder = Folder::new("family");
@@ -76,4 +77,20 @@ fn the_bundled_malloc_has_the_whole_family() {
         let (ran, _) = under_cowslip(&["--malloc", malloc], &[program.as_os_str()]);
         assert!(ran.status.success(), "--malloc {malloc}: {:?}: {}", ran.status, ran.stderr);
     }
+}
+
+#[test]
+fn forks_of_one_thread_leave_the_bundled_mallocs_locks_alone() {
+    let folder = Folder::new("copies");
+    let Some(program) = compile(&folder, "fork_copies") else { return };
+    let copied = |arguments: &[&str]| {
+        let arguments = arguments.iter().map(OsStr::new);
+        let words: Vec<_> = [program.as_os_str()].into_iter().chain(arguments).collect();
+        let (ran, _) = under_cowslip(&[], &words);
+        assert!(ran.status.success(), "{}", ran.stderr);
+        ran.stdout.trim().parse::<u32>().expect("a number")
+    };
+    let (alone, after_another) = (copied(&[]), copied(&["thread"]));
+    // Its locks are on ten pages an arena, and the other thread's has some too.
+    assert!(alone + 10 <= after_another, "{alone} pages, {after_another} after another thread");
 }

@@ -2,7 +2,7 @@
 //!
 //! glibc's malloc takes its memory from the kernel without calling a function that could be replaced;
 //! jemalloc calls `mmap`, which is the preload library's. jemalloc, as its locks survive a fork from a
-//! program with threads (it registers `pthread_atfork` handlers), which not every allocator's do.
+//! program with threads (it registers `pthread_atfork` handlers, see [`forks`]), which not every allocator's do.
 //!
 //! `cowslip run` preloads this library after the preload library, unless the program brings an
 //! allocator of its own or `--malloc=keep` asks for glibc's.
@@ -15,13 +15,15 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]
 
+mod forks;
+
 use core::ffi::{c_char, c_int, c_void};
 
 use tikv_jemalloc_sys as jemalloc;
 
 /// What jemalloc is set to; `_RJEM_MALLOC_CONF` in the environment overrides it.
 ///
-/// Few arenas: each has locks that a fork takes and gives back, and so copies, on both sides. Memory is
+/// Few arenas: each has locks that a fork may take and give back, and so copies, on both sides. Memory is
 /// given back after ten seconds as by default, and in one step: the one between, `MADV_FREE`, does nothing
 /// in an arena.
 #[unsafe(export_name = "_rjem_malloc_conf")]

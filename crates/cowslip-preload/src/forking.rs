@@ -183,6 +183,15 @@ pub(crate) fn start_service(arena: &'static Arena) {
     }
 }
 
+/// Whether this is the program's only thread, as far as the kernel knows: ours does not count, nor does it
+/// allocate. Asked by the bundled malloc before a fork.
+#[unsafe(no_mangle)]
+extern "C" fn cowslip_is_sole_thread() -> bool {
+    let _quiet = Quiet::enter();
+    let ours = u64::from(arena().is_some_and(Arena::has_service));
+    process::thread_count().is_some_and(|threads| threads <= 1 + ours)
+}
+
 /// A program that starts threads gets the service thread along with its first one, so that its first
 /// fork need not wait for it. It is a safe place: whoever starts a thread allocates.
 #[unsafe(no_mangle)]

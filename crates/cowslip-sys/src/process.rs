@@ -244,6 +244,14 @@ pub fn anonymous_pages() -> Option<u64> {
     Some(resident.saturating_sub(proc_field("self/statm", 2, '\n')?))
 }
 
+/// How many threads this process has, by the links of `/proc/self/task`; `None` where that cannot be read.
+/// A thread that has not ended altogether counts.
+pub fn thread_count() -> Option<u64> {
+    const LINKS_OF_A_DIRECTORY: u64 = 2;
+    let links = rustix::fs::stat(c"/proc/self/task").ok()?.st_nlink as u64;
+    links.checked_sub(LINKS_OF_A_DIRECTORY).filter(|&threads| threads > 0)
+}
+
 /// Lets the thread `thread` (0: this one) run before every ordinary one (`SCHED_FIFO`, `sched(7)`), or
 /// no longer. Threads that it starts inherit it. `EPERM` without `CAP_SYS_NICE` or a limit `RLIMIT_RTPRIO`.
 pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {

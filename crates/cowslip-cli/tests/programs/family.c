@@ -68,23 +68,47 @@ static void *churn(void *stop) {
     return NULL;
 }
 
-int main(void) {
+static void in_a_child(void work(int), int forks) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        work(forks);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
+static void use_malloc(int forks) {
+    (void)forks;
     family();
+}
+
+// The other threads may be inside malloc at each fork.
+static void fork_from_threads(int forks) {
     int stop = 0;
     pthread_t threads[3];
     for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, churn, &stop) == 0);
-    for (int i = 0; i < 50; i++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0) {
-            // The other threads may have been inside malloc.
-            family();
-            _exit(0);
-        }
-        int status;
-        CHECK(waitpid(child, &status, 0) == child && status == 0);
-    }
+    for (int i = 0; i < forks; i++) in_a_child(use_malloc, 0);
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
+// Children of one thread, some of which start their own, fork from them, and are alone again.
+static void fork_alone(int forks) {
+    for (int i = 0; i < forks; i++) {
+        in_a_child(use_malloc, 0);
+        in_a_child(fork_from_threads, 2);
+    }
+    family();
+}
+
+int main(void) {
+    family();
+    fork_alone(5);
+    in_a_child(fork_alone, 2);
+    fork_from_threads(50);
+    fork_alone(5);
+    in_a_child(fork_alone, 2);
     return 0;
 }

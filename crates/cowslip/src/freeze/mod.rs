@@ -134,6 +134,14 @@ impl Arena {
         shared.lock().service.is_some()
     }
 
+    /// Whether the service thread is one of this process' threads.
+    pub fn has_service(&self) -> bool {
+        let shared = self.shared();
+        // A child that was forked by a system call of its own has the value without the thread.
+        let is_ours = || shared.counters.pid.load(Relaxed) == process::pid() as u64;
+        shared.lock().service.is_some() && is_ours()
+    }
+
     /// Keeps the thaw from going on after the chunk it is at, until [`Self::resume_thaw`].
     pub fn pause_thaw(&self) {
         self.shared().lock().thaw.paused = true;

@@ -1,0 +1,113 @@
+//! jemalloc's locks around a fork: left alone where nobody else can hold one.
+//!
+//! Before a fork jemalloc takes all of its locks; afterwards it gives them back, in the child as new ones, and
+//! the child forgets its parent's other threads. Both sides copy some twenty pages for it, each time. A
+//! process needs none of it if one thread is all that it has now and all that jemalloc has ever met. The
+//! preload library's own thread is not counted: it never allocates here.
+//!
+//! jemalloc passes its handlers to `pthread_atfork`, and what it knows of a thread to `pthread_setspecific`
+//! when it meets it; the linker binds both calls to the functions below (`build.rs`).
+//!
+//! # Safety
+//! Both do what the function does that they stand for. The handlers are called in the order and the number
+//! that fork(2) calls its own, all three of a fork or none.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use std::sync::OnceLock;
+
+type Handler = unsafe extern "C" fn();
+
+/// jemalloc's, for before a fork and for either side of it.
+struct Handlers {
+    prepare: Handler,
+    in_parent: Handler,
+    in_child: Handler,
+}
+
+static HANDLERS: OnceLock<Handlers> = OnceLock::new();
+
+/// The fork under way takes the locks, and the last one did.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// What the first thread that jemalloc met is known by.
+static FIRST: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// jemalloc has met another thread since.
+static OTHERS: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" {
+    fn __real_pthread_atfork(
+        prepare: Option<Handler>,
+        in_parent: Option<Handler>,
+        in_child: Option<Handler>,
+    ) -> c_int;
+    fn __real_pthread_setspecific(key: c_uint, value: *const c_void) -> c_int;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_pthread_atfork(
+    before: Handler,
+    in_parent: Handler,
+    in_child: Handler,
+) -> c_int {
+    if HANDLERS.set(Handlers { prepare: before, in_parent, in_child }).is_err() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: three functions that live as long as this library, which is never unloaded.
+    unsafe { __real_pthread_atfork(Some(prepare), Some(parent), Some(child)) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_pthread_setspecific(key: c_uint, value: *const c_void) -> c_int {
+    let value = value.cast_mut();
+    let first = FIRST.compare_exchange(ptr::null_mut(), value, Relaxed, Relaxed);
+    if first.is_err_and(|first| first != value) {
+        OTHERS.store(true, Relaxed);
+    }
+    // SAFETY: jemalloc's own call.
+    unsafe { __real_pthread_setspecific(key, value) }
+}
+
+unsafe extern "C" fn prepare() {
+    let takes = OTHERS.load(Relaxed) || !is_sole_thread();
+    // Written only when it changes: that would copy the page, too.
+    if TAKEN.load(Relaxed) != takes {
+        TAKEN.store(takes, Relaxed);
+    }
+    call(|handlers| handlers.prepare);
+}
+
+unsafe extern "C" fn parent() {
+    call(|handlers| handlers.in_parent);
+}
+
+unsafe extern "C" fn child() {
+    call(|handlers| handlers.in_child);
+}
+
+/// Calls one of jemalloc's handlers, if this fork takes the locks. Between the handlers of a fork that does not
+/// there is no other thread that could begin one that does.
+fn call(handler: impl FnOnce(&Handlers) -> Handler) {
+    if let (true, Some(handlers)) = (TAKEN.load(Relaxed), HANDLERS.get()) {
+        // SAFETY: jemalloc registered it to be called here.
+        unsafe { handler(handlers)() };
+    }
+}
+
+/// Whether this is the only thread of the process, beside the preload library's. Without that library, no: there
+/// is nobody to ask.
+fn is_sole_thread() -> bool {
+    type Ask = unsafe extern "C" fn() -> bool;
+    static ASK: OnceLock<Option<Ask>> = OnceLock::new();
+    let ask = ASK.get_or_init(|| {
+        // SAFETY: a lookup by name; the symbol is the preload library's and has this type.
+        unsafe {
+            let found = libc::dlsym(libc::RTLD_DEFAULT, c"cowslip_is_sole_thread".as_ptr());
+            core::mem::transmute::<*mut c_void, Option<Ask>>(found)
+        }
+    });
+    // SAFETY: it takes nothing and waits for no lock that a thread keeps while it allocates.
+    ask.is_some_and(|ask| unsafe { ask() })
+}
