@@ -1,11 +1,12 @@
 //! The library's own allocator: nothing of the program's, nothing of libc's.
 //!
-//! Blocks of powers of two from 32 bytes to 32 KiB on free lists, carved from 256 KiB mappings; above
-//! that, a mapping each. One lock, held over a fork so that the child finds the lists whole.
+//! Blocks of powers of two from 32 bytes to 32 KiB on free lists, carved from 256 KiB mappings a page at
+//! a time, as every fork copies the entries of the pages that were touched; above that, a mapping each. One
+//! lock, held over a fork so that the child finds the lists whole.
 //!
 //! # Safety
 //! A block is on a free list or in use, never both; list links are written into free blocks only,
-//! which are at least 32 bytes and aligned to their size.
+//! which are at least 32 bytes and aligned to their size. What was not carved yet is nobody's.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -14,7 +15,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use cowslip_sys::memory;
 use cowslip_sys::memory::Prot;
-use cowslip_sys::units::VirtRange;
+use cowslip_sys::units::{VirtRange, page_size_bytes};
 
 const SMALLEST_SHIFT: u32 = 5;
 const LARGEST_SHIFT: u32 = 15;
@@ -26,14 +27,25 @@ pub(crate) struct Own;
 
 struct Lists {
     held: AtomicBool,
-    heads: UnsafeCell<[*mut u8; CLASSES]>,
+    blocks: UnsafeCell<Blocks>,
 }
 
-// SAFETY: the heads are touched only while `held` is set by the toucher.
+struct Blocks {
+    heads: [*mut u8; CLASSES],
+    /// What is left of the last mapping.
+    uncarved: VirtRange,
+}
+
+// SAFETY: the blocks are touched only while `held` is set by the toucher.
 unsafe impl Sync for Lists {}
 
-static LISTS: Lists =
-    Lists { held: AtomicBool::new(false), heads: UnsafeCell::new([ptr::null_mut(); CLASSES]) };
+static LISTS: Lists = Lists {
+    held: AtomicBool::new(false),
+    blocks: UnsafeCell::new(Blocks {
+        heads: [ptr::null_mut(); CLASSES],
+        uncarved: VirtRange::new(0, 0),
+    }),
+};
 
 /// Keeps other threads out of the allocator, over a fork.
 pub(crate) fn lock() {
@@ -65,13 +77,42 @@ fn class_of(layout: Layout) -> Option<usize> {
 }
 
 fn map(len: usize) -> *mut u8 {
-    let align = cowslip_sys::units::page_size_bytes();
+    let align = page_size_bytes();
     let Some(len) = cowslip_sys::units::round_up(len, align) else { return ptr::null_mut() };
     let Ok(range) = memory::reserve(len, align) else { return ptr::null_mut() };
     // SAFETY: the range was reserved just now.
     match unsafe { memory::protect(range, Prot::RW) } {
         Ok(()) => range.start as *mut u8,
         Err(_) => ptr::null_mut(),
+    }
+}
+
+impl Blocks {
+    /// Puts fresh blocks of a class on its list: a page of them, or one that is larger.
+    fn carve(&mut self, class: usize, size: usize) {
+        let len = size.max(page_size_bytes());
+        let aligned = |from: usize| from.next_multiple_of(len);
+        if aligned(self.uncarved.start) + len > self.uncarved.end() {
+            let fresh = map(CARVED_BYTES);
+            if fresh.is_null() {
+                return;
+            }
+            self.uncarved = VirtRange::new(fresh as usize, CARVED_BYTES);
+        }
+        let start = aligned(self.uncarved.start);
+        self.uncarved = VirtRange::between(start + len, self.uncarved.end());
+        for block in (start..start + len).step_by(size).rev() {
+            // SAFETY: in a mapping of ours, carved only now.
+            unsafe { self.put(class, block as *mut u8) };
+        }
+    }
+
+    /// # Safety
+    /// A block of this class that nobody uses.
+    unsafe fn put(&mut self, class: usize, block: *mut u8) {
+        // SAFETY: a free block has room for a link, which its alignment fits.
+        unsafe { block.cast::<*mut u8>().write(self.heads[class]) };
+        self.heads[class] = block;
     }
 }
 
@@ -84,20 +125,13 @@ unsafe impl GlobalAlloc for Own {
         lock();
         // SAFETY: the lock is held; links lie in free blocks.
         let block = unsafe {
-            let head = &mut (*LISTS.heads.get())[class];
-            if head.is_null() {
-                let fresh = map(CARVED_BYTES.max(size));
-                if !fresh.is_null() {
-                    for i in (0..CARVED_BYTES / size).rev() {
-                        let block = fresh.add(i * size);
-                        block.cast::<*mut u8>().write(*head);
-                        *head = block;
-                    }
-                }
+            let blocks = &mut *LISTS.blocks.get();
+            if blocks.heads[class].is_null() {
+                blocks.carve(class, size);
             }
-            let block = *head;
+            let block = blocks.heads[class];
             if !block.is_null() {
-                *head = block.cast::<*mut u8>().read();
+                blocks.heads[class] = block.cast::<*mut u8>().read();
             }
             block
         };
@@ -107,19 +141,14 @@ unsafe impl GlobalAlloc for Own {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let Some(class) = class_of(layout) else {
-            let align = cowslip_sys::units::page_size_bytes();
-            let len = layout.size().next_multiple_of(align);
+            let len = layout.size().next_multiple_of(page_size_bytes());
             // SAFETY: `alloc` mapped it for this block alone.
             let _ = unsafe { memory::unmap(VirtRange::new(block as usize, len)) };
             return;
         };
         lock();
         // SAFETY: the lock is held; the caller gives the block up.
-        unsafe {
-            let head = &mut (*LISTS.heads.get())[class];
-            block.cast::<*mut u8>().write(*head);
-            *head = block;
-        }
+        unsafe { (*LISTS.blocks.get()).put(class, block) };
         unlock();
     }
 }

@@ -74,7 +74,11 @@ impl Drop for Quiet {
         // SAFETY: `mask` is the mask this thread had; errno is a thread-local integer.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, core::ptr::null_mut());
-            *libc::__errno_location() = self.errno;
+            // After a fork a write copies the page.
+            let errno = libc::__errno_location();
+            if *errno != self.errno {
+                *errno = self.errno;
+            }
         }
     }
 }
