@@ -1,25 +1,23 @@
-//! How long fork holds its caller up, and what its page tables weigh, by the size of the memory.
+//! Fork by the library's own call, [`cowslip::fork`], beside mechanisms that are no program of their own.
 //!
-//! *first* is a fork from memory that was written since the last child ended; *again* one while earlier
-//! children live and little was written; *in a row* one of many whose children end at once, as a fork
-//! server's with nothing to do would (the processor does not come to rest between them). Not every rival gives a child with the memory
-//! as it was: uffd-wp makes no child, memfd-private's sees later writes, vfork+exec's has none of it.
+//! All of it in this process, a fork of which without any memory takes several times as long as one of a small
+//! program: see [`super::latency`] for those, and for what *first*, *again* and *in a row* are. Not every
+//! rival gives a child with the memory as it was: uffd-wp makes no child, memfd-private's sees later writes,
+//! vfork+exec's has none of it.
 
-use std::fs;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{Bench, GIB, MIB, Options};
-use crate::bench::error::{Result, during};
+use crate::bench::error::Result;
 use crate::bench::field::{BySize, Field, Lane};
 use crate::bench::rivals::Kind;
 use crate::bench::rows::push_durations;
-use crate::output::report::{Report, Row};
+use crate::output::report::Row;
 
-pub(super) const METRIC: &str = "fork";
+pub(super) const METRIC: &str = "fork_in_bench";
 pub(super) const FIRST: &str = "first";
 pub(super) const AGAIN: &str = "again";
-pub(super) const IN_A_ROW: &str = "in a row";
-pub(super) const CHILD_TABLES: &str = "child_vmpte";
+const IN_A_ROW: &str = "in a row";
 
 /// Neighbours share memory that holds only two, so those whose ratio is promised come first.
 const KINDS: [Kind; 6] = [
@@ -38,17 +36,11 @@ const MOST_RUNS_ABOVE_1_GIB: u32 = 3;
 /// Pages written before each fork.
 const WRITTEN_PAGES: usize = 10;
 
-/// Lines of a child's `/proc/PID/status`, and the metric each becomes. (This process holds the memory of
-/// all rivals at once, so that its own would say nothing of one: see `weight`.)
-const WEIGHTS: [(&str, &str); 2] = [("VmPTE:", CHILD_TABLES), ("VmRSS:", "child_vmrss")];
-
 #[derive(Default)]
 struct Log {
     first: Vec<f64>,
     again: Vec<f64>,
     in_a_row: Vec<f64>,
-    /// Metric and bytes.
-    weights: Vec<(&'static str, f64)>,
 }
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
@@ -85,9 +77,6 @@ pub(super) fn measure_together(
                 lane.log.again.extend(again);
                 lane.log.in_a_row.extend(in_a_row);
             }
-            if run == runs {
-                lane.weigh()?;
-            }
             lane.rival.release()
         })?;
     }
@@ -96,10 +85,6 @@ pub(super) fn measure_together(
         for (variant, ns) in variants.into_iter().filter(|(_, ns)| !ns.is_empty()) {
             let row = Row::new(kind.rival(), METRIC, "", 0.0, "ns");
             push_durations(bench.report, &row.size_bytes(size).variant(variant), ns);
-        }
-        for (metric, bytes) in log.weights {
-            let row = Row::new(kind.rival(), metric, "value", bytes, "bytes");
-            bench.report.row(row.size_bytes(size));
         }
     }
     Ok(())
@@ -127,33 +112,11 @@ fn write_some(lane: &Lane<Log>, fork: u32) {
     }
 }
 
-impl Lane<Log> {
-    fn weigh(&mut self) -> Result<()> {
-        let Some(pid) = self.rival.child_pid() else { return Ok(()) };
-        let status = fs::read_to_string(format!("/proc/{pid}/status"));
-        let status = status.map_err(during("read a child's status"))?;
-        let weights = WEIGHTS.map(|(field, metric)| (metric, kib_of(&status, field)));
-        self.log.weights.extend(weights);
-        Ok(())
-    }
-}
-
 /// Bytes that a line of `/proc/PID/status` says in kB; 0 without it.
 pub(super) fn kib_of(status: &str, field: &str) -> f64 {
     let line = status.lines().find_map(|line| line.strip_prefix(field));
     let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<f64>().ok());
     kib.unwrap_or(0.0) * 1024.0
-}
-
-/// Seed 002's figures: QEMU, x86_64 default configuration.
-pub(super) fn push_published(report: &mut Report) {
-    let row = |metric, variant, value, unit, size| {
-        Row::new("seed-002", metric, "value", value, unit).size_bytes(size).variant(variant)
-    };
-    for (variant, ms, child_kib) in [("fork", 10.0, 2096.0), ("COW PTE", 0.625, 44.0)] {
-        report.row(row(METRIC, variant, ms * 1e6, "ns", 512 * MIB));
-        report.row(row(CHILD_TABLES, variant, child_kib * 1024.0, "bytes", GIB));
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod afl;
 mod latency;
+mod library;
 mod overhead;
 mod ratios;
 mod sqlite;
@@ -18,8 +19,11 @@ use super::{Bench, GIB, MIB, Options, parts};
 /// A measurement that can be asked for by itself.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Part {
-    /// How long fork takes, by size, the first time and again, and the page tables of both sides
+    /// How long fork holds a small program up, by size, the first time, again and in a row, and its child's page
+    /// tables; natively, with the bundled malloc and under `cowslip run`
     Latency,
+    /// The same within this process, by the library's own fork, and mechanisms that are no program
+    Library,
     /// What writes cost after it: to every page of 512 MiB, and a million at random
     Writes,
     /// Until a child has read 1 %, 10 % and all of the memory
@@ -40,6 +44,7 @@ pub(crate) enum Part {
 pub(crate) fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
     let measured = parts::each(bench, only, |part, bench| match part {
         Part::Latency => latency::measure(bench, options),
+        Part::Library => library::measure(bench, options),
         Part::Writes => writes::measure(bench, options),
         Part::Touch => touch::measure(bench, options),
         Part::Sqlite => sqlite::measure(bench, options),

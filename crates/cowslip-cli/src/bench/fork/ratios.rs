@@ -1,6 +1,6 @@
 //! The figures that promises are made about.
 
-use super::{GIB, Options, afl, latency, overhead, sqlite, template, writes};
+use super::{GIB, Options, afl, latency, library, overhead, sqlite, template, writes};
 use crate::output::report::Report;
 
 const COWSLIP: &str = "cowslip";
@@ -9,10 +9,9 @@ const STOCK: &str = "fork-4k";
 pub(super) fn push(report: &mut Report, options: &Options) {
     let size_bytes = options.working_bytes() as u64;
     let over = |above: Option<f64>, below: Option<f64>| Some(above? / below?);
-    let fork = |rival, size, variant| {
-        report.find(rival, latency::METRIC, "p50", Some(size), Some(variant))
+    let in_a_row = |rival, size| {
+        report.find(rival, latency::METRIC, "p50", Some(size), Some(latency::IN_A_ROW))
     };
-    let in_a_row = |rival, size| fork(rival, size, latency::IN_A_ROW);
     let growth = over(in_a_row(COWSLIP, 8 * GIB), in_a_row(COWSLIP, GIB));
     let tables = |rival| report.find(rival, latency::CHILD_TABLES, "value", Some(GIB), None);
     let tables = over(tables(STOCK), tables(COWSLIP));
@@ -24,7 +23,8 @@ pub(super) fn push(report: &mut Report, options: &Options) {
     let typical = Some(template::TYPICAL);
     let rate = report.find(COWSLIP, template::RATE, "value", Some(size_bytes), typical);
     let reset = report.find(COWSLIP, template::RESET, "p50", Some(size_bytes), typical);
-    let reset = over(fork(STOCK, size_bytes, latency::AGAIN), reset);
+    let beside = report.find(STOCK, library::METRIC, "p50", Some(size_bytes), Some(library::AGAIN));
+    let reset = over(beside, reset);
     let fuzzed = |rival| report.find(rival, afl::EXECS, "p50", Some(size_bytes), None);
     let fuzzed = over(fuzzed(COWSLIP), fuzzed(STOCK));
     let malloc = |rival, threads| report.find(rival, overhead::MALLOC, "p50", None, Some(threads));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use cowslip::{Arena, ArenaSlice, Place, Template, TemplateClone};
 
-use super::{Bench, GIB, Options, latency};
+use super::{Bench, GIB, Options, library};
 use crate::bench::child::{Child, Children};
 use crate::bench::error::{Error, Result, during};
 use crate::bench::memory::{Anonymous, Memory};
@@ -38,13 +38,13 @@ const CHILDREN: [(usize, &str); 3] = [(1, "1 child"), (10, "10 children"), (100,
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
     let size = bytes as u64;
-    let stock = [latency::FIRST, latency::AGAIN].map(|variant| {
-        bench.report.find(Kind::Fork4k.rival(), latency::METRIC, "p50", Some(size), Some(variant))
+    let stock = [library::FIRST, library::AGAIN].map(|variant| {
+        bench.report.find(Kind::Fork4k.rival(), library::METRIC, "p50", Some(size), Some(variant))
     });
     if stock.contains(&None) {
         bench.progress.phase(&format!("fork at {}, to compare", ByteCount(size)));
         let runs = options.runs.min(if size >= GIB { 5 } else { options.runs });
-        latency::measure_together(bench, &[Kind::Fork4k], size, runs)?;
+        library::measure_together(bench, &[Kind::Fork4k], size, runs)?;
     }
     bench.progress.phase(&format!("template of {}: filling an arena", ByteCount(size)));
     let arena = Arena::new(ByteCount(size))?;
@@ -168,9 +168,9 @@ fn push_children(
                 fs::read_to_string(format!("/proc/{pid}/{name}")).map_err(during("weigh a child"))
             };
             let (status, memory) = (read("status")?, read("smaps_rollup")?);
-            bytes += latency::kib_of(&status, "VmPTE:")
-                + latency::kib_of(&memory, "Private_Clean:")
-                + latency::kib_of(&memory, "Private_Dirty:");
+            bytes += library::kib_of(&status, "VmPTE:")
+                + library::kib_of(&memory, "Private_Clean:")
+                + library::kib_of(&memory, "Private_Dirty:");
         }
         children.end()?;
         let row = Row::new(rival, CHILD, "mean", bytes / count as f64, "bytes").n(count as u64);

@@ -92,10 +92,6 @@ impl Rival for FreezingFork {
         Ok(paused)
     }
 
-    fn child_pid(&self) -> Option<i32> {
-        self.children.youngest_pid()
-    }
-
     fn answer(&mut self, work: fn(&Memory) -> [u64; 3]) -> Result<([u64; 3], Duration)> {
         Child::answer_with(&self.arena, || work(&self.memory))
     }

@@ -61,10 +61,6 @@ impl Rival for Forking {
         self.children.end()
     }
 
-    fn child_pid(&self) -> Option<i32> {
-        self.children.youngest_pid()
-    }
-
     fn answer(&mut self, work: fn(&Memory) -> [u64; 3]) -> Result<([u64; 3], Duration)> {
         self.memory.offer_to_children(true)?;
         let answer = Child::answer(|| work(&self.memory));

@@ -44,8 +44,4 @@ impl Rival for MemfdPrivate {
     fn release(&mut self) -> Result<()> {
         self.children.end()
     }
-
-    fn child_pid(&self) -> Option<i32> {
-        self.children.youngest_pid()
-    }
 }

@@ -38,11 +38,6 @@ pub(crate) trait Rival {
     /// Gives the snapshots up and waits until the next one can be taken.
     fn release(&mut self) -> Result<()>;
 
-    /// The child that holds the last snapshot, if one does.
-    fn child_pid(&self) -> Option<i32> {
-        None
-    }
-
     /// Forks a child that works on the memory at once and ends: its answer, and how long the fork held the
     /// program up.
     fn answer(&mut self, _work: fn(&Memory) -> [u64; 3]) -> Result<([u64; 3], Duration)> {

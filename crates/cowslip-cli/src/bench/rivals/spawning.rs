@@ -46,10 +46,6 @@ impl Rival for Spawning {
             child.wait().map(drop).map_err(during(format_args!("wait for {PROGRAM}")))
         })
     }
-
-    fn child_pid(&self) -> Option<i32> {
-        self.children.last().map(|child| child.id() as i32)
-    }
 }
 
 impl Drop for Spawning {
