@@ -74,31 +74,38 @@ impl Images {
             ));
         }
         let image = Image::open(file)?;
-        let chain = image.ancestors().iter().rev().chain([&image]);
-        for link in chain {
-            let mark = mark(link)?;
-            let file_bytes = link.summary().file_bytes;
-            images.chain.push(Link { generation: mark.generation, file_bytes });
-        }
+        images.chain = chain_of(&image)?;
         let root = image.description().roots.get(ROOT).cloned().ok_or_else(|| foreign(&image))?;
         images.remove_unneeded().map_err(|error| Failure::io(file, &error))?;
         let mark = mark(&image)?;
         Ok((images, Some(Found { image, mark, root })))
     }
 
-    /// Saves to FILE what was frozen; if that fails, FILE is as before.
+    /// Saves to FILE what was frozen; if that fails, FILE is a whole image all the same.
     pub(crate) fn save(&mut self, frozen: &Frozen, root: Root, mark: Mark) -> Result<()> {
+        let saved = self.save_next(frozen, root, mark);
+        if saved.is_err() && self.file.exists() {
+            // The old one or, if only the last step failed, the new one.
+            self.chain = chain_of(&Image::open(&self.file)?)?;
+        }
+        saved
+    }
+
+    fn save_next(&mut self, frozen: &Frozen, root: Root, mark: Mark) -> Result<()> {
         if self.chain.is_empty() {
             return self.save_complete(frozen, root, mark);
         }
         let increments_bytes: u64 = self.chain[1..].iter().map(|link| link.file_bytes).sum();
         let is_due =
             self.chain.len() >= self.longest_chain || increments_bytes > self.chain[0].file_bytes;
-        if is_due && self.save_complete(frozen, root.clone(), mark).is_ok() {
-            return Ok(());
+        match is_due.then(|| self.save_complete(frozen, root.clone(), mark)) {
+            // Not due, or no room for it beside the chain: what changed takes less.
+            None => self.save_increment(frozen, root, mark),
+            Some(Err(failure)) if failure.is_for_lack_of_room => {
+                self.save_increment(frozen, root, mark)
+            }
+            Some(saved) => saved,
         }
-        // Not due, or no room for it beside the chain: what changed takes less.
-        self.save_increment(frozen, root, mark)
     }
 
     fn save_complete(&mut self, frozen: &Frozen, root: Root, mark: Mark) -> Result<()> {
@@ -175,6 +182,16 @@ fn options(parent: Option<PathBuf>, root: Root, mark: Mark) -> SaveOptions {
         user: user.map(|(name, value)| (name.to_owned(), value)).into(),
         ..SaveOptions::default()
     }
+}
+
+/// The images that FILE needs, and FILE.
+fn chain_of(image: &Image) -> Result<Vec<Link>> {
+    let chain = image.ancestors().iter().rev().chain([image]);
+    let link = |image: &Image| {
+        let file_bytes = image.summary().file_bytes;
+        mark(image).map(|mark| Link { generation: mark.generation, file_bytes })
+    };
+    chain.map(link).collect()
 }
 
 fn mark(image: &Image) -> Result<Mark> {

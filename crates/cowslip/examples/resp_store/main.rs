@@ -68,13 +68,15 @@ struct Args {
 pub(crate) struct Failure {
     code: u8,
     message: String,
+    /// A disk, or memory, is full.
+    is_for_lack_of_room: bool,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     fn new(code: u8, message: String) -> Self {
-        Self { code, message }
+        Self { code, message, is_for_lack_of_room: false }
     }
 
     fn io(path: &Path, error: &io::Error) -> Self {
@@ -98,7 +100,8 @@ impl From<cowslip::Error> for Failure {
             ErrorKind::Corrupt => 6,
             _ => 1,
         };
-        Self::new(code, error.to_string())
+        let is_for_lack_of_room = error.kind() == ErrorKind::OutOfMemory;
+        Self { code, message: error.to_string(), is_for_lack_of_room }
     }
 }
 
