@@ -39,7 +39,7 @@ impl Moment {
     fn choose(scatter: &mut Scatter) -> Self {
         let (kind, number) = (scatter.next() >> 20, scatter.next() >> 20);
         match kind % 6 {
-            0 | 1 => Self::Writes(number % 4000),
+            0 | 1 => Self::Writes(number % scaled(4000) as u64),
             2 => Self::Saving(number % 3_000_000),
             3 => Self::Renamed,
             4 => Self::Linked,
@@ -167,12 +167,13 @@ fn live(folder: &Folder, moment: Moment, life: u64, writers: &mut [Writer]) -> (
         server.kill();
     }
     let (server, address) = Server::start(folder, &OPTIONS);
-    let mut server = Some(server);
     let clock = AtomicU64::new(0);
     let mut monitor = Client::connect(address).unwrap();
     let image = folder.image();
     let seen = Mutex::new((0, 0));
     thread::scope(|scope| {
+        // Here, so that writers that wait for it end if this panics.
+        let server = server;
         for (number, writer) in (0..).zip(writers) {
             let clock = &clock;
             scope.spawn(move || writer.run(number, life, address, clock));
@@ -213,7 +214,7 @@ fn live(folder: &Folder, moment: Moment, life: u64, writers: &mut [Writer]) -> (
                 eventually("a second name", || folder.names().iter().any(is_link));
             }
         }
-        server.take().unwrap().kill();
+        server.kill();
     });
     seen.into_inner().unwrap()
 }
@@ -239,7 +240,7 @@ fn killed_at_any_moment_it_is_again_what_its_last_checkpoint_was() {
         let _watchdog = Watchdog::start("a life of the store");
         // The first one has nothing to restore.
         let moment = match Moment::choose(&mut scatter) {
-            Moment::Restoring(spins) if life == 0 => Moment::Writes(spins % 4000),
+            Moment::Restoring(_) if life == 0 => Moment::Writes(100),
             moment => moment,
         };
         let when = format!("life {life}, killed at {moment:?}");
