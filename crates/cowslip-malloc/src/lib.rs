@@ -2,7 +2,7 @@
 //!
 //! glibc's malloc takes its memory from the kernel without calling a function that could be replaced;
 //! jemalloc calls `mmap`, which is the preload library's. jemalloc, as its locks survive a fork from a
-//! program with threads (it registers `pthread_atfork` handlers, see [`forks`]), which not every allocator's do.
+//! program with threads (it registers `pthread_atfork` handlers), which not every allocator's do.
 //!
 //! `cowslip run` preloads this library after the preload library, unless the program brings an
 //! allocator of its own or `--malloc=keep` asks for glibc's.
