@@ -20,6 +20,7 @@ pub enum Op {
     UffdUnregister,
     UffdWriteProtect,
     UffdWake,
+    UffdCopy,
     PagemapScan,
     Pwrite,
     Fallocate,

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! userfaultfd: register, write-protect, continue, wake, unregister, and its events.
+//! userfaultfd: register, write-protect, continue, copy, move, wake, unregister, and its events.
 //!
 //! `userfaultfd(2)`, `ioctl_userfaultfd(2)`. `EAGAIN` (the address space is changing: a remap event
 //! waits to be read) and `EEXIST` (the page is there already) are outcomes, not errors.
@@ -37,6 +37,8 @@ bitflags! {
         const MINOR_SHMEM = 1 << 10;
         /// Write protection on shmem and hugetlb, kept for pages not yet there (Linux 5.19).
         const WP_HUGETLBFS_SHMEM = 1 << 12;
+        /// Pages can be moved into a range (Linux 6.8).
+        const MOVE = 1 << 16;
     }
 
     /// Which faults on a registered range wait for us.
@@ -85,6 +87,16 @@ struct ContinueArg {
     mapped: i64,
 }
 
+/// `struct uffdio_copy` and `struct uffdio_move`.
+#[repr(C)]
+struct FillArg {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    filled: i64,
+}
+
 /// One `struct uffd_msg`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -102,6 +114,7 @@ const _: () = {
     assert!(size_of::<RegisterArg>() == 32);
     assert!(size_of::<WriteProtectArg>() == 24);
     assert!(size_of::<ContinueArg>() == 32);
+    assert!(size_of::<FillArg>() == 40);
     assert!(size_of::<Message>() == 32);
 };
 
@@ -266,14 +279,39 @@ impl<F: AsFd> Uffd<F> {
             let call = Updater::<{ opcode::read_write::<ContinueArg>(GROUP, 7) }, _>::new(&mut arg);
             ioctl::ioctl(&self.fd, call)
         };
-        match answer {
-            Ok(()) => Ok(Outcome::Done),
-            Err(Errno::AGAIN) => {
-                Ok(Outcome::Again { done_bytes: u64::try_from(arg.mapped).unwrap_or(0) })
-            }
-            Err(Errno::EXIST) => Ok(Outcome::AlreadyMapped),
-            Err(errno) => Err(errno),
+        outcome(answer, arg.mapped)
+    }
+
+    /// Fills `range`, where pages are missing, with `content` of its length, and wakes who waits for
+    /// them. `AlreadyMapped`: the first page of the range is there, and nobody was woken.
+    pub fn copy(&self, range: VirtRange, content: &[u8]) -> Result<Outcome> {
+        if content.len() != range.len {
+            return Err(Errno::INVAL);
         }
+        let mut arg = FillArg::new(range, content.as_ptr() as usize);
+        let answer = seam::check(Op::UffdCopy).and_then(|()| {
+            // SAFETY: UFFDIO_COPY with its own structure; it reads as much as `content` has.
+            unsafe {
+                let call = Updater::<{ opcode::read_write::<FillArg>(GROUP, 3) }, _>::new(&mut arg);
+                ioctl::ioctl(&self.fd, call)
+            }
+        });
+        outcome(answer, arg.filled)
+    }
+
+    /// As [`Self::copy`], with the pages at `source` themselves: private, anonymous and of this process
+    /// alone. What they leave behind is missing, or zeroes. `EBUSY`: one of them is not its own.
+    ///
+    /// # Safety
+    /// The caller owns the memory at `source`, as long as the range.
+    pub unsafe fn move_pages(&self, range: VirtRange, source: usize) -> Result<Outcome> {
+        let mut arg = FillArg::new(range, source);
+        // SAFETY: UFFDIO_MOVE with its own structure; the caller owns what it takes.
+        let answer = unsafe {
+            let call = Updater::<{ opcode::read_write::<FillArg>(GROUP, 5) }, _>::new(&mut arg);
+            ioctl::ioctl(&self.fd, call)
+        };
+        outcome(answer, arg.filled)
     }
 
     /// Reads the events that wait, without blocking. Reading a remap event is what lets the
@@ -305,6 +343,23 @@ impl<F: AsFd> Uffd<F> {
                 }
             }
         }
+    }
+}
+
+impl FillArg {
+    fn new(range: VirtRange, source: usize) -> Self {
+        let (dst, len) = (range.start as u64, range.len as u64);
+        Self { dst, src: source as u64, len, mode: 0, filled: 0 }
+    }
+}
+
+/// `done`: what the kernel left in the structure.
+fn outcome(answer: Result<()>, done: i64) -> Result<Outcome> {
+    match answer {
+        Ok(()) => Ok(Outcome::Done),
+        Err(Errno::AGAIN) => Ok(Outcome::Again { done_bytes: u64::try_from(done).unwrap_or(0) }),
+        Err(Errno::EXIST) => Ok(Outcome::AlreadyMapped),
+        Err(errno) => Err(errno),
     }
 }
 

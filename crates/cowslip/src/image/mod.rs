@@ -25,7 +25,7 @@ pub use format::{Checksum, Identity as ImageIdentity};
 pub use merge::{MergeOptions, merge};
 pub use open::{Image, ImageSummary};
 pub(crate) use restore::Filler;
-pub use restore::{OnDamage, RestoreOptions, Restored, Strategy};
+pub use restore::{Apart, ApartWay, OnDamage, RestoreOptions, Restored, Strategy};
 pub use save::{SaveOptions, save};
 pub use write::Saved;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::chunk::{self, Scratch, zero_content};
 use super::description::Description;
 use super::format::{
-    Checksum, Damage, ENTRY_BYTES, Entry, HEADER_BYTES, Header, Identity, decode_index,
+    Checksum, Damage, ENTRY_BYTES, Encoding, Entry, HEADER_BYTES, Header, Identity, decode_index,
 };
 use super::{OnProgress, Progress};
 use crate::error::{Error, ErrorKind, Result, file_error};
@@ -231,6 +231,13 @@ impl Image {
         if let Some((image, entry)) = self.find(arena, chunk) {
             memfile::will_need(image.file.as_fd(), entry.offset_bytes, entry.total_bytes());
         }
+    }
+
+    /// The file and the offset where a chunk stands byte for byte, if it is stored like that.
+    pub(super) fn verbatim(&self, arena: u32, chunk: u32) -> Option<(&File, u64)> {
+        let (image, entry) = self.find(arena, chunk)?;
+        let is_verbatim = entry.encoding == Encoding::Plain && !entry.has_page_map;
+        is_verbatim.then_some((&*image.file, entry.offset_bytes))
     }
 
     /// Which image of the chain has a chunk.

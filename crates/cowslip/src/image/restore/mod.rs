@@ -6,7 +6,9 @@
 //!             └─▶ [`eager`]: all of it first
 //!                   └─▶ [`source`]: a chunk read, checked, and only then in the arena's file
 //! ```
+//! What others do, without an arena, is in [`apart`].
 
+mod apart;
 mod course;
 mod eager;
 mod lazy;
@@ -32,6 +34,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::template::Place;
 use crate::units::{ByteCount, VirtRange};
 
+pub use self::apart::{Apart, ApartWay};
 pub(crate) use self::lazy::Filler;
 
 const OPERATION: &str = "restore an image";

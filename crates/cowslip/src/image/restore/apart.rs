@@ -1,0 +1,221 @@
+//! An image into memory apart from any arena: the ways that others restore, behind one door.
+//!
+//! | way | memory | tied to the file | checked |
+//! | --- | --- | --- | --- |
+//! | map, populate | the file's pages; what is not stored byte for byte is anonymous | always | no |
+//! | uffd-copy, uffd-move | anonymous | until all is touched | when it is touched |
+//! | resident | a memfd on huge pages, mapped privately | never | before |
+//!
+//! Such memory cannot be frozen; what it can do is to be compared with, and to serve programs that
+//! read a little of much.
+
+mod faulting;
+mod mapped;
+
+use std::ops::ControlFlow;
+
+use self::faulting::Server;
+use super::{OnDamage, RestoreOptions, Strategy};
+use crate::error::{During, Error, ErrorKind, Result};
+use crate::image::Image;
+use crate::image::description::ArenaDescription;
+use crate::sys::Errno;
+use crate::sys::memory::{self, Prot};
+use crate::template::{Place, TemplateClone};
+use crate::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
+
+const OPERATION: &str = "restore an image apart from an arena";
+
+/// How an image becomes memory without an arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ApartWay {
+    /// Map the file privately. Nothing is checked, and the memory needs the file as long as it lives: who
+    /// truncates it takes the program's memory away (`SIGBUS`). Chunks that are not stored byte for byte are
+    /// decoded, and checked, at once.
+    Map,
+    /// The same, with all of it in the page tables from the start.
+    Populate,
+    /// Anonymous memory; a thread copies 4 KiB at each first touch (`UFFDIO_COPY`).
+    UffdCopy4k,
+    /// Anonymous memory; a thread copies 2 MiB at each first touch.
+    UffdCopy2m,
+    /// Anonymous memory; a thread moves 2 MiB in, a huge page where there is one (`UFFDIO_MOVE`, Linux 6.8).
+    UffdMove,
+    /// Load all of it into memory on huge pages, and map that privately.
+    Resident,
+}
+
+/// Memory with the content of an arena of an image. It goes with this value; until then its addresses may
+/// be accessed as the image's description says.
+///
+/// While a way with userfaultfd is at work, children that the process forks do not have the memory, and
+/// [`OnDamage`] is told of chunks that are damaged or cannot be read; an access to one is a `SIGBUS`.
+#[derive(Debug)]
+pub struct Apart {
+    range: VirtRange,
+    _kept: Kept,
+}
+
+#[derive(Debug)]
+enum Kept {
+    Mapped {
+        _space: Space,
+    },
+    /// Dropped in this order: the server has stopped, the memory is gone, and only then does the
+    /// descriptor let go of who waits. They must not find zeroes.
+    Faulting {
+        _server: Server,
+        _space: Space,
+        _uffd: faulting::Lifeline,
+    },
+    Resident {
+        _clone: TemplateClone,
+    },
+}
+
+impl Image {
+    /// Makes memory with the content of one of the image's arenas, without an arena.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the image has no such arena, [`ErrorKind::Busy`] if its addresses are taken,
+    /// [`ErrorKind::Unsupported`] if the kernel has no `UFFDIO_MOVE`, [`ErrorKind::Denied`] without
+    /// userfaultfd, [`ErrorKind::Corrupt`] for damage that is found before this returns; the kernel's.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use cowslip::image::{ApartWay, Image, SaveOptions, save};
+    /// use cowslip::{Arena, Place, units::ByteCount};
+    ///
+    /// # let path = std::env::temp_dir().join(format!("doc-apart-{}.cowslip", std::process::id()));
+    /// let arena = Arena::new(ByteCount::mib(64))?;
+    /// let mut table = arena.slice::<u64>(1 << 20)?;
+    /// table.fill(7);
+    /// save(&[&arena.freeze()?], &path, &SaveOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    ///
+    /// let image = Image::open(&path)?;
+    /// let memory = image.restore_apart(0, ApartWay::Map, Place::Anywhere, None)?;
+    /// let first = image.description().arenas[0].pieces[0].offset_bytes as usize;
+    /// # #[allow(unsafe_code)]
+    /// // SAFETY: the description says that it is handed out, readable.
+    /// let word = unsafe { *((memory.range().start + first) as *const u64) };
+    /// assert_eq!(word, 7);
+    /// # std::fs::remove_file(&path).unwrap();
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    pub fn restore_apart(
+        &self,
+        arena: u32,
+        way: ApartWay,
+        place: Place,
+        on_damage: Option<OnDamage>,
+    ) -> Result<Apart> {
+        let Some(described) = self.description().arenas.get(arena as usize) else {
+            return Err(Error::new(ErrorKind::Usage, OPERATION)
+                .hint(format!("it has {} arenas", self.description().arenas.len())));
+        };
+        if way == ApartWay::Resident {
+            return resident(self, arena, described, place);
+        }
+        let space = Space::reserve(described, place)?;
+        let range = space.0;
+        let pieces = pieces(described, range)?;
+        let kept = match way {
+            ApartWay::Map | ApartWay::Populate => {
+                mapped::map(self, arena, range, &pieces, way == ApartWay::Populate)?;
+                Kept::Mapped { _space: space }
+            }
+            _ => {
+                let (server, uffd) =
+                    Server::start(self.clone(), arena, way, range, pieces, on_damage)?;
+                Kept::Faulting { _server: server, _space: space, _uffd: uffd }
+            }
+        };
+        Ok(Apart { range, _kept: kept })
+    }
+}
+
+impl Apart {
+    /// Its addresses: as long as the arena was, of which what was handed out is mapped.
+    pub fn range(&self) -> VirtRange {
+        self.range
+    }
+}
+
+/// The arena is only needed on the way.
+fn resident(
+    image: &Image,
+    arena: u32,
+    described: &ArenaDescription,
+    place: Place,
+) -> Result<Apart> {
+    let options = RestoreOptions { strategy: Strategy::Eager, place, ..Default::default() };
+    let loaded = image.restore(arena, &options, &mut |_| ControlFlow::Continue(()))?.into_arena();
+    let from = loaded.range().start;
+    let template = loaded.freeze()?.into_template()?;
+    drop(loaded);
+    let clone = template.map(place)?;
+    let first = template.regions()[0].range().start;
+    let start = clone.address(first) - (first - from);
+    let range = VirtRange::new(start, described.length_bytes as usize);
+    Ok(Apart { range, _kept: Kept::Resident { _clone: clone } })
+}
+
+/// Addresses that are this value's, and all that is mapped there.
+#[derive(Debug)]
+struct Space(VirtRange);
+
+impl Space {
+    fn reserve(described: &ArenaDescription, place: Place) -> Result<Self> {
+        let (start, len) = (described.start_address as usize, described.length_bytes as usize);
+        if !(start | len).is_multiple_of(CHUNK_BYTES) || start.checked_add(len).is_none() {
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION)
+                .hint("its description has an arena that is not whole chunks"));
+        }
+        let range = VirtRange::new(start, len);
+        match place {
+            Place::Anywhere => memory::reserve(len, GIB_BYTES).during(OPERATION).map(Self),
+            Place::Original => match memory::reserve_at(range) {
+                Ok(()) => Ok(Self(range)),
+                Err(Errno::EXIST) => Err(Error::new(ErrorKind::Busy, OPERATION)
+                    .on(range)
+                    .hint("something else is mapped there in this process; Place::Anywhere")),
+                Err(errno) => Err(Error::from_errno(OPERATION, errno).on(range)),
+            },
+        }
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        #[allow(unsafe_code)]
+        // SAFETY: reserved for this value; who used the memory needed the value for it.
+        let _ = unsafe { memory::unmap(self.0) };
+    }
+}
+
+type Pieces = Vec<(VirtRange, Prot)>;
+
+/// What was handed out, where it is now.
+fn pieces(described: &ArenaDescription, space: VirtRange) -> Result<Pieces> {
+    let page = page_size_bytes() as u64;
+    let piece = |piece: &crate::image::Piece| {
+        if !(piece.offset_bytes | piece.length_bytes).is_multiple_of(page) {
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION)
+                .hint("its description has a piece that is not whole pages"));
+        }
+        let start = space.start + piece.offset_bytes as usize;
+        Ok((VirtRange::new(start, piece.length_bytes as usize), piece.prot()))
+    };
+    described.pieces.iter().map(piece).collect()
+}
+
+/// The parts of `range` that are handed out.
+fn parts(
+    pieces: &[(VirtRange, Prot)],
+    range: VirtRange,
+) -> impl Iterator<Item = (VirtRange, Prot)> {
+    let from = pieces.partition_point(|(piece, _)| piece.end() <= range.start);
+    let parts = pieces[from..].iter().map(move |(piece, prot)| (piece.intersect(range), *prot));
+    parts.take_while(|(part, _)| !part.is_empty())
+}

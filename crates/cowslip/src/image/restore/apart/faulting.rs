@@ -1,0 +1,303 @@
+#![allow(unsafe_code)]
+//! Anonymous memory that a thread fills where it is touched.
+//!
+//! ```text
+//!   missing    who touches a page waits in userfaultfd ──▶ [serve] reads the chunk, checks it
+//!     │ UFFDIO_COPY of 4 KiB or 2 MiB, or UFFDIO_MOVE of 2 MiB; who waits is woken
+//!     ▼
+//!   there      anonymous memory, nobody's but the program's
+//!   buried     the chunk is damaged: an empty file is mapped, an access is a SIGBUS; who waits is woken
+//! ```
+//! * **Checked before it is seen.** Pages come out of a chunk whose checksum was right.
+//! * **Never zeroes.** All that was handed out is registered before anybody has its address, and stays so
+//!   until it is unmapped. Children do not get it: in them nobody would answer.
+//! * **Nobody hangs.** Each fault ends in a page or in a burial. If even that fails, for want of mappings
+//!   (`vm.max_map_count`), the process is aborted.
+//!
+//! # Safety
+//! The space is this module's, page by page until a page is there.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use super::super::OnDamage;
+use super::{ApartWay, OPERATION, Pieces, parts};
+use crate::error::{During, Error, ErrorKind, Result};
+use crate::image::Image;
+use crate::image::chunk::Scratch;
+use crate::sys::held::HeldFd;
+use crate::sys::memfile::{self, MemfdKind};
+use crate::sys::memory::{self, Advice, Prot, Sharing};
+use crate::sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
+use crate::sys::{AsFd, Errno, process};
+use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+
+/// Chunks kept for the next page of theirs.
+const KEPT_CHUNKS: usize = 4;
+
+/// The thread that serves faults.
+#[derive(Debug)]
+pub(super) struct Server {
+    tools: Arc<Tools>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Holds the registration: who waits is let go when the last of these is dropped.
+#[derive(Debug)]
+pub(super) struct Lifeline {
+    _tools: Arc<Tools>,
+}
+
+#[derive(Debug)]
+struct Tools {
+    uffd: Uffd<HeldFd>,
+    wake: HeldFd,
+    closing: AtomicBool,
+}
+
+impl Server {
+    /// Maps `pieces` empty, and fills them from now on.
+    pub(super) fn start(
+        image: Image,
+        arena: u32,
+        way: ApartWay,
+        space: VirtRange,
+        pieces: Pieces,
+        on_damage: Option<OnDamage>,
+    ) -> Result<(Self, Lifeline)> {
+        let uffd = open(way)?;
+        let advice = match way {
+            ApartWay::UffdCopy4k => Advice::NoHugePage,
+            _ => Advice::HugePage,
+        };
+        for (piece, prot) in &pieces {
+            // SAFETY: the caller's space, whose address nobody has yet.
+            unsafe {
+                memory::map_anonymous(*piece, *prot).during(OPERATION)?;
+                // Best effort: it is only faster.
+                let _ = memory::advise(*piece, advice);
+                memory::advise(*piece, Advice::DontFork).during(OPERATION)?;
+            }
+            uffd.register(*piece, RegisterMode::MISSING).during(OPERATION)?;
+        }
+        let wake = HeldFd::hold(process::eventfd().during(OPERATION)?);
+        let tools = Arc::new(Tools { uffd, wake, closing: AtomicBool::new(false) });
+        let grave = memfile::memfd("cowslip-lost", MemfdKind::Shmem, 0).during(OPERATION)?;
+        let filling = Filling {
+            tools: Arc::clone(&tools),
+            image,
+            arena,
+            step: if way == ApartWay::UffdCopy4k { page_size_bytes() } else { CHUNK_BYTES },
+            space,
+            pieces,
+            on_damage,
+            scratch: Scratch::default(),
+            kept: Vec::new(),
+            stage: (way == ApartWay::UffdMove).then(Stage::new).transpose()?,
+            damaged: None,
+            grave: HeldFd::hold(grave),
+        };
+        let thread = {
+            // The thread inherits a mask that blocks every signal: handlers are the program's.
+            let _quiet = process::Quiet::enter();
+            std::thread::Builder::new().name("cowslip-restore".into()).spawn(move || filling.run())
+        };
+        let thread = thread.map_err(|error| {
+            Error::from_errno(OPERATION, crate::error::errno_of(&error)).hint("start a thread")
+        })?;
+        let server = Self { tools: Arc::clone(&tools), thread: Some(thread) };
+        Ok((server, Lifeline { _tools: tools }))
+    }
+}
+
+fn open(way: ApartWay) -> Result<Uffd<HeldFd>> {
+    let (fd, _) = uffd::open().during(OPERATION)?;
+    let moves = way == ApartWay::UffdMove;
+    let features = if moves { Features::MOVE } else { Features::empty() };
+    Uffd::new(HeldFd::hold(fd), features).map_err(|errno| match errno {
+        Errno::INVAL if moves => Error::new(ErrorKind::Unsupported, OPERATION)
+            .hint("this kernel has no UFFDIO_MOVE (Linux 6.8)"),
+        errno => Error::from_errno(OPERATION, errno),
+    })
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.tools.closing.store(true, Relaxed);
+        process::notify(self.tools.wake.as_fd());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread has.
+struct Filling {
+    tools: Arc<Tools>,
+    image: Image,
+    arena: u32,
+    /// Bytes that a fault brings in.
+    step: usize,
+    space: VirtRange,
+    pieces: Pieces,
+    on_damage: Option<OnDamage>,
+    scratch: Scratch,
+    /// Decoded chunks, the latest last.
+    kept: Vec<(u32, Vec<u8>)>,
+    stage: Option<Stage>,
+    /// The chunk that was told of last.
+    damaged: Option<u32>,
+    grave: HeldFd,
+}
+
+impl Filling {
+    fn run(mut self) {
+        let mut addresses = Vec::new();
+        while !self.tools.closing.load(Relaxed) {
+            let fds = [self.tools.uffd.as_fd(), self.tools.wake.as_fd()];
+            let _ = process::wait_readable(&fds, &mut [false; 2], None);
+            if self.tools.uffd.read_faults(|address| addresses.push(address)).is_err() {
+                break;
+            }
+            let step = self.step;
+            addresses.iter_mut().for_each(|address| *address &= !(step - 1));
+            addresses.sort_unstable();
+            addresses.dedup();
+            addresses.drain(..).for_each(|start| self.serve(VirtRange::new(start, step)));
+        }
+    }
+
+    /// Fills `wanted`, or buries what could not be filled.
+    fn serve(&mut self, wanted: VirtRange) {
+        let chunk = ((wanted.start - self.space.start) / CHUNK_BYTES) as u32;
+        let (error, rest) = match self.fill(chunk, wanted) {
+            Ok(()) => return,
+            Err(failed) => failed,
+        };
+        if self.damaged.replace(chunk) != Some(chunk)
+            && let Some(OnDamage(tell)) = &self.on_damage
+        {
+            let start = self.space.start + chunk as usize * CHUNK_BYTES;
+            let range = VirtRange::new(start, CHUNK_BYTES);
+            let _ = panic::catch_unwind(AssertUnwindSafe(|| tell(&error, range)));
+        }
+        for (part, prot) in parts(&self.pieces, rest) {
+            let at = (part.start - self.space.start) as u64;
+            // SAFETY: missing pages of the space. The file is empty: every access is beyond its end.
+            let buried =
+                unsafe { memory::map_file(part, self.grave.as_fd(), at, Sharing::Shared, prot) };
+            if buried.is_err() {
+                std::process::abort();
+            }
+        }
+        let _ = self.tools.uffd.wake(wanted);
+    }
+
+    fn fill(&mut self, chunk: u32, wanted: VirtRange) -> Result<(), (Error, VirtRange)> {
+        let start = self.space.start + chunk as usize * CHUNK_BYTES;
+        let read = match &mut self.stage {
+            Some(stage) => {
+                let content = stage.content_mut();
+                self.image.read_chunk_with(&mut self.scratch, self.arena, chunk, content)
+            }
+            None => self.keep(chunk),
+        };
+        read.map_err(|error| (error, wanted))?;
+        for (part, prot) in parts(&self.pieces, wanted) {
+            let mut rest = part;
+            while !rest.is_empty() {
+                let at = rest.start - start;
+                let moved = match &self.stage {
+                    // SAFETY: the stage is this thread's, and this part of it is not looked at again.
+                    Some(stage) if prot == Prot::RW => unsafe {
+                        self.tools.uffd.move_pages(rest, stage.0.start + at)
+                    },
+                    _ => Err(Errno::BUSY),
+                };
+                let filled = match moved {
+                    // Another protection, or a page that is not the stage's own at this moment.
+                    Err(Errno::BUSY) => {
+                        let content = &self.content()[at..][..rest.len];
+                        self.tools.uffd.copy(rest, content)
+                    }
+                    moved => moved,
+                };
+                let done = match filled {
+                    Ok(Outcome::Done) => rest.len,
+                    Ok(Outcome::Again { done_bytes }) => done_bytes as usize,
+                    Ok(Outcome::AlreadyMapped) => page_size_bytes().min(rest.len),
+                    Err(errno) => {
+                        let rest = VirtRange::between(rest.start, wanted.end());
+                        return Err((Error::from_errno(OPERATION, errno).on(rest), rest));
+                    }
+                };
+                if done == 0 {
+                    std::thread::yield_now();
+                }
+                rest = VirtRange::between(rest.start + done, rest.end());
+            }
+        }
+        let _ = self.tools.uffd.wake(wanted);
+        Ok(())
+    }
+
+    /// Of the chunk that was read last.
+    fn content(&self) -> &[u8] {
+        match (&self.stage, self.kept.last()) {
+            (Some(stage), _) => stage.content(),
+            (None, Some((_, content))) => content,
+            (None, None) => &[],
+        }
+    }
+
+    /// Makes the chunk the latest of those that are kept.
+    fn keep(&mut self, chunk: u32) -> Result<()> {
+        if let Some(at) = self.kept.iter().position(|(kept, _)| *kept == chunk) {
+            self.kept[at..].rotate_left(1);
+            return Ok(());
+        }
+        let mut content = match self.kept.len() {
+            KEPT_CHUNKS => self.kept.remove(0).1,
+            _ => vec![0; CHUNK_BYTES],
+        };
+        self.image.read_chunk_with(&mut self.scratch, self.arena, chunk, &mut content)?;
+        self.kept.push((chunk, content));
+        Ok(())
+    }
+}
+
+/// Memory of one chunk whose pages are moved away.
+struct Stage(VirtRange);
+
+impl Stage {
+    fn new() -> Result<Self> {
+        let stage = Self(memory::reserve(CHUNK_BYTES, CHUNK_BYTES).during(OPERATION)?);
+        // SAFETY: reserved just now for this.
+        unsafe {
+            memory::map_anonymous(stage.0, Prot::RW).during(OPERATION)?;
+            let _ = memory::advise(stage.0, Advice::HugePage);
+            // A page that a child shares could not be moved.
+            memory::advise(stage.0, Advice::DontFork).during(OPERATION)?;
+        }
+        Ok(stage)
+    }
+
+    fn content(&self) -> &[u8] {
+        // SAFETY: mapped as long as the value, and borrowed with it.
+        unsafe { std::slice::from_raw_parts(self.0.start as *const u8, self.0.len) }
+    }
+
+    fn content_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.0.start as *mut u8, self.0.len) }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // SAFETY: this value's own.
+        let _ = unsafe { memory::unmap(self.0) };
+    }
+}

@@ -1,0 +1,104 @@
+#![allow(unsafe_code)]
+//! The file itself as memory.
+//!
+//! # Safety
+//! The ranges lie in a space reserved for this, which nobody has the address of yet. The file may change
+//! behind the mapping; what it shows are bytes, which is all that is promised.
+
+use std::fs::File;
+
+use super::{OPERATION, Pieces, parts};
+use crate::error::{During, Error, Result};
+use crate::image::Image;
+use crate::image::chunk::Scratch;
+use crate::sys::memory::{self, Advice, Prot, Sharing};
+use crate::sys::{AsFd, AsRawFd, Errno};
+use crate::units::{CHUNK_BYTES, VirtRange};
+
+/// Chunks that follow each other in memory and in a file.
+struct Run<'a> {
+    range: VirtRange,
+    file: &'a File,
+    offset_bytes: u64,
+}
+
+/// Maps what stands in the files byte for byte, and decodes the rest into anonymous memory.
+pub(super) fn map(
+    image: &Image,
+    arena: u32,
+    space: VirtRange,
+    pieces: &Pieces,
+    populate: bool,
+) -> Result<()> {
+    for (piece, _) in pieces {
+        // SAFETY: see the module.
+        unsafe { memory::map_anonymous(*piece, Prot::RW) }
+            .map_err(|errno| refused(errno, *piece))?;
+        // SAFETY: see the module. Best effort: it is only faster with huge pages.
+        let _ = unsafe { memory::advise(*piece, Advice::HugePage) };
+    }
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    let (mut content, mut scratch) = (vec![0; CHUNK_BYTES], Scratch::default());
+    for chunk in image.chunks_of(arena) {
+        let range = VirtRange::new(space.start + chunk as usize * CHUNK_BYTES, CHUNK_BYTES);
+        if let Some((file, offset_bytes)) = image.verbatim(arena, chunk) {
+            match runs.last_mut() {
+                Some(run) if run.is_followed_by(range, file, offset_bytes) => {
+                    run.range.len += CHUNK_BYTES;
+                }
+                _ => runs.push(Run { range, file, offset_bytes }),
+            }
+            continue;
+        }
+        image.read_chunk_with(&mut scratch, arena, chunk, &mut content)?;
+        for (part, _) in parts(pieces, range) {
+            let content = &content[part.start - range.start..][..part.len];
+            // SAFETY: mapped above, writable, and not yet anybody else's.
+            unsafe {
+                (part.start as *mut u8).copy_from_nonoverlapping(content.as_ptr(), part.len);
+            }
+        }
+    }
+    for run in &runs {
+        run.map(pieces)?;
+    }
+    for (piece, prot) in pieces.iter().filter(|(_, prot)| *prot != Prot::RW) {
+        // SAFETY: see the module.
+        unsafe { memory::protect(*piece, *prot) }.map_err(|errno| refused(errno, *piece))?;
+    }
+    if populate {
+        let readable = |(_, prot): &(VirtRange, Prot)| prot.contains(Prot::READ);
+        for (part, _) in runs.iter().flat_map(|run| parts(pieces, run.range)).filter(readable) {
+            // SAFETY: see the module. (MAP_POPULATE would copy every page of a mapping that can be
+            // written.)
+            unsafe { memory::advise(part, Advice::PopulateRead) }.during(OPERATION)?;
+        }
+    }
+    Ok(())
+}
+
+impl Run<'_> {
+    fn is_followed_by(&self, range: VirtRange, file: &File, offset_bytes: u64) -> bool {
+        self.range.end() == range.start
+            && self.file.as_raw_fd() == file.as_raw_fd()
+            && self.offset_bytes + self.range.len as u64 == offset_bytes
+    }
+
+    fn map(&self, pieces: &Pieces) -> Result<()> {
+        for (part, _) in parts(pieces, self.range) {
+            let at = self.offset_bytes + (part.start - self.range.start) as u64;
+            // SAFETY: see the module.
+            unsafe { memory::map_file(part, self.file.as_fd(), at, Sharing::Private, Prot::RW) }
+                .map_err(|errno| refused(errno, part))?;
+        }
+        Ok(())
+    }
+}
+
+fn refused(errno: Errno, range: VirtRange) -> Error {
+    let error = Error::from_errno(OPERATION, errno).on(range);
+    match errno {
+        Errno::NOMEM => error.hint("raise vm.max_map_count, or restore into an arena"),
+        _ => error,
+    }
+}
