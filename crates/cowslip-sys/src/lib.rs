@@ -7,6 +7,7 @@
 //! * [`pagemap`]: which pages of a range are private copies (`PAGEMAP_SCAN`, or `/proc/self/pagemap`).
 //! * [`process`], [`thread`], [`held`]: children, signals, a thread, descriptors that must survive the host
 //!   program.
+//! * [`cache`]: a file's part of the page cache.
 //! * [`socket`]: descriptors handed to another process.
 //! * [`passthrough`]: the calls a preload library hands on unchanged.
 //! * [`seam`]: makes the n-th call of an operation fail, so that errno paths are tested, not hoped for.
@@ -16,6 +17,7 @@
 //!
 //! Errors are [`Errno`] values; nothing here retries, logs or allocates in its steady state.
 
+pub mod cache;
 pub mod durable;
 pub mod held;
 pub mod memfile;
