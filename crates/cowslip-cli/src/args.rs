@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use cowslip::image::Compression;
 use cowslip::units::ByteCount;
 
-use crate::bench::{cow, fork};
+use crate::bench::{cow, fork, restore};
 
 /// Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
 #[derive(Parser, Debug)]
@@ -173,6 +173,11 @@ pub(crate) enum Bench {
     Cow(BenchArgs<cow::Part>),
     /// Forking from a big process: latency, page tables, and what the faults cost afterwards (seed 002)
     Fork(BenchArgs<fork::Part>),
+    /// Restoring from an image and saving to it, all ways and others' (seed 004) [default size: 512 MiB]
+    Restore(BenchArgs<restore::Part>),
+    /// One restore in a process of its own, for `bench restore`
+    #[command(hide = true)]
+    RestoreProcess(restore::ProcessArgs),
 }
 
 #[derive(clap::Args, Debug)]

@@ -6,6 +6,7 @@ mod commands;
 mod demo;
 mod exit;
 mod output;
+mod restoring;
 
 use std::process::ExitCode;
 
@@ -19,6 +20,8 @@ fn main() -> ExitCode {
         args::Command::Demo(args) => commands::demo::run(args),
         args::Command::Bench(args::Bench::Cow(args)) => commands::bench::cow(&args),
         args::Command::Bench(args::Bench::Fork(args)) => commands::bench::fork(&args),
+        args::Command::Bench(args::Bench::Restore(args)) => commands::bench::restore(&args),
+        args::Command::Bench(args::Bench::RestoreProcess(args)) => bench::restore::process(&args),
         args::Command::Image(args::Image::Info(args)) => commands::image::info(&args),
         args::Command::Image(args::Image::Verify(args)) => commands::image::verify(&args),
         args::Command::Image(args::Image::Diff(args)) => commands::image::diff(&args),

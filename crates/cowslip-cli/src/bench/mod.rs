@@ -5,10 +5,11 @@
 //! * [`field`]: several rivals measured in turns; who fails leaves with a skipped row.
 //! * [`parts`]: what can be asked for by itself; one that fails leaves a note.
 //! * [`program`]: programs that know nothing of Cowslip, run in several ways.
-//! * [`cow`], [`fork`]: what is measured for `cowslip bench cow` and `bench fork`.
+//! * [`cow`], [`fork`], [`restore`]: what is measured for `cowslip bench cow`, `fork` and `restore`.
 
 pub(crate) mod cow;
 pub(crate) mod fork;
+pub(crate) mod restore;
 
 mod child;
 mod error;

@@ -19,19 +19,26 @@ const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
 const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
 
 pub(crate) fn cow(args: &BenchArgs<bench::cow::Part>) -> Answer {
-    run("cow", args, |options, bench| bench::cow::run(options, &args.only, bench))
+    run("cow", args, DEFAULT_SIZE, |options, bench| bench::cow::run(options, &args.only, bench))
 }
 
 pub(crate) fn fork(args: &BenchArgs<bench::fork::Part>) -> Answer {
-    run("fork", args, |options, bench| bench::fork::run(options, &args.only, bench))
+    run("fork", args, DEFAULT_SIZE, |options, bench| bench::fork::run(options, &args.only, bench))
+}
+
+pub(crate) fn restore(args: &BenchArgs<bench::restore::Part>) -> Answer {
+    let measure =
+        |options: &Options, bench: &mut Bench<'_>| bench::restore::run(options, &args.only, bench);
+    run("restore", args, bench::restore::SEED_SIZE, measure)
 }
 
 fn run<P: ValueEnum + Send + Sync>(
     name: &'static str,
     args: &BenchArgs<P>,
+    default_size: ByteCount,
     measure: impl FnOnce(&Options, &mut Bench<'_>) -> Result<(), Error>,
 ) -> Answer {
-    let options = options(args)?;
+    let options = options(args, default_size)?;
     let stop = Stop::on_signals().map_err(exit::io("listen for Ctrl-C"))?;
     let mut report = Report::new(name, params(&options));
     let mut progress = Progress::new();
@@ -52,10 +59,13 @@ fn run<P: ValueEnum + Send + Sync>(
 }
 
 /// The size that was asked for, or what leaves room for the copies and for a second rival.
-fn options<P: ValueEnum + Send + Sync>(args: &BenchArgs<P>) -> Result<Options, Failure> {
+fn options<P: ValueEnum + Send + Sync>(
+    args: &BenchArgs<P>,
+    default_size: ByteCount,
+) -> Result<Options, Failure> {
     let available = available_memory().map_err(exit::io("read /proc/meminfo"))?;
     let fitting = ByteCount(available.0 / 11 * 5);
-    let size = args.size.unwrap_or(DEFAULT_SIZE.min(fitting));
+    let size = args.size.unwrap_or(default_size.min(fitting));
     if size < SMALLEST_SIZE {
         let message = format!("a size of at least {SMALLEST_SIZE} is wanted, not {size}");
         return Err(Failure::new(exit::USAGE, message));

@@ -34,8 +34,8 @@ use crate::sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
 use crate::sys::{AsFd, Errno, process};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
-/// Chunks kept for the next page of theirs.
-const KEPT_CHUNKS: usize = 4;
+/// Chunks kept for the next page of theirs: 64 MiB, or touches here and there would read 2 MiB each.
+const KEPT_CHUNKS: usize = 32;
 
 /// The thread that serves faults.
 #[derive(Debug)]

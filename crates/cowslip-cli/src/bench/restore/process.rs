@@ -1,0 +1,166 @@
+//! One restore, in a process that does nothing else: what it took and what is left.
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use cowslip::image::{Image, SaveOptions, save};
+use cowslip::units::VirtRange;
+use cowslip::{Arena, Place, Template, TemplateClone};
+use serde::{Deserialize, Serialize};
+
+use super::sample::{View, place_of, prepare};
+use super::state::State;
+use super::{Error, Result, read, working_set};
+use crate::bench::error::during;
+use crate::bench::memory::{self, warm_free};
+use crate::bench::stop::Stop;
+use crate::exit::{self, Answer, Failure};
+use crate::restoring::{Memory, StrategyArg, proceed};
+
+/// Until a hybrid restore is complete.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct ProcessArgs {
+    image: PathBuf,
+    /// Its content alone
+    #[arg(long)]
+    flat: PathBuf,
+    /// A loop of read() if none is given
+    #[arg(long, value_enum)]
+    strategy: Option<StrategyArg>,
+    /// Where the template is served that `resident` maps
+    #[arg(long)]
+    socket: Option<PathBuf>,
+    #[arg(long)]
+    cold: bool,
+    #[arg(long, value_enum)]
+    work: Work,
+    /// Which order of the working set
+    #[arg(long)]
+    order: u32,
+    #[arg(long)]
+    record: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// Every page in order
+    Read,
+    WorkingSet,
+}
+
+/// What it saw.
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) struct Observed {
+    /// Opening and restoring, until there are addresses.
+    pub(super) setup_ns: f64,
+    pub(super) reading: Option<read::Reading>,
+    pub(super) working_set: Option<working_set::Touching>,
+    /// From the start until all is there and the restore has nothing more to do.
+    pub(super) complete_ns: f64,
+    pub(super) wrong_bytes: u64,
+    pub(super) state: State,
+    /// Freezing and saving onto the same path, of who can.
+    pub(super) again: Option<Again>,
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) struct Again {
+    pub(super) freeze_ns: f64,
+    pub(super) save_ns: f64,
+}
+
+enum Held {
+    Memory(Memory),
+    Clone(TemplateClone),
+    Loop(memory::Memory),
+}
+
+/// `cowslip bench restore-process`
+pub(crate) fn run(args: &ProcessArgs) -> Answer {
+    let observed = observe(args).map_err(|error| Failure::new(exit::NO, error))?;
+    println!("{}", serde_json::json!(observed));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn observe(args: &ProcessArgs) -> Result<Observed> {
+    let place = place_of(&Image::open(&args.image)?)?;
+    prepare(args.strategy.map_or(&args.flat, |_| &args.image), args.cold)?;
+    warm_free(place.len + place.len / 8, &Stop::default())?;
+    let before = State::of(VirtRange::default(), &args.image)?;
+    let order = working_set::order(place.len, args.order);
+
+    let began = Instant::now();
+    let held = restore(args, place)?;
+    let view = View(held.range(place));
+    let setup_ns = began.elapsed().as_nanos() as f64;
+    let reading = (args.work == Work::Read).then(|| read::read(view));
+    let touching = (args.work == Work::WorkingSet).then(|| working_set::touch(view, &order, began));
+    if let Held::Memory(Memory::Arena(restored)) = &held {
+        if args.record {
+            restored.finish_recording()?;
+        }
+        if !restored.wait(PATIENCE)? {
+            return Err(Error::Failed(format!("it was not complete within {PATIENCE:?}")));
+        }
+    }
+    let complete_ns = began.elapsed().as_nanos() as f64;
+    let wrong_bytes = view.wrong_bytes();
+    let state = State::of(view.0, &args.image)?.since(&before);
+    let again = match held {
+        Held::Memory(Memory::Arena(restored)) if args.work == Work::Read => {
+            Some(save_again(&restored.into_arena(), args)?)
+        }
+        _ => None,
+    };
+    Ok(Observed {
+        setup_ns,
+        reading,
+        working_set: touching,
+        complete_ns,
+        wrong_bytes,
+        state,
+        again,
+    })
+}
+
+fn restore(args: &ProcessArgs, place: VirtRange) -> Result<Held> {
+    let Some(strategy) = args.strategy else {
+        return read::read_file(&args.flat, place.len).map(Held::Loop);
+    };
+    if let (StrategyArg::Resident, Some(socket)) = (strategy, &args.socket) {
+        let socket = UnixStream::connect(socket).map_err(during("connect to the template"))?;
+        #[allow(unsafe_code)]
+        // SAFETY: the process that sends is our parent.
+        let template = unsafe { Template::receive(&socket) }?;
+        return Ok(Held::Clone(template.map(Place::Anywhere)?));
+    }
+    let image = Image::open(&args.image)?;
+    let memory = Memory::restore(&image, 0, strategy, args.record, None, &mut proceed)?;
+    Ok(Held::Memory(memory))
+}
+
+impl Held {
+    /// Where the content is.
+    fn range(&self, place: VirtRange) -> VirtRange {
+        let start = match self {
+            Self::Memory(memory) => memory.range().start + place.start,
+            // It begins where the first memory was handed out.
+            Self::Clone(clone) => clone.range().start,
+            Self::Loop(memory) => memory.range().start,
+        };
+        VirtRange::new(start, place.len)
+    }
+}
+
+fn save_again(arena: &Arena, args: &ProcessArgs) -> Result<Again> {
+    let began = Instant::now();
+    let frozen = arena.freeze()?;
+    let freeze_ns = began.elapsed().as_nanos() as f64;
+    save(&[&frozen], &args.image, &SaveOptions::default(), &mut proceed)?;
+    Ok(Again { freeze_ns, save_ns: began.elapsed().as_nanos() as f64 })
+}
