@@ -7,6 +7,7 @@ use cowslip::image::Compression;
 use cowslip::units::ByteCount;
 
 use crate::bench::{cow, fork, restore};
+use crate::restoring::StrategyArg;
 
 /// Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
 #[derive(Parser, Debug)]
@@ -31,6 +32,7 @@ pub(crate) enum Command {
     /// Look at images: frozen arenas in files
     #[command(subcommand)]
     Image(Image),
+    Restore(RestoreArgs),
 }
 
 /// Run a program with its large memory on huge pages and its fork() cheap
@@ -167,6 +169,42 @@ pub(crate) struct ImageArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
+/// Restore an image into a process of its own, to look at it or to serve it as a template
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  cowslip restore store.image\n  \
+    cowslip restore store.image --dump 0:4K | xxd\n  \
+    cowslip restore store.image --serve /run/store.socket\n\nThe memory can be read, not written. It \
+    stays until Ctrl-C.")]
+pub(crate) struct RestoreArgs {
+    /// The image
+    pub(crate) image: PathBuf,
+    /// How it becomes memory
+    #[arg(long, value_enum, default_value_t = StrategyArg::Hybrid)]
+    pub(crate) strategy: StrategyArg,
+    /// Which of the image's arenas
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) arena: u32,
+    /// Hand it to whoever of this user connects to this Unix socket (`Template::receive`)
+    #[arg(long, value_name = "SOCKET", conflicts_with = "dump")]
+    pub(crate) serve: Option<PathBuf>,
+    /// Write these bytes, from the arena's start, to stdout, and end
+    #[arg(long, value_name = "OFFSET:LENGTH", value_parser = span)]
+    pub(crate) dump: Option<Span>,
+    /// Remember beside the image which chunks the dump read: later restores bring them in first
+    #[arg(long, requires = "dump")]
+    pub(crate) record: bool,
+    /// Write where it is as JSON to a file, or `-` for stdout, once it is there
+    #[arg(long, value_name = "FILE", conflicts_with = "dump")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// A part of an arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Span {
+    pub(crate) offset_bytes: u64,
+    pub(crate) length_bytes: u64,
+}
+
 #[derive(Subcommand, Debug)]
 pub(crate) enum Bench {
     /// Copy-on-write under huge pages: the pause and the writes after it (seed 000, seed 002)
@@ -231,9 +269,30 @@ fn byte_count(text: &str) -> Result<ByteCount, String> {
     }
 }
 
+fn span(text: &str) -> Result<Span, String> {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => ByteCount::parse(text).map(|count| count.0),
+    };
+    let span = text.split_once(':').and_then(|(offset, length)| {
+        Some(Span { offset_bytes: number(offset)?, length_bytes: number(length)? })
+    });
+    span.ok_or("an offset and a length such as 0x200000:4K are wanted".into())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+
+    use super::{Span, span};
+
+    #[test]
+    fn spans_are_offsets_and_lengths() {
+        let wanted = Span { offset_bytes: 0x20_0000, length_bytes: 4096 };
+        assert_eq!(span("0x200000:4K"), Ok(wanted));
+        assert_eq!(span("2M:4096"), Ok(wanted));
+        assert!(span("2M").is_err() && span("0xg:1").is_err() && span(":").is_err());
+    }
 
     #[test]
     fn the_table_is_consistent() {

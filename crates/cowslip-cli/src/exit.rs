@@ -37,6 +37,12 @@ impl Failure {
         eprintln!("cowslip: {self}");
         ExitCode::from(self.code)
     }
+
+    /// Ends the process from any thread.
+    pub(crate) fn exit(self) -> ! {
+        eprintln!("cowslip: {self}");
+        std::process::exit(self.code.into())
+    }
 }
 
 impl fmt::Display for Failure {

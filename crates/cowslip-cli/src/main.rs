@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         args::Command::Bench(args::Bench::Fork(args)) => commands::bench::fork(&args),
         args::Command::Bench(args::Bench::Restore(args)) => commands::bench::restore(&args),
         args::Command::Bench(args::Bench::RestoreProcess(args)) => bench::restore::process(&args),
+        args::Command::Restore(args) => commands::restore::run(&args),
         args::Command::Image(args::Image::Info(args)) => commands::image::info(&args),
         args::Command::Image(args::Image::Verify(args)) => commands::image::verify(&args),
         args::Command::Image(args::Image::Diff(args)) => commands::image::diff(&args),

@@ -194,6 +194,12 @@ pub fn end_group(leader: i32, at_once: bool) -> Result<()> {
     kill_process_group(leader, if at_once { Signal::KILL } else { Signal::TERM })
 }
 
+/// Sends `SIGUSR1`. `ESRCH` if there is no such process, `EPERM` if it is somebody else's.
+pub fn signal_user(pid: i32) -> Result<()> {
+    let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+    rustix::process::kill_process(pid, rustix::process::Signal::USR1)
+}
+
 /// `fork(2)` through libc, which runs the program's `pthread_atfork` handlers: 0 in the child.
 ///
 /// # Safety

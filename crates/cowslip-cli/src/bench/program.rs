@@ -170,6 +170,11 @@ impl Running {
         Ok(Self { child, ended: false })
     }
 
+    /// Its process id, and its group's.
+    pub(crate) fn id(&self) -> i32 {
+        self.child.id() as i32
+    }
+
     /// Waits until it has ended, or the user wants to stop.
     pub(crate) fn wait(&mut self, stop: &Stop) -> Result<ExitStatus> {
         loop {

@@ -6,5 +6,6 @@ pub(crate) mod doctor;
 mod elf;
 pub(crate) mod image;
 mod linked;
+pub(crate) mod restore;
 pub(crate) mod run;
 pub(crate) mod status;

@@ -4,6 +4,7 @@
 //! * [`process`]: a restore in a process of its own, which says what it saw.
 //! * [`rival`]: the strategies and who else is measured.
 
+mod criu;
 mod process;
 mod ratios;
 mod read;
@@ -35,6 +36,8 @@ pub(crate) enum Part {
     WorkingSet,
     /// Saving: beside dd and cp, incrementally, and what a program that writes sees of it
     Save,
+    /// CRIU, of a process of the same size
+    Criu,
 }
 
 /// Runs everything and adds what came of it to the report; on an interruption what there is.
@@ -46,6 +49,7 @@ pub(crate) fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Re
         Part::Read => read::measure(bench, &sample, rounds),
         Part::WorkingSet => working_set::measure(bench, &sample, rounds),
         Part::Save => save::measure(bench, &sample, rounds),
+        Part::Criu => criu::measure(bench, &sample, rounds),
     });
     read::push_published(bench.report);
     ratios::push(bench.report, sample.bytes());

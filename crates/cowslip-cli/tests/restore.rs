@@ -1,0 +1,202 @@
+//! `cowslip restore`: the image's content by every strategy, to be dumped, looked at and served.
+
+mod support;
+
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use cowslip::image::{Root, SaveOptions, save};
+use cowslip::units::{ByteCount, VirtRange};
+use cowslip::{Arena, Place, Prot, Template};
+use support::{COWSLIP, Folder, Ran, run};
+
+const STRATEGIES: [&str; 8] =
+    ["hybrid", "eager", "map", "populate", "uffd-copy-4k", "uffd-copy-2m", "uffd-move", "resident"];
+const WORDS: usize = 3 << 18;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An image of 6 MiB of numbers and a guard, and where the numbers are, from the arena's start.
+fn image(folder: &Folder) -> (PathBuf, usize) {
+    let path = folder.0.join("image");
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    let mut slice = arena.slice::<u64>(WORDS).unwrap();
+    slice.iter_mut().enumerate().for_each(|(i, value)| *value = i as u64 + 1);
+    let _guard = arena.allocate(ByteCount::mib(1), Prot::NONE).unwrap();
+    let offset = slice.range().start - arena.range().start;
+    let mut options = SaveOptions::default();
+    let length_bytes = slice.range().len as u64;
+    options
+        .roots
+        .insert("numbers".into(), Root { arena: 0, offset_bytes: offset as u64, length_bytes });
+    let mut proceed = |_| ControlFlow::Continue(());
+    save(&[&arena.freeze().unwrap()], &path, &options, &mut proceed).unwrap();
+    (path, offset)
+}
+
+fn restore(image: &Path, options: &[&str]) -> Ran {
+    run(Command::new(COWSLIP).arg("restore").arg(image).args(options))
+}
+
+/// The kernel or this process may lack what a strategy needs.
+fn is_skipped(strategy: &str, ran: &Ran) -> bool {
+    let skipped = strategy.starts_with("uffd") && matches!(ran.status.code(), Some(3 | 4));
+    if skipped {
+        println!("SKIPPED: {strategy}: {}", ran.stderr.trim());
+    }
+    skipped
+}
+
+#[test]
+fn a_dump_has_the_bytes_that_were_saved() {
+    let folder = Folder::new("dump");
+    let (image, offset) = image(&folder);
+    // Eight words, the last four of a chunk and the first four of the next.
+    let at = 2 * (1 << 18) - 4;
+    let span = format!("{:#x}:64", offset + at * 8);
+    for strategy in STRATEGIES {
+        let mut command = Command::new(COWSLIP);
+        command.arg("restore").arg(&image).args(["--dump", &span, "--strategy", strategy]);
+        let ran = command.stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        let said = Ran { status: ran.status, stdout: String::new(), stderr: said };
+        if is_skipped(strategy, &said) {
+            continue;
+        }
+        assert!(ran.status.success(), "{strategy}: {}", said.stderr);
+        let expected: Vec<u8> = (at..at + 8).flat_map(|i| (i as u64 + 1).to_le_bytes()).collect();
+        assert_eq!(ran.stdout, expected, "{strategy}");
+    }
+    for wrong in [format!("{}:1", offset + WORDS * 8 + 4096), "0x7fffffffffffffff:1M".into()] {
+        let refused = restore(&image, &["--dump", &wrong]);
+        assert_eq!(refused.status.code(), Some(2), "{wrong}: {}", refused.stderr);
+    }
+    assert_eq!(restore(&image, &["--arena", "1"]).status.code(), Some(2));
+    assert_eq!(restore(&image, &["--record"]).status.code(), Some(2));
+}
+
+#[test]
+fn what_a_dump_read_is_recorded_beside_the_image() {
+    let folder = Folder::new("record");
+    let (image, offset) = image(&folder);
+    let span = format!("{:#x}:64", offset + (2 << 20));
+    let ran = restore(&image, &["--dump", &span, "--record"]);
+    if matches!(ran.status.code(), Some(3 | 4)) {
+        return println!("SKIPPED: userfaultfd: {}", ran.stderr.trim());
+    }
+    assert!(ran.status.success(), "{}", ran.stderr);
+    let recorded = ran.stderr.lines().find_map(|line| line.strip_prefix("recorded in "));
+    assert!(Path::new(recorded.expect("it says where")).exists(), "{}", ran.stderr);
+}
+
+#[test]
+fn damage_has_an_exit_code() {
+    let folder = Folder::new("lie");
+    let (image, offset) = image(&folder);
+    let file = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
+    file.write_all_at(&[0xff], 4096 + (2 << 20) + 1_000_003).unwrap();
+    let span = format!("{:#x}:64", offset + (2 << 20));
+    for strategy in STRATEGIES.iter().filter(|it| !["map", "populate"].contains(it)) {
+        for options in [&["--dump", &span][..], &[]] {
+            let mut options = options.to_vec();
+            options.extend(["--strategy", strategy]);
+            let ran = restore(&image, &options);
+            if !is_skipped(strategy, &ran) {
+                assert_eq!(ran.status.code(), Some(6), "{strategy}: {}", ran.stderr);
+                assert!(ran.stderr.contains("checksum"), "{strategy}: {}", ran.stderr);
+            }
+        }
+    }
+}
+
+/// A process that stays until it is told to end.
+struct Staying {
+    child: Child,
+    told: serde_json::Value,
+}
+
+impl Staying {
+    /// `Err`: it ended.
+    fn start(image: &Path, folder: &Folder, options: &[&str]) -> Result<Self, Ran> {
+        let json = folder.0.join("where.json");
+        let _ = std::fs::remove_file(&json);
+        let mut command = Command::new(COWSLIP);
+        command.arg("restore").arg(image).arg("--json").arg(&json).args(options);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while !json.exists() {
+            assert!(Instant::now() < deadline, "it never said where it is");
+            if child.try_wait().unwrap().is_some() {
+                let ended = child.wait_with_output().unwrap();
+                let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+                return Err(Ran { status: ended.status, stdout: String::new(), stderr });
+            }
+            std::thread::yield_now();
+        }
+        // Renamed into place, whole.
+        let told = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+        Ok(Self { child, told })
+    }
+
+    fn numbers(&self) -> usize {
+        self.told["roots"]["numbers"]["start_address"].as_u64().unwrap() as usize
+    }
+
+    fn end(mut self) -> ExitStatus {
+        let kill = ["-TERM", &self.child.id().to_string()].map(str::to_owned);
+        assert!(Command::new("kill").args(kill).status().unwrap().success());
+        self.child.wait().unwrap()
+    }
+}
+
+#[test]
+fn another_process_can_look_at_all_of_it_until_it_is_told_to_end() {
+    let folder = Folder::new("look");
+    let (image, _) = image(&folder);
+    for strategy in STRATEGIES {
+        let staying = match Staying::start(&image, &folder, &["--strategy", strategy]) {
+            Ok(staying) => staying,
+            Err(ran) => {
+                assert!(is_skipped(strategy, &ran), "{strategy}: {}", ran.stderr);
+                continue;
+            }
+        };
+        assert_eq!(staying.told["pid"], staying.child.id(), "{strategy}");
+        let memory = std::fs::File::open(format!("/proc/{}/mem", staying.child.id())).unwrap();
+        let mut seen = vec![0; WORDS * 8];
+        memory.read_exact_at(&mut seen, staying.numbers() as u64).unwrap();
+        let mut words =
+            seen.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        assert!((1..=WORDS as u64).all(|i| words.next() == Some(i)), "{strategy}");
+        assert!(staying.end().success(), "{strategy}");
+    }
+}
+
+#[test]
+fn a_served_image_is_mapped_by_who_connects() {
+    let folder = Folder::new("serve");
+    let (image, _) = image(&folder);
+    let socket = folder.0.join("socket");
+    let options = ["--serve", socket.to_str().unwrap()];
+    let staying = Staying::start(&image, &folder, &options).map_err(|ran| ran.stderr).unwrap();
+    let numbers = VirtRange::new(staying.numbers(), WORDS * 8);
+    let clones = [1, 2].map(|_| {
+        let socket = UnixStream::connect(&socket).unwrap();
+        #[allow(unsafe_code)]
+        // SAFETY: the process that sends is ours.
+        let template = unsafe { Template::receive(&socket) }.unwrap();
+        template.map(Place::Anywhere).unwrap()
+    });
+    assert!(staying.end().success());
+    assert!(!socket.exists(), "nothing is left");
+    for mut clone in clones {
+        let words = clone.values::<u64>(numbers);
+        assert!(words.iter().enumerate().all(|(i, &word)| word == i as u64 + 1));
+        clone.values_mut::<u64>(numbers)[0] = 7;
+    }
+    let refused = restore(&image, &["--strategy", "map", "--serve", socket.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+}
