@@ -95,7 +95,8 @@ fn finish(command: &mut Command) -> Result<()> {
     }
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     let errors: Vec<&str> = said.lines().filter(|line| line.contains("Error")).collect();
-    Err(Error::Failed(format!("{command:?} failed ({}): {}", ended.status, errors.join("; "))))
+    let action = command.get_args().next().unwrap_or_default().display();
+    Err(Error::Failed(format!("criu {action} failed ({}): {}", ended.status, errors.join("; "))))
 }
 
 fn check() -> Result<()> {

@@ -166,7 +166,7 @@ impl Lane {
         let pages: Vec<Reading> = seen.iter().filter_map(|it| it.reading).collect();
         let means: Vec<f64> = pages.iter().map(|it| it.total_ns / it.pages).collect();
         let stats = [
-            ("mean", median(&means)),
+            ("avg", median(&means)),
             ("min", pages.iter().map(|it| it.min_ns).reduce(f64::min)),
             ("max", pages.iter().map(|it| it.max_ns).reduce(f64::max)),
         ];
@@ -203,7 +203,7 @@ impl Lane {
 }
 
 /// The seed's second table, nanoseconds: set up, TOTAL, AVG, MIN, MAX. (Its AVG is below TOTAL / pages,
-/// and so the mean here says what it printed.)
+/// and so the average here is what it printed.)
 pub(super) fn push_published(report: &mut Report) {
     const TABLE: [(&str, Option<f64>, [f64; 4]); 6] = [
         ("mapped file", Some(872.0), [35_825_555.0, 258.0, 12.0, 31_720.0]),
@@ -213,7 +213,7 @@ pub(super) fn push_published(report: &mut Report) {
         ("uffd hugetlb, copy", None, [105_654_950.0, 412_537.0, 356_688.0, 2_008_166.0]),
         ("uffd hugetlb, remap", None, [165_370_794.0, 645_807.0, 575_171.0, 3_516_155.0]),
     ];
-    for (variant, setup, [total, mean, min, max]) in TABLE {
+    for (variant, setup, [total, avg, min, max]) in TABLE {
         let mut push = |metric, stat, ns| {
             let row = Row::new("seed-004", metric, stat, ns, "ns").size_bytes(512 * MIB);
             report.row(row.variant(variant));
@@ -222,11 +222,11 @@ pub(super) fn push_published(report: &mut Report) {
             push(SETUP, "value", setup);
         }
         push(READ, "value", total);
-        for (stat, ns) in [("mean", mean), ("min", min), ("max", max)] {
+        for (stat, ns) in [("avg", avg), ("min", min), ("max", max)] {
             push(PAGE, stat, ns);
         }
     }
     let note = "seed-004: published figures of another machine, hot cache; on hugetlb its pages are of \
-                2 MiB, so that its mean, min and max are of 2 MiB";
+                2 MiB, so that its average, min and max are of 2 MiB";
     report.notes.push(note.to_owned());
 }
