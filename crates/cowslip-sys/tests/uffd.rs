@@ -6,7 +6,7 @@ mod support;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use cowslip_sys::memory::{self, Sharing};
+use cowslip_sys::memory::{self, Prot, Sharing};
 use cowslip_sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, Errno, OwnedFd, process};
@@ -165,6 +165,76 @@ fn moved_pages_leave_accesses_waiting_and_cached_pages_answer_them() {
     }
     // SAFETY: the view is the test's own.
     unsafe { memory::unmap(view) }.unwrap();
+}
+
+/// Anonymous pages, empty and registered for missing faults.
+fn missing(uffd: &Uffd<OwnedFd>) -> VirtRange {
+    let page = page_size_bytes();
+    let range = memory::reserve(PAGES * page, page).unwrap();
+    // SAFETY: reserved just now for the test.
+    unsafe { memory::map_anonymous(range, Prot::RW) }.unwrap();
+    uffd.register(range, RegisterMode::MISSING).unwrap();
+    range
+}
+
+#[test]
+fn a_read_of_a_missing_page_waits_and_sees_what_was_copied() {
+    let Some(uffd) = uffd(Features::empty()) else { return };
+    let (range, page) = (missing(&uffd), page_size_bytes());
+    // SAFETY: mapped; a fault waits until it is answered below.
+    let read = |i: usize| unsafe { ((range.start + i * page) as *const u8).read_volatile() };
+    let content: Vec<u8> = (0..PAGES * page).map(|at| (at / page) as u8 + 7).collect();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read(3));
+        wait_for_fault(&uffd);
+        let third = VirtRange::new(range.start + 3 * page, page);
+        assert_eq!(uffd.copy(third, &content[3 * page..4 * page]), Ok(Outcome::Done));
+        assert_eq!(reader.join().unwrap(), 10);
+        assert_eq!(uffd.copy(third, &content[..page]), Ok(Outcome::AlreadyMapped));
+    });
+    let (before, after) = (
+        VirtRange::new(range.start, 5 * page),
+        VirtRange::between(range.start + 4 * page, range.end()),
+    );
+    let done_bytes = 3 * page as u64;
+    assert_eq!(uffd.copy(before, &content[..5 * page]), Ok(Outcome::Again { done_bytes }));
+    assert_eq!(uffd.copy(after, &content[4 * page..]), Ok(Outcome::Done));
+    assert!((0..PAGES).all(|i| read(i) == i as u8 + 7));
+    assert_eq!(uffd.copy(after, &content), Err(Errno::INVAL), "another length");
+    // SAFETY: the test's own.
+    unsafe { memory::unmap(range) }.unwrap();
+}
+
+#[test]
+fn pages_are_moved_and_gone_where_they_were() {
+    let (fd, _) = match uffd::open() {
+        Ok(opened) => opened,
+        Err(errno) => {
+            assert_eq!(errno, Errno::PERM);
+            return skip("userfaultfd", "this process may not have one");
+        }
+    };
+    let uffd = match Uffd::new(fd, Features::MOVE) {
+        Ok(uffd) => uffd,
+        Err(errno) => {
+            assert_eq!(errno, Errno::INVAL);
+            return skip("uffd-move", "this kernel has no UFFDIO_MOVE");
+        }
+    };
+    let (range, page) = (missing(&uffd), page_size_bytes());
+    let source = memory::reserve(PAGES * page, page).unwrap();
+    // SAFETY: reserved just now for the test.
+    unsafe {
+        memory::map_anonymous(source, Prot::RW).unwrap();
+        (0..PAGES).for_each(|i| ((source.start + i * page) as *mut u8).write(i as u8 + 1));
+        assert_eq!(uffd.move_pages(range, source.start), Ok(Outcome::Done));
+        for i in 0..PAGES {
+            assert_eq!(((range.start + i * page) as *const u8).read_volatile(), i as u8 + 1);
+            assert_eq!(((source.start + i * page) as *const u8).read_volatile(), 0);
+        }
+        memory::unmap(range).unwrap();
+        memory::unmap(source).unwrap();
+    }
 }
 
 #[test]
