@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use cowslip::image::{Image, SaveOptions, save};
-use cowslip::units::VirtRange;
+use cowslip::units::{CHUNK_BYTES, VirtRange, round_up};
 use cowslip::{Arena, Place, Template, TemplateClone};
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ use super::sample::{View, place_of, prepare};
 use super::state::State;
 use super::{Error, Result, read, working_set};
 use crate::bench::error::during;
-use crate::bench::memory::{self, warm_free};
+use crate::bench::memory::{self, Anonymous};
 use crate::bench::stop::Stop;
 use crate::exit::{self, Answer, Failure};
 use crate::restoring::{Memory, StrategyArg, proceed};
@@ -90,7 +90,11 @@ pub(crate) fn run(args: &ProcessArgs) -> Answer {
 fn observe(args: &ProcessArgs) -> Result<Observed> {
     let place = place_of(&Image::open(&args.image)?)?;
     prepare(args.strategy.map_or(&args.flat, |_| &args.image), args.cold)?;
-    warm_free(place.len + place.len / 8, &Stop::default())?;
+    // Free memory that was in use a moment ago, in pages of both sizes.
+    for pages in [Anonymous::Base, Anonymous::Huge] {
+        let len = round_up(place.len + place.len / 8, CHUNK_BYTES).unwrap_or(place.len);
+        memory::Memory::anonymous(len, pages)?.touch(&Stop::default())?;
+    }
     let before = State::of(VirtRange::default(), &args.image)?;
     let order = working_set::order(place.len, args.order);
 
