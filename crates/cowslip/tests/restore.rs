@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, SaveOptions, Strategy, save};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip::{Arena, Backing, ErrorKind, Place, Prot};
+use cowslip::{Arena, ArenaBuilder, Backing, ErrorKind, Place, Prot};
 use support::images::{ELSEWHERE, Folder, patterned, proceed, saved, verify, words};
 use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, fork_child, pattern, status_of};
 
@@ -19,7 +19,12 @@ const WORDS: usize = CHUNK_BYTES / 8;
 
 /// An image of `chunks` chunks of pattern, which begin an arena.
 fn image_of(path: &Path, chunks: usize) -> Image {
-    let arena = Arena::new(ByteCount((chunks * CHUNK_BYTES) as u64)).unwrap();
+    image_from(Arena::builder(ByteCount((chunks * CHUNK_BYTES) as u64)), path)
+}
+
+fn image_from(builder: ArenaBuilder, path: &Path) -> Image {
+    let arena = builder.build().unwrap();
+    let chunks = arena.range().len / CHUNK_BYTES;
     let mut slice = arena.slice::<u64>(chunks * WORDS).unwrap();
     slice.iter_mut().enumerate().for_each(|(i, value)| *value = pattern(i));
     // By one thread: chunk after chunk.
@@ -336,9 +341,12 @@ fn memory_is_given_back_protected_and_left_while_it_is_restored() {
 fn an_arena_that_is_dropped_half_way_leaves_nothing_behind() {
     let _watchdog = Watchdog::start("dropping while it is restored");
     let folder = Folder::new("dropped");
-    let image = image_of(&folder.file("image"), 12);
+    // Where no other test of this process puts anything in the meantime.
+    let builder = Arena::builder(ByteCount::mib(24)).at(ELSEWHERE + (1 << 40));
+    let image = image_from(builder, &folder.file("image"));
     for round in 0..support::scaled(30) {
-        let Some(restored) = hybrid(&image, RestoreOptions::default()) else { return };
+        let options = RestoreOptions { place: Place::Original, ..RestoreOptions::default() };
+        let Some(restored) = hybrid(&image, options) else { return };
         let arena = restored.into_arena();
         let i = round % 12 * WORDS;
         assert_eq!(whole(&arena)[i], pattern(i));
