@@ -4,7 +4,10 @@
 //!   mean.
 //! * [`memfile`]: the files that hold memory (memfd, hugetlb, a detached tmpfs).
 //! * [`uffd`]: userfaultfd, its ioctls as values, its events.
-//! * [`pagemap`]: which pages of a range are private copies (`PAGEMAP_SCAN`, or `/proc/self/pagemap`).
+//! * [`pagemap`]: which pages of a range are private copies, and what the pages of another process are
+//!   (`PAGEMAP_SCAN`, or `/proc/PID/pagemap`).
+//! * [`target`]: another process: its files in `/proc`, its memory, advice about it.
+//! * [`procfs`]: what `/proc` and `/sys` say of mappings, free memory, pressure, huge pages.
 //! * [`process`], [`thread`], [`held`]: children, signals, a thread, descriptors that must survive the host
 //!   program.
 //! * [`cache`]: a file's part of the page cache.
@@ -25,8 +28,10 @@ pub mod memory;
 pub mod pagemap;
 pub mod passthrough;
 pub mod process;
+pub mod procfs;
 pub mod seam;
 pub mod socket;
+pub mod target;
 pub mod thread;
 pub mod uffd;
 pub mod units;

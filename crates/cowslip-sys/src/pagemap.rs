@@ -1,5 +1,6 @@
 #![allow(unsafe_code)]
-//! Which pages of a private file mapping are private copies, and what the rest is.
+//! Which pages of a private file mapping are private copies, and what the rest is; and what the pages
+//! of any process are ([`Scanner::kinds`]).
 //!
 //! `PAGEMAP_SCAN` (Linux 6.7) where the kernel has it, else the entries of `/proc/PID/pagemap`
 //! (bits 63 present, 62 swapped, 61 file or shared). Both give the same answer.
@@ -15,6 +16,7 @@
 
 use core::ffi::c_void;
 
+use bitflags::bitflags;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
 use crate::memory::{self, Prot, Sharing};
@@ -26,11 +28,13 @@ use crate::{AsFd, Errno, OwnedFd, Result};
 const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
+const IS_ZERO: u64 = 1 << 5;
 const IS_HUGE: u64 = 1 << 6;
 
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SWAPPED: u64 = 1 << 62;
 const ENTRY_FILE: u64 = 1 << 61;
+const ENTRY_EXCLUSIVE: u64 = 1 << 56;
 const ENTRY_SWAP_TYPE: u64 = 0x1f;
 
 #[repr(C)]
@@ -73,16 +77,33 @@ impl ScanArg {
 
 const _: () = assert!(size_of::<ScanArg>() == 96 && size_of::<Region>() == 24);
 
+bitflags! {
+    /// What a run of pages is, all that applies; the bits are the kernel's categories.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct PageKinds: u64 {
+        /// Belongs to a file, or is shared memory.
+        const FILE = IS_FILE;
+        /// In memory.
+        const PRESENT = IS_PRESENT;
+        /// In swap, or being migrated.
+        const SWAPPED = IS_SWAPPED;
+        /// The zero page: read, and never written.
+        const ZERO = IS_ZERO;
+        /// Mapped by one entry of 2 MiB.
+        const HUGE = IS_HUGE;
+    }
+}
+
 /// How a [`Scanner`] looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// The `PAGEMAP_SCAN` ioctl.
     Scan,
-    /// Reading the entries of `/proc/self/pagemap`.
+    /// Reading the entries of `/proc/PID/pagemap`.
     Entries,
 }
 
-/// Finds private pages of this process.
+/// Finds pages of a process by what they are.
 #[derive(Debug)]
 pub struct Scanner<F: AsFd = OwnedFd> {
     pagemap: F,
@@ -96,7 +117,8 @@ pub fn probe_scan(pagemap: crate::BorrowedFd<'_>) -> Result<()> {
 }
 
 impl<F: AsFd> Scanner<F> {
-    /// A scanner over `pagemap`, an open `/proc/self/pagemap` of this very process.
+    /// A scanner over `pagemap`, an open `/proc/PID/pagemap`: of this very process, if it is to
+    /// [learn markers](Self::learn_markers).
     pub fn new(pagemap: F) -> Self {
         let method = match probe_scan(pagemap.as_fd()) {
             Ok(()) => Method::Scan,
@@ -217,19 +239,67 @@ impl<F: AsFd> Scanner<F> {
         if self.method == Method::Entries {
             return Err(Errno::NOTTY);
         }
+        let not_huge = ScanArg {
+            category_inverted: IS_HUGE,
+            category_mask: IS_HUGE,
+            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+            ..ScanArg::default()
+        };
+        self.walk(range, &not_huge, |run, _| found(run))
+    }
+
+    /// Calls `found` for every run of pages in `range` that are in memory or swapped out, with what they
+    /// are; in order. `ENOTTY` where only entries can be read.
+    pub fn kinds(
+        &self,
+        range: VirtRange,
+        mut found: impl FnMut(VirtRange, PageKinds),
+    ) -> Result<()> {
+        seam::check(Op::PagemapScan)?;
+        let all = ScanArg {
+            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+            return_mask: PageKinds::all().bits(),
+            ..ScanArg::default()
+        };
+        self.walk(range, &all, |run, categories| {
+            found(run, PageKinds::from_bits_truncate(categories));
+        })
+    }
+
+    /// How many pages of `range` are in memory, belong to no file, and are not mapped by this process
+    /// alone (`PM_MMAP_EXCLUSIVE`, bit 56 of an entry): shared with a fork's other side, or the zero page.
+    pub fn count_not_exclusive(&self, range: VirtRange) -> Result<u64> {
+        seam::check(Op::PagemapScan)?;
+        let mut pages = 0;
+        self.each_entry(range, |_, entry| {
+            let marks = entry & (ENTRY_PRESENT | ENTRY_FILE | ENTRY_EXCLUSIVE);
+            pages += u64::from(marks == ENTRY_PRESENT);
+        })?;
+        Ok(pages)
+    }
+
+    /// Has the kernel fill `ask` for every region of `range`.
+    fn walk(
+        &self,
+        range: VirtRange,
+        ask: &ScanArg,
+        mut found: impl FnMut(VirtRange, u64),
+    ) -> Result<()> {
         let mut at = range;
         while !at.is_empty() {
             let mut regions = [Region::default(); 512];
             let arg = ScanArg {
-                category_inverted: IS_HUGE,
-                category_mask: IS_HUGE,
-                category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+                category_inverted: ask.category_inverted,
+                category_mask: ask.category_mask,
+                category_anyof_mask: ask.category_anyof_mask,
+                return_mask: ask.return_mask,
                 ..ScanArg::over(at, &mut regions)
             };
             // SAFETY: the vector is `regions`, of the length the argument says.
             let (filled, walk_end) = unsafe { rustix::ioctl::ioctl(&self.pagemap, Scan { arg }) }?;
             for region in &regions[..filled] {
-                found(VirtRange::between(region.start as usize, region.end as usize));
+                let run = VirtRange::between(region.start as usize, region.end as usize);
+                found(run, region.categories);
             }
             at = VirtRange::between(walk_end.max(at.start + 1), range.end());
         }
@@ -255,6 +325,14 @@ impl<F: AsFd> Scanner<F> {
     }
 
     fn entry_runs(&self, range: VirtRange, merged: &mut Merger<'_>) -> Result<()> {
+        self.each_entry(range, |page, entry| {
+            if self.is_private(entry) {
+                merged.add(page);
+            }
+        })
+    }
+
+    fn each_entry(&self, range: VirtRange, mut found: impl FnMut(VirtRange, u64)) -> Result<()> {
         const BATCH: usize = 512;
         let page = page_size_bytes();
         let mut at = range;
@@ -265,9 +343,7 @@ impl<F: AsFd> Scanner<F> {
             self.read_entries(part, entries)?;
             for (i, entry) in entries.chunks_exact(8).enumerate() {
                 let entry = u64::from_ne_bytes(entry.try_into().expect("eight bytes"));
-                if self.is_private(entry) {
-                    merged.add(VirtRange::new(part.start + i * page, page));
-                }
+                found(VirtRange::new(part.start + i * page, page), entry);
             }
             at = VirtRange::between(part.end(), range.end());
         }

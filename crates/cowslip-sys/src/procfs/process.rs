@@ -1,0 +1,79 @@
+//! Which processes there are, and what a process says of itself.
+
+use std::path::{Path, PathBuf};
+
+use crate::{Errno, Result};
+
+/// Every process that `/proc` shows.
+pub fn process_ids() -> Result<Vec<i32>> {
+    let entries = std::fs::read_dir("/proc").map_err(|error| errno_of(&error))?;
+    let number =
+        |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    Ok(entries.filter_map(number).collect())
+}
+
+/// The name in the text of `/proc/PID/stat`; it may hold any character.
+pub fn command_name(stat: &str) -> Option<&str> {
+    Some(&stat[stat.find('(')? + 1..stat.rfind(')')?])
+}
+
+/// When the process started, in clock ticks after boot, by the text of `/proc/PID/stat`: with its
+/// number that identifies it.
+///
+/// ```
+/// use cowslip_sys::procfs;
+/// let stat = format!("7 (a) b) S {} 4711 0", "0 ".repeat(18).trim());
+/// assert_eq!(procfs::start_ticks(&stat), Some(4711));
+/// assert_eq!(procfs::command_name(&stat), Some("a) b"));
+/// ```
+pub fn start_ticks(stat: &str) -> Option<u64> {
+    // Field 22; the first after the name is field 3.
+    stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// Whether a process disabled huge pages for itself (`PR_SET_THP_DISABLE`), by the text of
+/// `/proc/PID/status`.
+pub fn thp_is_disabled(status: &str) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
+    line.is_some_and(|word| word.trim() == "0")
+}
+
+/// The processes of a control group and of those below it, of either version.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CgroupMembers {
+    directory: PathBuf,
+}
+
+impl CgroupMembers {
+    /// The group whose directory is `directory`; `ENOENT` if it is none.
+    pub fn of(directory: &Path) -> Result<Self> {
+        let list = directory.join("cgroup.procs");
+        std::fs::metadata(&list).map_err(|error| errno_of(&error))?;
+        Ok(Self { directory: directory.to_owned() })
+    }
+
+    /// Their numbers now.
+    pub fn process_ids(&self) -> Result<Vec<i32>> {
+        let mut all = Vec::new();
+        let mut groups = vec![self.directory.clone()];
+        while let Some(group) = groups.pop() {
+            let text = match std::fs::read_to_string(group.join("cgroup.procs")) {
+                Ok(text) => text,
+                // A group below went away meanwhile.
+                Err(_) if group != self.directory => continue,
+                Err(error) => return Err(errno_of(&error)),
+            };
+            all.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+            let entries = std::fs::read_dir(&group).into_iter().flatten().flatten();
+            let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            groups.extend(below.map(|entry| entry.path()));
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,186 @@
+#![allow(unsafe_code)]
+//! Another process: looked at and advised by handles that a reused process id cannot redirect.
+//!
+//! A pidfd and a descriptor of `/proc/PID` both stand for one process, not for a number. What is opened
+//! through the directory once the process has ended fails with `ESRCH`, whoever has its number then.
+//!
+//! # Safety
+//! The advice that can be given changes no content: `MADV_COLLAPSE` copies pages under the kernel's own
+//! locks, `MADV_COLD` moves them on its lists. So giving it to memory of somebody else is safe.
+
+use core::mem::MaybeUninit;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::seam::{self, Op};
+use crate::units::VirtRange;
+use crate::{AsFd, AsRawFd, Errno, OwnedFd, Result, process};
+
+/// Advice that leaves content as it is; the number is the kernel's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+pub enum Advice {
+    /// `MADV_COLD`: of a part of a huge page it splits the page.
+    Cold = 20,
+    /// `MADV_COLLAPSE` (Linux 6.1): make it one huge page now.
+    Collapse = 25,
+}
+
+/// What a refusal of [`Target::advise`] means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Somebody holds a page or a lock (`EAGAIN`, `EINTR`), or a control group is full (`EBUSY`): later.
+    Retry,
+    /// No huge page is free (`ENOMEM`): slower.
+    SlowDown,
+    /// This memory cannot be what was asked for (`EINVAL` and the rest): never.
+    GiveUp,
+    /// The process has ended (`ESRCH`).
+    Vanished,
+    /// A privilege is missing (`EPERM`, `EACCES`).
+    Denied,
+}
+
+impl Refusal {
+    /// What this error number of `process_madvise(2)` means.
+    ///
+    /// ```
+    /// use cowslip_sys::{Errno, target::Refusal};
+    /// assert_eq!(Refusal::of(Errno::AGAIN), Refusal::Retry);
+    /// ```
+    pub fn of(errno: Errno) -> Self {
+        match errno {
+            Errno::AGAIN | Errno::BUSY | Errno::INTR => Self::Retry,
+            Errno::NOMEM => Self::SlowDown,
+            Errno::SRCH => Self::Vanished,
+            Errno::PERM | Errno::ACCESS => Self::Denied,
+            _ => Self::GiveUp,
+        }
+    }
+}
+
+/// One process, until it ends.
+#[derive(Debug)]
+pub struct Target {
+    pid: i32,
+    pidfd: OwnedFd,
+    directory: OwnedFd,
+}
+
+impl Target {
+    /// The process that has the number `pid` now; `ESRCH` if there is none.
+    pub fn open(pid: i32) -> Result<Self> {
+        let pidfd = process::pidfd(pid)?;
+        let number = rustix::path::DecInt::new(pid);
+        let mut path = [0u8; 32];
+        let whole = b"/proc/".len() + number.as_bytes().len();
+        path[..6].copy_from_slice(b"/proc/");
+        path[6..whole].copy_from_slice(number.as_bytes());
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = match rustix::fs::open(&path[..whole], flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Err(Errno::SRCH),
+            opened => opened?,
+        };
+        let target = Self { pid, pidfd, directory };
+        // The pidfd kept the number from being reused, if the process still lives: then both are of it.
+        if target.has_ended()? { Err(Errno::SRCH) } else { Ok(target) }
+    }
+
+    /// The number that it has, or had.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> Result<bool> {
+        let mut ready = [false];
+        process::wait_readable(
+            &[self.pidfd.as_fd()],
+            &mut ready,
+            Some(core::time::Duration::ZERO),
+        )?;
+        Ok(ready[0])
+    }
+
+    /// Opens one of its files in `/proc` for reading; `ESRCH` once it has ended.
+    pub fn open_file(&self, name: &str) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.directory, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) if self.has_ended()? => Err(Errno::SRCH),
+            opened => opened,
+        }
+    }
+
+    /// The text of one of its files in `/proc`; what is not UTF-8 is replaced.
+    pub fn read_file(&self, name: &str) -> Result<String> {
+        let file = self.open_file(name)?;
+        let mut bytes = Vec::new();
+        let mut buffer = [0u8; 1 << 14];
+        loop {
+            match rustix::io::read(&file, &mut buffer[..]) {
+                Ok(0) => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
+                Ok(read) => bytes.extend_from_slice(&buffer[..read]),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Forgets which of its pages were accessed (`/proc/PID/clear_refs`), so that `smaps` says which
+    /// are from now on.
+    pub fn clear_referenced(&self) -> Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.directory, "clear_refs", flags, Mode::empty())?;
+        rustix::io::write(&file, b"1").map(|_| ())
+    }
+
+    /// Gives advice about `range` of its memory (`process_madvise(2)`); what a refusal means is a
+    /// [`Refusal`].
+    pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<()> {
+        seam::check(Op::ProcessMadvise)?;
+        let vector = libc::iovec { iov_base: range.start as *mut _, iov_len: range.len };
+        // SAFETY: the call reads one vector; the advice changes no content (see the module).
+        let advised = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                self.pidfd.as_raw_fd(),
+                &raw const vector,
+                1usize,
+                advice as libc::c_int,
+                0u32,
+            )
+        };
+        match usize::try_from(advised) {
+            Ok(bytes) if bytes == range.len => Ok(()),
+            Ok(_) => Err(Errno::AGAIN),
+            Err(_) => Err(process::last_errno()),
+        }
+    }
+
+    /// Which pages of `range` (whole pages that are in memory) hold nothing but zeroes: one answer a page.
+    pub fn zero_pages(&self, range: VirtRange, is_zero: &mut Vec<bool>) -> Result<()> {
+        const BATCH: usize = 16;
+        let page = crate::units::page_size_bytes();
+        let memory = self.open_file("mem")?;
+        let mut buffer: Vec<u8> = Vec::with_capacity(BATCH * page);
+        is_zero.clear();
+        let mut at = range;
+        while !at.is_empty() {
+            let most = at.len.min(BATCH * page);
+            buffer.clear();
+            let place: &mut [MaybeUninit<u8>] = &mut buffer.spare_capacity_mut()[..most];
+            let (read, _) = rustix::io::pread(&memory, place, at.start as u64)?;
+            if read.is_empty() || read.len() % page != 0 {
+                return Err(Errno::IO);
+            }
+            is_zero.extend(read.chunks(page).map(is_all_zero));
+            at = VirtRange::between(at.start + read.len(), range.end());
+        }
+        Ok(())
+    }
+}
+
+fn is_all_zero(page: &[u8]) -> bool {
+    let (words, rest) = page.as_chunks::<32>();
+    words.iter().all(|word| *word == [0; 32]) && rest.iter().all(|&byte| byte == 0)
+}
