@@ -22,6 +22,7 @@
 //! * [`Frozen::into_template`] makes a [`Template`]: any process maps private clones of it, and resets
 //!   them in place, thousands of times a second.
 //! * [`freeze_all`] freezes several arenas at the same instant.
+//! * [`promote`] gives other processes huge pages for what they use, without their cooperation.
 //! * [`host::report`] says what this kernel and these privileges allow.
 //!
 //! How it works, and what holds at every moment, stands in the source of the `freeze` module and in
@@ -35,6 +36,7 @@ mod freeze;
 pub mod host;
 pub mod image;
 mod metrics;
+pub mod promote;
 mod template;
 
 pub use cowslip_sys as sys;

@@ -1,0 +1,145 @@
+//! What the policy is told: one look at the system and at processes, as plain values.
+
+use serde::{Deserialize, Serialize};
+
+/// Base pages in a region of 2 MiB.
+pub const REGION_PAGES: u16 = 512;
+
+/// A process, also after its number was given to another.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct ProcessId {
+    /// Its number.
+    pub pid: i32,
+    /// When it started, in clock ticks after boot.
+    pub start_ticks: u64,
+}
+
+/// Where heat comes from; which rung of the ladder is in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeatSource {
+    /// Nowhere: every region counts as hot.
+    #[default]
+    None,
+    /// Accessed bits, summed over each mapping (`clear_refs` and `smaps`).
+    Mappings,
+}
+
+/// 2 MiB of private anonymous memory, aligned, with something in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Region {
+    /// Its first address.
+    pub address: u64,
+    /// Pages in memory that were written, or all of them if it is huge.
+    pub pages: u16,
+    /// Pages that were only read: all of them are the one zero page.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zero_pages: u16,
+    /// Pages in swap.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub swapped_pages: u16,
+    /// Pages that another process maps too: copy-on-write after a fork.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub shared_pages: u16,
+    /// Whether one huge page maps it.
+    pub is_huge: bool,
+    /// Pages with anything but zeroes, if it is huge and its content was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nonzero_pages: Option<u16>,
+    /// How much of it was accessed lately, of a hundred, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heat_percent: Option<u8>,
+}
+
+fn is_zero(pages: &u16) -> bool {
+    *pages == 0
+}
+
+/// One look at a process.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ProcessLook {
+    /// Which it is.
+    pub process: ProcessId,
+    /// Its name, for people.
+    pub name: String,
+    /// Its share of huge pages beside that of others.
+    pub weight: u32,
+    /// Whether it disabled huge pages for itself (`PR_SET_THP_DISABLE`).
+    pub is_disabled: bool,
+    /// Where its regions' heat comes from.
+    pub heat_source: HeatSource,
+    /// Its regions, by address.
+    pub regions: Vec<Region>,
+}
+
+/// One look at the system.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct System {
+    /// Memory that programs can have without swapping.
+    pub available_bytes: u64,
+    /// All memory.
+    pub total_bytes: u64,
+    /// Free memory in pieces of a huge page, in huge pages.
+    pub free_huge_pages: u64,
+    /// Free memory in smaller pieces, percent of all that is free.
+    pub fragmentation_percent: u8,
+    /// Time in which some task waited for memory, percent of the last ten seconds.
+    pub pressure_percent: f64,
+}
+
+/// One look at everything.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Look {
+    /// When it began, in nanoseconds of the monotonic clock.
+    pub at_ns: u64,
+    /// The system.
+    pub system: System,
+    /// The processes that are to be promoted.
+    pub processes: Vec<ProcessLook>,
+}
+
+/// What is done to a region.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Make it one huge page.
+    Promote,
+    /// Split its huge page.
+    Demote,
+}
+
+/// Whether an action was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// It was.
+    Done,
+    /// The kernel refused with this error number.
+    Refused(i32),
+    /// The region was no longer what it had been when that was decided: shared with a new child, released,
+    /// or huge already. The kernel was not asked.
+    Overtaken,
+}
+
+/// What came of an action.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Whose region.
+    pub process: ProcessId,
+    /// Which region.
+    pub address: u64,
+    /// What was tried.
+    pub action: Action,
+    /// When it was over, in nanoseconds of the monotonic clock.
+    pub at_ns: u64,
+    /// How long the kernel took, and may have held up the process.
+    pub took_ns: u64,
+    /// Whether it was done.
+    pub effect: Effect,
+    /// Pages that were given back, if it was split.
+    #[serde(default)]
+    pub freed_pages: u16,
+}

@@ -1,0 +1,142 @@
+//! Looking at a process: what the pages of each of its regions are.
+
+use std::collections::BTreeMap;
+
+use super::target::regions_of;
+use super::{HeatSource, ProcessLook, REGION_PAGES, Region, Target};
+use crate::sys::pagemap::{PageKinds, Scanner};
+use crate::sys::{self, process, procfs};
+use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+
+impl Target {
+    /// Looks at it. Up to `content_ns` of processor time go into reading huge pages, for those that hold
+    /// hardly anything; the next look goes on where this one ended.
+    ///
+    /// With `with_heat`, which mappings were accessed since the last look is asked for as well. That
+    /// makes the kernel walk all page tables twice, once with the process' memory map locked.
+    pub(super) fn look(&mut self, content_ns: u64, with_heat: bool) -> sys::Result<ProcessLook> {
+        let scanner = Scanner::new(self.handle.open_file("pagemap")?);
+        let maps = self.handle.read_file("maps")?;
+        let mut regions = Vec::new();
+        for range in procfs::mappings(&maps).map(|it| regions_of(&it)).filter(|it| !it.is_empty()) {
+            survey(&scanner, range, &mut regions)?;
+        }
+        for region in &mut regions {
+            region.shared_pages = shared_pages(&scanner, region)?;
+        }
+        let heat_source = if with_heat { self.take_heat(&mut regions)? } else { HeatSource::None };
+        self.look_inside(&mut regions, content_ns)?;
+        let status = self.handle.read_file("status")?;
+        Ok(ProcessLook {
+            process: self.id,
+            name: self.name.clone(),
+            weight: self.weight,
+            is_disabled: procfs::thp_is_disabled(&status),
+            heat_source,
+            regions,
+        })
+    }
+
+    /// Heat by mapping. What was accessed is forgotten afterwards, for the next look.
+    fn take_heat(&mut self, regions: &mut [Region]) -> sys::Result<HeatSource> {
+        let knew = std::mem::replace(&mut self.knows_heat, true);
+        if knew {
+            let smaps = self.handle.read_file("smaps")?;
+            let heat: BTreeMap<usize, (usize, u8)> = procfs::smaps(&smaps)
+                .iter()
+                .filter(|(_, usage)| usage.resident_bytes > 0)
+                .map(|(mapping, usage)| {
+                    let percent = usage.referenced_bytes * 100 / usage.resident_bytes;
+                    (mapping.range.start, (mapping.range.end(), percent.min(100) as u8))
+                })
+                .collect();
+            for region in regions.iter_mut() {
+                let address = region.address as usize;
+                let below = heat.range(..=address).next_back();
+                region.heat_percent =
+                    below.filter(|(_, (end, _))| address < *end).map(|(_, (_, percent))| *percent);
+            }
+        }
+        self.handle.clear_referenced()?;
+        Ok(if knew { HeatSource::Mappings } else { HeatSource::None })
+    }
+
+    fn look_inside(&mut self, regions: &mut [Region], content_ns: u64) -> sys::Result<()> {
+        let began = process::thread_cpu_ns();
+        let first = regions.partition_point(|region| region.address < self.next_content);
+        let (before, after) = regions.split_at_mut(first);
+        let huge = after.iter_mut().chain(before).filter(|it| it.is_huge && it.shared_pages == 0);
+        let mut is_zero = Vec::new();
+        for region in huge {
+            if process::thread_cpu_ns() - began >= content_ns {
+                break;
+            }
+            match self.handle.zero_pages(region.range(), &mut is_zero) {
+                Ok(()) => {
+                    region.nonzero_pages =
+                        Some(is_zero.iter().filter(|is_zero| !**is_zero).count() as u16);
+                }
+                // Unmapped meanwhile, or not to be read: nothing is known of it.
+                Err(sys::Errno::IO | sys::Errno::FAULT) => {}
+                Err(errno) => return Err(errno),
+            }
+            self.next_content = region.address + 1;
+        }
+        Ok(())
+    }
+}
+
+impl Region {
+    pub(super) fn range(&self) -> VirtRange {
+        VirtRange::new(self.address as usize, CHUNK_BYTES)
+    }
+}
+
+/// Looks at one region again.
+pub(super) fn look_again(scanner: &Scanner, address: u64) -> sys::Result<Region> {
+    let mut found = Vec::new();
+    let range = VirtRange::new(address as usize, CHUNK_BYTES);
+    survey(scanner, range, &mut found)?;
+    let mut region = found.pop().unwrap_or(Region { address, ..Region::default() });
+    region.shared_pages = shared_pages(scanner, &region)?;
+    Ok(region)
+}
+
+/// Adds every region of `range` (whole regions) that has something in it.
+fn survey(scanner: &Scanner, range: VirtRange, regions: &mut Vec<Region>) -> sys::Result<()> {
+    scanner.kinds(range, |run, kinds| {
+        let mut rest = run;
+        while !rest.is_empty() {
+            let address = rest.start & !(CHUNK_BYTES - 1);
+            let part = rest.intersect(VirtRange::new(address, CHUNK_BYTES));
+            rest = VirtRange::between(part.end(), run.end());
+            if regions.last().is_none_or(|region| region.address != address as u64) {
+                regions.push(Region { address: address as u64, ..Region::default() });
+            }
+            let region = regions.last_mut().expect("there is one now");
+            add(region, (part.len / page_size_bytes()) as u16, kinds);
+        }
+    })
+}
+
+fn add(region: &mut Region, pages: u16, kinds: PageKinds) {
+    if kinds.contains(PageKinds::ZERO) {
+        region.zero_pages += pages;
+    } else if kinds.contains(PageKinds::PRESENT) {
+        region.pages += pages;
+        region.is_huge |= kinds.contains(PageKinds::HUGE) && pages == REGION_PAGES;
+    } else {
+        region.swapped_pages += pages;
+    }
+}
+
+/// `PAGEMAP_SCAN` has no category for them; in the entries, the zero page looks like one of them. A huge
+/// page is shared as a whole.
+fn shared_pages(scanner: &Scanner, region: &Region) -> sys::Result<u16> {
+    if region.is_huge {
+        let first = VirtRange::new(region.address as usize, page_size_bytes());
+        return Ok(scanner.count_not_exclusive(first)? as u16 * REGION_PAGES);
+    }
+    let not_exclusive = scanner.count_not_exclusive(region.range())?;
+    Ok((not_exclusive as u16).saturating_sub(region.zero_pages).min(region.pages))
+}

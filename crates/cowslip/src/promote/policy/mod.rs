@@ -1,0 +1,131 @@
+//! What to promote and what to split: pure, so that it can be tested with made-up processes and made-up
+//! time, and so that a record of looks says what another setting would have done.
+
+mod backoff;
+mod history;
+mod judge;
+mod reason;
+mod share;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use reason::{Decision, Reason};
+
+use super::{Look, Outcome, ProcessId, ProcessLook, Region, Settings};
+use history::ProcessHistory;
+use share::Claimant;
+
+/// Decides about every region of every look, and learns from what came of it.
+///
+/// ```
+/// use cowslip::promote::{Look, Policy, ProcessLook, Reason, Region, Settings, System};
+///
+/// let region = Region { address: 0x20_0000, pages: 500, ..Region::default() };
+/// let process = ProcessLook { weight: 1, regions: vec![region], ..ProcessLook::default() };
+/// let system =
+///     System { available_bytes: 8 << 30, total_bytes: 16 << 30, free_huge_pages: 9, ..System::default() };
+/// let look = |at_ns| Look { at_ns, system, processes: vec![process.clone()] };
+///
+/// let mut policy = Policy::new(Settings::default())?;
+/// assert_eq!(policy.decide(&look(0))[0].reason, Reason::FirstLook);
+/// assert_eq!(policy.decide(&look(1))[0].reason, Reason::Full);
+/// # Ok::<(), cowslip::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Policy {
+    settings: Settings,
+    processes: BTreeMap<ProcessId, ProcessHistory>,
+}
+
+impl Policy {
+    /// A policy that has seen nothing yet; an error if the settings make no sense.
+    pub fn new(settings: Settings) -> crate::Result<Self> {
+        settings.check()?;
+        Ok(Self { settings, processes: BTreeMap::new() })
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Goes on with other settings, and with what it remembers.
+    pub fn set(&mut self, settings: Settings) -> crate::Result<()> {
+        settings.check()?;
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// One decision for each region of the look: first the promotions and splits, in the order in which
+    /// to do them, then the rest.
+    pub fn decide(&mut self, look: &Look) -> Vec<Decision> {
+        self.remember(look);
+        let mut decisions = Vec::new();
+        let mut left = Vec::new();
+        let mut claimants = Vec::new();
+        for (index, process) in look.processes.iter().enumerate() {
+            let mut wanted = Vec::new();
+            for (region, reason) in self.judge(process, look).into_iter().enumerate() {
+                let decision = decision(process, region, reason);
+                match reason {
+                    Reason::Full => wanted.push(region),
+                    Reason::Sparse => decisions.push(decision),
+                    _ => left.push(decision),
+                }
+            }
+            let allowed = self.processes[&process.process].promotions_allowed();
+            claimants.push((index, Claimant::new(process, wanted, allowed)));
+        }
+        let looks = &look.processes;
+        share::share(looks, claimants, &look.system, &self.settings, |process, region, reason| {
+            let decision = decision(&looks[process], region, reason);
+            if reason.action().is_some() { decisions.push(decision) } else { left.push(decision) }
+        });
+        decisions.extend(left);
+        decisions
+    }
+
+    /// Takes in what came of an action.
+    pub fn learn(&mut self, outcome: &Outcome) {
+        if let Some(history) = self.processes.get_mut(&outcome.process) {
+            history.learn(outcome, &self.settings);
+        }
+    }
+
+    fn remember(&mut self, look: &Look) {
+        let settings = &self.settings;
+        let mut before = std::mem::take(&mut self.processes);
+        for process in &look.processes {
+            let mut history = before
+                .remove(&process.process)
+                .unwrap_or_else(|| ProcessHistory::new(look.at_ns, settings));
+            history.see(process, look.at_ns, settings);
+            self.processes.insert(process.process, history);
+        }
+    }
+
+    fn judge(&self, process: &ProcessLook, look: &Look) -> Vec<Reason> {
+        let history = &self.processes[&process.process];
+        let threshold = judge::threshold_percent(look.system.fragmentation_percent, &self.settings);
+        let judge = |region: &Region| {
+            let past = history.region(region.address);
+            let reason = judge::judge(region, &past, threshold, look.at_ns, &self.settings);
+            match reason {
+                Reason::Full if process.is_disabled => Reason::Disabled,
+                Reason::Full | Reason::Sparse if history.backoff.is_waiting(look.at_ns) => {
+                    Reason::BackingOff
+                }
+                Reason::Sparse if history.promotions_allowed() == 0 => Reason::StallBudget,
+                reason => reason,
+            }
+        };
+        process.regions.iter().map(judge).collect()
+    }
+}
+
+fn decision(process: &ProcessLook, region: usize, reason: Reason) -> Decision {
+    Decision { process: process.process, address: process.regions[region].address, reason }
+}

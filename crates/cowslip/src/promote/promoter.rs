@@ -1,0 +1,113 @@
+//! The three parts together: looks, decides, acts, and accounts for its own time.
+
+use std::collections::BTreeMap;
+
+use super::{Action, Decision, Look, Outcome, Policy, ProcessId, Settings, System, Target};
+use crate::sys::{Errno, process};
+use crate::{Error, ErrorKind, Result};
+
+/// Why a target is no longer one.
+#[derive(Clone, Debug)]
+pub struct Farewell {
+    /// Which it was.
+    pub process: ProcessId,
+    /// Its name.
+    pub name: String,
+    /// What kept it from being looked at; [`ErrorKind::Vanished`] if it just ended.
+    pub error: Error,
+}
+
+/// Promotes the memory of processes. It starts no thread and waits for nothing: pace is the caller's.
+#[derive(Debug)]
+pub struct Promoter {
+    policy: Policy,
+    targets: BTreeMap<ProcessId, Target>,
+    with_heat: bool,
+    look_cpu_ns: u64,
+}
+
+impl Promoter {
+    /// Without any target yet; an error if the settings make no sense.
+    pub fn new(settings: Settings) -> Result<Self> {
+        let policy = Policy::new(settings)?;
+        Ok(Self { policy, targets: BTreeMap::new(), with_heat: false, look_cpu_ns: 0 })
+    }
+
+    /// Asks the kernel which mappings are accessed, so that the hot ones come first. That makes it walk
+    /// the targets' page tables, and hold them up for it.
+    pub fn watch_heat(&mut self, on: bool) {
+        self.with_heat = on;
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Goes on with other settings.
+    pub fn set(&mut self, settings: Settings) -> Result<()> {
+        self.policy.set(settings)
+    }
+
+    /// Adds a target; one that is there already gets the new weight.
+    pub fn add(&mut self, target: Target) {
+        match self.targets.get_mut(&target.id()) {
+            Some(known) => known.weight = target.weight,
+            None => drop(self.targets.insert(target.id(), target)),
+        }
+    }
+
+    /// The targets.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.targets.values()
+    }
+
+    /// Looks at the system and at every target. Up to `content_ns` of processor time a target go into
+    /// reading huge pages for how much of them is used. Targets that cannot be looked at any more
+    /// are dropped, and said farewell to.
+    pub fn look(&mut self, content_ns: u64) -> Result<(Look, Vec<Farewell>)> {
+        let began = process::thread_cpu_ns();
+        let mut look =
+            Look { at_ns: process::now_ns(), system: System::look()?, processes: Vec::new() };
+        let mut gone = Vec::new();
+        self.targets.retain(|_, target| match target.look(content_ns, self.with_heat) {
+            Ok(process) => {
+                look.processes.push(process);
+                true
+            }
+            Err(errno) => {
+                gone.push(farewell(target, errno));
+                false
+            }
+        });
+        self.look_cpu_ns = process::thread_cpu_ns() - began;
+        Ok((look, gone))
+    }
+
+    /// Processor time that the last look took: what its budget is about.
+    pub fn look_cpu_ns(&self) -> u64 {
+        self.look_cpu_ns
+    }
+
+    /// One decision for each region, first those to act on.
+    pub fn decide(&mut self, look: &Look) -> Vec<Decision> {
+        self.policy.decide(look)
+    }
+
+    /// Does what was decided, if anything, and has the policy learn from it.
+    pub fn act(&mut self, decision: &Decision) -> Option<Outcome> {
+        let action: Action = decision.reason.action()?;
+        let outcome = self.targets.get(&decision.process)?.act(decision.address, action);
+        self.policy.learn(&outcome);
+        Some(outcome)
+    }
+}
+
+fn farewell(target: &Target, errno: Errno) -> Farewell {
+    let mut error = Error::from_errno("look at the process", errno);
+    // Of a process that ends while it is looked at, `/proc` says all sorts of things.
+    if target.handle.has_ended().unwrap_or(true) {
+        error = Error::new(ErrorKind::Vanished, "look at the process").hint("it has ended");
+    }
+    Farewell { process: target.id(), name: target.name().to_owned(), error }
+}

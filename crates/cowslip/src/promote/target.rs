@@ -1,0 +1,107 @@
+//! A process that is promoted.
+
+use super::ProcessId;
+use crate::error::During;
+use crate::sys::procfs::{self, Mapping};
+use crate::sys::{self, Errno};
+use crate::units::{CHUNK_BYTES, VirtRange};
+use crate::{Error, Result};
+
+/// Looked at, and acted on, until it ends. Exec and the reuse of its number are harmless: the kernel's
+/// handles are of the process, and nothing that is done changes content.
+#[derive(Debug)]
+pub struct Target {
+    pub(super) handle: sys::target::Target,
+    pub(super) id: ProcessId,
+    pub(super) name: String,
+    pub(super) weight: u32,
+    /// Where looking at the content of huge pages goes on.
+    pub(super) next_content: u64,
+    pub(super) knows_heat: bool,
+}
+
+/// How much of the memory that could be huge is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Coverage {
+    /// Private anonymous memory in mappings that have room for a huge page.
+    pub anonymous_bytes: u64,
+    /// Huge pages in it.
+    pub huge_bytes: u64,
+}
+
+impl Coverage {
+    /// The huge part, from 0 to 1; 1 of nothing.
+    pub fn ratio(&self) -> f64 {
+        if self.anonymous_bytes == 0 {
+            return 1.0;
+        }
+        self.huge_bytes as f64 / self.anonymous_bytes as f64
+    }
+}
+
+impl Target {
+    /// The process that has this number now, if it may be looked at. `weight` is its share of huge pages
+    /// beside that of others.
+    ///
+    /// `Vanished` if there is none, `Denied` with the missing privilege if it may not be looked at,
+    /// `Unsupported` before Linux 6.7.
+    pub fn open(pid: i32, weight: u32) -> Result<Self> {
+        let doing = "open the process to promote";
+        let open = || {
+            let handle = sys::target::Target::open(pid)?;
+            let stat = handle.read_file("stat")?;
+            let start_ticks = procfs::start_ticks(&stat).ok_or(Errno::IO)?;
+            let name = procfs::command_name(&stat).unwrap_or("?").to_owned();
+            let pagemap = handle.open_file("pagemap")?;
+            sys::pagemap::probe_scan(sys::AsFd::as_fd(&pagemap))?;
+            handle.open_file("mem")?;
+            let id = ProcessId { pid, start_ticks };
+            Ok(Self { handle, id, name, weight, next_content: 0, knows_heat: false })
+        };
+        open().during(doing).map_err(|error| explain(error, pid))
+    }
+
+    /// Which process it is.
+    pub fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// Its name when it was opened.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How much of it is huge, as the kernel sums it up (`/proc/PID/smaps`): independent of what is seen
+    /// while promoting, and far slower to read.
+    pub fn coverage(&self) -> Result<Coverage> {
+        let text = self.handle.read_file("smaps").during("read smaps of the process")?;
+        let all = procfs::smaps(&text);
+        let promotable = all.iter().filter(|(mapping, _)| !regions_of(mapping).is_empty());
+        Ok(promotable.fold(Coverage::default(), |sum, (_, usage)| Coverage {
+            anonymous_bytes: sum.anonymous_bytes + usage.anonymous_bytes,
+            huge_bytes: sum.huge_bytes + usage.huge_bytes,
+        }))
+    }
+}
+
+/// The part of a mapping that huge pages can map.
+pub(super) fn regions_of(mapping: &Mapping<'_>) -> VirtRange {
+    if mapping.is_anonymous() {
+        mapping.range.inner_aligned(CHUNK_BYTES)
+    } else {
+        VirtRange::default()
+    }
+}
+
+fn explain(error: Error, pid: i32) -> Error {
+    use crate::ErrorKind::{Denied, Unsupported, Vanished};
+    match error.kind() {
+        Vanished => error.hint(format!("there is no process {pid}")),
+        Denied => error.hint(format!(
+            "process {pid} is somebody else's: run as its user, or with CAP_SYS_PTRACE (as root, or \
+             `setcap cap_sys_ptrace,cap_sys_nice+ep` on this program)"
+        )),
+        Unsupported => error.hint("PAGEMAP_SCAN came with Linux 6.7"),
+        _ => error.hint(format!("process {pid}")),
+    }
+}

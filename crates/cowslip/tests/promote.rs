@@ -1,0 +1,369 @@
+#![allow(unsafe_code)]
+//! Promotion of a live process: what the kernel's own sums say before and after, and every byte unchanged.
+//!
+//! The process is this one. Its regions are told from the rest by address, and one test runs at a time, for
+//! a child that one test forks shares the memory of all.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cowslip::promote::{Action, Decision, Effect, Outcome, Promoter, Reason, Settings, Target};
+use cowslip::sys::memory::{self, Advice, Prot};
+use cowslip::sys::seam::{self, Op};
+use cowslip::sys::{Errno, process, procfs};
+use cowslip::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::{ErrorKind, Result};
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Regions of base pages, of which promotion may make huge ones.
+struct Regions {
+    range: VirtRange,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Regions {
+    /// One region for each number: that many of its pages are written.
+    fn new(pages: &[usize]) -> Self {
+        let alone = alone();
+        let range = memory::reserve(pages.len() * CHUNK_BYTES, CHUNK_BYTES).unwrap();
+        let regions = Self { range, _alone: alone };
+        // SAFETY: reserved for this value.
+        unsafe { memory::map_anonymous(range, Prot::RW) }.unwrap();
+        regions.advise(range, Advice::NoHugePage);
+        for (number, pages) in pages.iter().enumerate() {
+            (0..*pages).for_each(|page| regions.word(number, page).store(page as u64 + 1, Relaxed));
+        }
+        regions.advise(range, Advice::HugePage);
+        regions
+    }
+
+    fn advise(&self, range: VirtRange, advice: Advice) {
+        assert!(self.range.covers(range));
+        // SAFETY: the value's own memory, to which only atomic references are made.
+        unsafe { memory::advise(range, advice) }.unwrap();
+    }
+
+    fn region(&self, number: usize) -> VirtRange {
+        VirtRange::new(self.range.start + number * CHUNK_BYTES, CHUNK_BYTES)
+    }
+
+    fn word(&self, number: usize, page: usize) -> &AtomicU64 {
+        let address = self.region(number).start + page * page_size_bytes();
+        // SAFETY: inside the mapping, aligned, and used as an atomic only.
+        unsafe { AtomicU64::from_ptr(address as *mut u64) }
+    }
+
+    /// A hash of every byte.
+    fn checksum(&self) -> u64 {
+        // SAFETY: inside the mapping; nobody writes while a test sums up.
+        let words = unsafe {
+            std::slice::from_raw_parts(self.range.start as *const u64, self.range.len / 8)
+        };
+        words.iter().fold(0, |sum: u64, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9))
+    }
+
+    /// Huge and anonymous bytes, as the kernel sums them up.
+    fn in_smaps(&self) -> (u64, u64) {
+        let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let all = procfs::smaps(&text);
+        let mine = all.iter().filter(|(mapping, _)| self.range.covers(mapping.range));
+        mine.fold((0, 0), |sum, (_, it)| (sum.0 + it.huge_bytes, sum.1 + it.anonymous_bytes))
+    }
+
+    fn number(&self, decision: &Decision) -> Option<usize> {
+        let offset = (decision.address as usize).checked_sub(self.range.start)?;
+        (offset < self.range.len).then_some(offset / CHUNK_BYTES)
+    }
+}
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        // SAFETY: the value's own memory.
+        unsafe { memory::unmap(self.range) }.unwrap();
+    }
+}
+
+/// This process, promoted; only the regions of a test are acted on.
+struct Promotion<'a> {
+    promoter: Promoter,
+    regions: &'a Regions,
+}
+
+const FOREVER_NS: u64 = 10_000_000_000;
+
+impl<'a> Promotion<'a> {
+    fn of(regions: &'a Regions) -> Self {
+        let settings = Settings { stall_percent: 100.0, slow_ms: 1000, ..Settings::default() };
+        let mut promoter = Promoter::new(settings).unwrap();
+        promoter.add(Target::open(process::pid(), 1).unwrap());
+        Self { promoter, regions }
+    }
+
+    fn decide(&mut self) -> Vec<(usize, Decision)> {
+        let (look, gone) = self.promoter.look(FOREVER_NS).unwrap();
+        assert!(gone.is_empty());
+        let decisions = self.promoter.decide(&look);
+        decisions.iter().filter_map(|it| Some((self.regions.number(it)?, *it))).collect()
+    }
+
+    /// The reasons, by number of region.
+    fn reasons(&mut self) -> Vec<(usize, Reason)> {
+        let mut reasons: Vec<_> = self.decide().iter().map(|(n, it)| (*n, it.reason)).collect();
+        reasons.sort_unstable();
+        reasons
+    }
+
+    fn act(&mut self) -> Vec<Outcome> {
+        let decisions = self.decide();
+        decisions.iter().filter_map(|(_, it)| self.promoter.act(it)).collect()
+    }
+}
+
+#[test]
+fn full_regions_become_huge_the_others_stay_and_no_byte_changes() {
+    let regions = Regions::new(&[512, 480, 461, 460, 100, 0]);
+    let before = regions.checksum();
+    // Reading what was never written brings the zero page, which is no use of memory.
+    let mut promotion = Promotion::of(&regions);
+    assert!(promotion.act().is_empty(), "nobody knows yet whether they stay full");
+    let outcomes = promotion.act();
+    assert_eq!(outcomes.len(), 3);
+    assert!(outcomes.iter().all(|it| it.effect == Effect::Done && it.took_ns > 0), "{outcomes:?}");
+    assert_eq!(regions.in_smaps().0, 3 * CHUNK_BYTES as u64);
+    assert_eq!(regions.checksum(), before);
+    let left = |number, reason| (number, reason);
+    use Reason::{BelowThreshold, Huge};
+    let expected = [
+        left(0, Huge),
+        left(1, Huge),
+        left(2, Huge),
+        left(3, BelowThreshold),
+        left(4, BelowThreshold),
+    ];
+    let reasons = promotion.reasons();
+    assert_eq!(&reasons[..5], expected);
+}
+
+#[test]
+fn a_huge_page_that_holds_hardly_anything_is_split_and_its_memory_freed() {
+    let regions = Regions::new(&[30, 400, 512]);
+    for number in 0..3 {
+        regions.advise(regions.region(number), Advice::Collapse);
+    }
+    assert_eq!(regions.in_smaps(), (3 * CHUNK_BYTES as u64, 3 * CHUNK_BYTES as u64));
+    let before = regions.checksum();
+    let mut promotion = Promotion::of(&regions);
+    assert_eq!(
+        promotion.reasons(),
+        [(0, Reason::Filling), (1, Reason::Huge), (2, Reason::Huge)],
+        "it may be filling up"
+    );
+    let outcomes = promotion.act();
+    assert_eq!(outcomes.len(), 1, "{outcomes:?}");
+    assert_eq!((outcomes[0].action, outcomes[0].effect), (Action::Demote, Effect::Done));
+    let (huge, anonymous) = regions.in_smaps();
+    assert_eq!(huge, 2 * CHUNK_BYTES as u64);
+    let base = anonymous - huge;
+    assert_eq!(base, (512 - u64::from(outcomes[0].freed_pages)) * page_size_bytes() as u64);
+    if outcomes[0].freed_pages == 0 {
+        println!("SKIPPED: free_zero_pages: this kernel keeps the zero pages of what it splits");
+    } else {
+        assert_eq!(outcomes[0].freed_pages, 482);
+    }
+    assert_eq!(regions.checksum(), before);
+    assert_eq!(promotion.reasons()[0], (0, Reason::BelowThreshold), "and it stays split");
+}
+
+#[test]
+fn no_update_of_a_writer_is_lost_while_its_memory_is_promoted_and_split() {
+    let regions = Regions::new(&[512; 8]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut rounds = 0u64;
+            while !stop.load(Relaxed) {
+                for number in 0..8 {
+                    for page in (0..512).step_by(3) {
+                        regions.word(number, page).fetch_add(1, Relaxed);
+                    }
+                }
+                rounds += 1;
+            }
+            rounds
+        });
+        let mut promotion = Promotion::of(&regions);
+        let mut promoted = 0;
+        for _ in 0..4 {
+            promotion.act();
+            promoted += promotion.act().len();
+            let mut cold = Vec::new();
+            for number in 0..8 {
+                let page = VirtRange::new(regions.region(number).start, page_size_bytes());
+                cold.push(page);
+            }
+            let target = cowslip::sys::target::Target::open(process::pid()).unwrap();
+            for page in cold {
+                // A page that the writer holds for an instant cannot be split then.
+                let _ = target.advise(page, cowslip::sys::target::Advice::Cold);
+            }
+        }
+        stop.store(true, Relaxed);
+        let rounds = writer.join().unwrap();
+        assert!(promoted >= 8, "{promoted}");
+        for (number, page) in (0..8).flat_map(|n| (0..512).map(move |page| (n, page))) {
+            let added = if page % 3 == 0 { rounds } else { 0 };
+            assert_eq!(regions.word(number, page).load(Relaxed), page as u64 + 1 + added);
+        }
+    });
+}
+
+#[test]
+fn what_a_live_child_shares_is_left_alone_until_it_ends() {
+    let regions = Regions::new(&[512, 512]);
+    let mut promotion = Promotion::of(&regions);
+    promotion.reasons();
+    let decided = promotion.decide();
+    assert!(decided.iter().all(|(_, it)| it.reason == Reason::Full), "{decided:?}");
+
+    let child = Child::fork();
+    let outcome = promotion.promoter.act(&decided[0].1).unwrap();
+    assert_eq!(outcome.effect, Effect::Overtaken, "forked between the look and the act");
+    assert_eq!(promotion.reasons(), [(0, Reason::Shared), (1, Reason::Shared)]);
+    for page in 0..512 {
+        regions.word(0, page).fetch_add(1, Relaxed);
+    }
+    assert_eq!(promotion.reasons(), [(0, Reason::Full), (1, Reason::Shared)], "its own copies");
+    child.end();
+    assert_eq!(promotion.reasons(), [(0, Reason::Full), (1, Reason::Full)]);
+}
+
+/// A forked child that waits.
+struct Child(i32, std::io::PipeWriter);
+
+impl Child {
+    fn fork() -> Self {
+        let (reader, writer) = std::io::pipe().unwrap();
+        // SAFETY: the child closes a pipe, reads from another, and ends.
+        let pid = unsafe { process::fork() }.unwrap();
+        if pid == 0 {
+            drop(writer);
+            let _ = std::io::Read::read(&mut &reader, &mut [0]);
+            process::exit_now(0);
+        }
+        Self(pid, writer)
+    }
+
+    fn end(self) {
+        drop(self.1);
+        process::wait_for(self.0).unwrap();
+    }
+}
+
+#[test]
+fn what_was_just_released_is_not_filled_again() {
+    let regions = Regions::new(&[512]);
+    let mut promotion = Promotion::of(&regions);
+    promotion.reasons();
+    assert_eq!(promotion.reasons(), [(0, Reason::Full)]);
+    let first = VirtRange::new(regions.range.start, 20 * page_size_bytes());
+    regions.advise(first, Advice::DontNeed);
+    assert_eq!(promotion.reasons(), [(0, Reason::JustReleased)]);
+}
+
+#[test]
+fn refusals_of_the_kernel_are_told_apart() {
+    let after = |errno| {
+        let regions = Regions::new(&[512, 512]);
+        let mut promotion = Promotion::of(&regions);
+        promotion.reasons();
+        let decided = promotion.decide();
+        let rule = seam::fail(Op::ProcessMadvise, 0, 1, errno);
+        let outcome = promotion.promoter.act(&decided[0].1).unwrap();
+        assert!(rule.is_spent());
+        assert_eq!(outcome.effect, Effect::Refused(errno.raw_os_error()));
+        let (refused, _) = decided[0];
+        let reasons = promotion.reasons();
+        (reasons[refused].1, reasons[1 - refused].1)
+    };
+    assert_eq!(after(Errno::AGAIN), (Reason::RetryLater, Reason::Full));
+    assert_eq!(after(Errno::INVAL), (Reason::GivenUp, Reason::Full));
+    assert_eq!(after(Errno::NOMEM), (Reason::BackingOff, Reason::BackingOff));
+}
+
+#[test]
+fn memory_that_must_not_be_huge_is_given_up() {
+    let regions = Regions::new(&[512]);
+    regions.advise(regions.range, Advice::NoHugePage);
+    let mut promotion = Promotion::of(&regions);
+    promotion.reasons();
+    let outcomes = promotion.act();
+    assert_eq!(outcomes[0].effect, Effect::Refused(Errno::INVAL.raw_os_error()));
+    assert_eq!(promotion.reasons(), [(0, Reason::GivenUp)]);
+}
+
+#[test]
+fn coverage_is_the_kernels_and_heat_follows_accesses() {
+    let regions = Regions::new(&[512, 512]);
+    let target = Target::open(process::pid(), 1).unwrap();
+    let before = target.coverage().unwrap();
+    let mut promotion = Promotion::of(&regions);
+    promotion.promoter.watch_heat(true);
+    promotion.reasons();
+    assert_eq!(promotion.act().len(), 2);
+    let after = target.coverage().unwrap();
+    assert!(after.huge_bytes >= before.huge_bytes + 2 * CHUNK_BYTES as u64);
+    assert!(after.ratio() > before.ratio());
+
+    let heat = |promotion: &mut Promotion<'_>| {
+        let (look, _) = promotion.promoter.look(0).unwrap();
+        let all = &look.processes[0].regions;
+        let region = all.iter().find(|it| it.address == regions.range.start as u64);
+        region.unwrap().heat_percent.unwrap()
+    };
+    heat(&mut promotion);
+    assert_eq!(heat(&mut promotion), 0, "nobody touched it since");
+    regions.word(0, 0).fetch_add(1, Relaxed);
+    regions.word(1, 0).fetch_add(1, Relaxed);
+    assert_eq!(heat(&mut promotion), 100);
+}
+
+#[test]
+fn a_target_that_ends_is_said_farewell_to() -> Result<()> {
+    let _alone = alone();
+    let child = Child::fork();
+    let mut promoter = Promoter::new(Settings::default())?;
+    promoter.add(Target::open(child.0, 1)?);
+    let (look, gone) = promoter.look(0)?;
+    assert_eq!((look.processes.len(), gone.len()), (1, 0));
+    child.end();
+    let (look, gone) = promoter.look(0)?;
+    assert_eq!((look.processes.len(), gone.len()), (0, 1));
+    assert_eq!(gone[0].error.kind(), ErrorKind::Vanished, "{}", gone[0].error);
+    assert_eq!(promoter.targets().count(), 0);
+    let never = Target::open(i32::MAX, 1).unwrap_err();
+    assert_eq!(never.kind(), ErrorKind::Vanished, "{never}");
+    Ok(())
+}
+
+#[test]
+fn looking_is_cheap() -> Result<()> {
+    let regions = Regions::new(&[512; 128]);
+    let mut promotion = Promotion::of(&regions);
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        promotion.promoter.look(0)?;
+        best = best.min(Duration::from_nanos(promotion.promoter.look_cpu_ns()));
+    }
+    println!("a look at 256 MiB of base pages: {best:?}");
+    assert!(
+        best < Duration::from_millis(50),
+        "{best:?}: 200 ms a GiB is twenty times what is usual"
+    );
+    Ok(())
+}
