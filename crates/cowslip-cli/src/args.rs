@@ -7,6 +7,7 @@ use cowslip::image::Compression;
 use cowslip::units::ByteCount;
 
 use crate::bench::{cow, fork, restore};
+use crate::promote::args::PromoteArgs;
 use crate::restoring::StrategyArg;
 
 /// Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
@@ -29,6 +30,7 @@ pub(crate) enum Command {
     /// Measure Cowslip beside its rivals, all in one run
     #[command(subcommand)]
     Bench(Bench),
+    Promote(PromoteArgs),
     /// Look at images: frozen arenas in files
     #[command(subcommand)]
     Image(Image),

@@ -6,6 +6,7 @@ mod commands;
 mod demo;
 mod exit;
 mod output;
+mod promote;
 mod restoring;
 
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         args::Command::Bench(args::Bench::Restore(args)) => commands::bench::restore(&args),
         args::Command::Bench(args::Bench::RestoreProcess(args)) => bench::restore::process(&args),
         args::Command::Restore(args) => commands::restore::run(&args),
+        args::Command::Promote(args) => promote::run(&args),
         args::Command::Image(args::Image::Info(args)) => commands::image::info(&args),
         args::Command::Image(args::Image::Verify(args)) => commands::image::verify(&args),
         args::Command::Image(args::Image::Diff(args)) => commands::image::diff(&args),

@@ -3,17 +3,17 @@
 mod charts;
 mod groups;
 mod machine;
-mod sink;
 mod svg;
-mod text;
-mod units;
 
 pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod latency;
 pub(crate) mod progress;
 pub(crate) mod report;
+pub(crate) mod sink;
 pub(crate) mod table;
+pub(crate) mod text;
+pub(crate) mod units;
 
 #[cfg(test)]
 mod example;

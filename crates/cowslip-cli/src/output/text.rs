@@ -6,7 +6,7 @@ pub(super) const INDENT: &str = "  ";
 const NAME_WIDTH: usize = 24;
 
 /// Rows of cells as indented lines of equal width.
-pub(super) fn align(rows: &[Vec<String>]) -> Vec<String> {
+pub(crate) fn align(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.first().map_or(0, Vec::len);
     let widths: Vec<usize> =
         (0..columns).map(|column| widest(rows.iter().map(|row| &row[column]))).collect();
@@ -26,7 +26,7 @@ pub(super) fn width(text: &str) -> usize {
 }
 
 /// A name that can neither break a column nor command the terminal.
-pub(super) fn clip(name: &str) -> String {
+pub(crate) fn clip(name: &str) -> String {
     let name = printable(name);
     if width(&name) <= NAME_WIDTH {
         return name;
@@ -34,7 +34,7 @@ pub(super) fn clip(name: &str) -> String {
     name.chars().take(NAME_WIDTH - 1).chain(['…']).collect()
 }
 
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
 }
 

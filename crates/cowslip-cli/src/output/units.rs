@@ -3,7 +3,7 @@
 use super::report::Ratio;
 
 /// `value` with three significant digits and the unit that fits it.
-pub(super) fn human(value: f64, unit: &str) -> String {
+pub(crate) fn human(value: f64, unit: &str) -> String {
     match unit {
         "ns" => scaled(value, 1_000.0, &[" ns", " µs", " ms", " s"]),
         "bytes" => scaled(value, 1_024.0, &[" B", " KiB", " MiB", " GiB", " TiB"]),
@@ -15,7 +15,7 @@ pub(super) fn human(value: f64, unit: &str) -> String {
 }
 
 /// A size in bytes, exact if it is a whole number of its unit.
-pub(super) fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     human(bytes as f64, "bytes")
 }
 

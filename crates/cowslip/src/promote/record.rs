@@ -30,6 +30,17 @@ pub enum Event {
     Outcome(Outcome),
 }
 
+impl Event {
+    /// What comes after it is done with `settings`.
+    pub fn start(settings: &Settings) -> Self {
+        Self::Start {
+            schema: SCHEMA.to_owned(),
+            page_bytes: units::page_size_bytes() as u64,
+            settings: settings.clone(),
+        }
+    }
+}
+
 /// Writes a record.
 #[derive(Debug)]
 pub struct Recorder<W: Write> {
@@ -40,11 +51,7 @@ impl<W: Write> Recorder<W> {
     /// Begins a record.
     pub fn start(to: W, settings: &Settings) -> Result<Self> {
         let mut recorder = Self { to };
-        recorder.write(&Event::Start {
-            schema: SCHEMA.to_owned(),
-            page_bytes: units::page_size_bytes() as u64,
-            settings: settings.clone(),
-        })?;
+        recorder.write(&Event::start(settings))?;
         Ok(recorder)
     }
 

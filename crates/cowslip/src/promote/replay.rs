@@ -28,8 +28,6 @@ pub struct Round {
 /// What a record comes to, as it was and with other settings.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Replay {
-    /// The settings of the replay.
-    pub settings: Settings,
     /// Every look.
     pub rounds: Vec<Round>,
     /// Regions promoted and split in the record.
@@ -69,33 +67,34 @@ pub fn replay(
     events: impl IntoIterator<Item = Result<Event>>,
     change: impl Fn(&mut Settings),
 ) -> Result<Replay> {
-    let mut policy: Option<Policy> = None;
-    let mut rounds: Vec<(Look, Vec<Outcome>)> = Vec::new();
+    let mut settings: Option<Settings> = None;
+    let mut rounds: Vec<(Option<Settings>, Look, Vec<Outcome>)> = Vec::new();
     for event in events {
         match event? {
-            Event::Start { mut settings, .. } => {
-                change(&mut settings);
-                policy = Some(Policy::new(settings)?);
+            Event::Start { settings: mut new, .. } => {
+                change(&mut new);
+                settings = Some(new);
             }
-            Event::Look(look) => rounds.push((look, Vec::new())),
+            Event::Look(look) => rounds.push((settings.take(), look, Vec::new())),
             Event::Outcome(outcome) => {
-                if let Some((_, outcomes)) = rounds.last_mut() {
+                if let Some((_, _, outcomes)) = rounds.last_mut() {
                     outcomes.push(outcome);
                 }
             }
         }
     }
-    let Some(mut policy) = policy else {
-        return Err(Error::new(ErrorKind::Corrupt, "read the record").hint("it is empty"));
+    let Some((Some(first), ..)) = rounds.first() else {
+        let empty = Error::new(ErrorKind::Corrupt, "read the record").hint("it shows nothing");
+        return Err(empty);
     };
+    let mut policy = Policy::new(first.clone())?;
     let mut world = World { others: BTreeMap::new() };
-    let mut all = Replay {
-        settings: policy.settings().clone(),
-        rounds: Vec::new(),
-        recorded: Counts::default(),
-        replayed: Counts::default(),
-    };
-    for (recorded, outcomes) in rounds {
+    let mut all =
+        Replay { rounds: Vec::new(), recorded: Counts::default(), replayed: Counts::default() };
+    for (settings, recorded, outcomes) in rounds {
+        if let Some(settings) = settings {
+            policy.set(settings)?;
+        }
         let look = world.change(&recorded);
         let decisions = policy.decide(&look);
         for outcome in outcomes.iter().filter(|it| it.effect == Effect::Done) {

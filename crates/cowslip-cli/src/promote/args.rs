@@ -1,0 +1,106 @@
+//! The options of `cowslip promote`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Give running programs huge pages for the memory they use, without their cooperation
+///
+/// Regions of 2 MiB that are nearly full become one huge page, huge pages that hold hardly anything are
+/// split, and no content changes. What a live child shares is left alone, and what was just released.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  cowslip promote --once --coverage 0.95 --pid 4711\n  \
+    cowslip promote --match redis-server --record redis.jsonl\n  \
+    cowslip promote --replay redis.jsonl --threshold 70\n  \
+    cowslip promote --pid 4711 --explain 0x7f0000200000\n\n\
+    It needs the targets' user or CAP_SYS_PTRACE to look, and CAP_SYS_NICE to act.")]
+pub(crate) struct PromoteArgs {
+    #[command(flatten)]
+    pub(super) who: Who,
+    /// Do it now and end, instead of going on
+    #[arg(long)]
+    pub(super) once: bool,
+    /// With --once: the part that has to be huge in the end (0 to 1), else the exit code is 1
+    #[arg(long, value_name = "RATIO", requires = "once", value_parser = ratio)]
+    pub(super) coverage: Option<f64>,
+    /// With --once: how long to go on trying
+    #[arg(long, value_name = "SECONDS", requires = "once", default_value_t = 60)]
+    pub(super) timeout: u64,
+    /// Say what would be done, and do nothing
+    #[arg(long, requires = "once")]
+    pub(super) dry_run: bool,
+    #[command(flatten)]
+    pub(super) how: How,
+    /// Say of the region at this address what is done with it, and why
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub(super) explain: Option<u64>,
+    /// Keep a record of everything seen and done (JSON Lines)
+    #[arg(long, value_name = "FILE")]
+    pub(super) record: Option<PathBuf>,
+    /// Say what these options would have done in a record, instead of doing anything
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "once", "config"])]
+    pub(super) replay: Option<PathBuf>,
+    /// Read targets and settings from a TOML file; read again on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// Only say whether the configuration makes sense
+    #[arg(long, requires = "config")]
+    pub(super) check_config: bool,
+    /// Serve metrics for Prometheus on this loopback address and port
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "once")]
+    pub(super) metrics: Option<SocketAddr>,
+    /// Write metrics for Prometheus to this file after every look
+    #[arg(long, value_name = "FILE", conflicts_with = "once")]
+    pub(super) metrics_file: Option<PathBuf>,
+    /// Write what was done as JSON to a file, or `-` for stdout (then no table)
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}
+
+/// Which processes
+#[derive(clap::Args, Debug)]
+pub(super) struct Who {
+    /// This process; may be given several times
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(super) pid: Vec<i32>,
+    /// Every process of this name; may be given several times
+    #[arg(long = "match", value_name = "NAME")]
+    pub(super) name: Vec<String>,
+    /// Every process in the control group with this directory, or below it
+    #[arg(long, value_name = "PATH")]
+    pub(super) cgroup: Vec<PathBuf>,
+    /// Every process that may be looked at
+    #[arg(long)]
+    pub(super) all: bool,
+}
+
+/// What to override of the settings
+#[derive(clap::Args, Debug)]
+pub(super) struct How {
+    /// Promote from this much of a region in use on [default: 90]
+    #[arg(long, value_name = "PERCENT")]
+    pub(super) threshold: Option<u8>,
+    /// Split huge pages with less of them in use; 0: none [default: 20]
+    #[arg(long, value_name = "PERCENT")]
+    pub(super) demote_below: Option<u8>,
+    /// Most of a target's time that promotion may hold it up [default: 5, with --once 25]
+    #[arg(long, value_name = "PERCENT")]
+    pub(super) stall_budget: Option<f64>,
+    /// Ask the kernel which mappings are accessed, hot ones first; holds targets up for it
+    #[arg(long)]
+    pub(super) heat: bool,
+    /// Keep khugepaged to the threshold while this runs, and put its settings back afterwards
+    #[arg(long)]
+    pub(super) manage_thp: bool,
+}
+
+fn ratio(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
+        _ => Err("a number from 0 to 1 is wanted".into()),
+    }
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    u64::from_str_radix(text.trim_start_matches("0x"), 16)
+        .map_err(|_| "a hexadecimal address such as 0x7f0000200000 is wanted".into())
+}

@@ -1,0 +1,197 @@
+//! What to promote and how: the configuration file, overridden by the options.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use cowslip::promote::Settings;
+use serde::Deserialize;
+
+use super::args::PromoteArgs;
+use crate::exit::{Failure, USAGE};
+
+/// Between the looks of a run that is to be over in seconds.
+const ONCE_INTERVAL_MS: u64 = 500;
+/// Somebody waits for its end.
+const ONCE_STALL_PERCENT: f64 = 25.0;
+
+/// The file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    /// Which processes; with weights.
+    target: Vec<Rule>,
+    settings: Settings,
+    heat: bool,
+    manage_thp: bool,
+    metrics: Option<SocketAddr>,
+    metrics_file: Option<PathBuf>,
+}
+
+/// Some processes, and their share of huge pages beside that of others.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "Target")]
+pub(super) struct Rule {
+    pub(super) who: Who,
+    pub(super) weight: u32,
+}
+
+/// Which processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    Pid(i32),
+    Match(String),
+    Cgroup(PathBuf),
+    All,
+}
+
+/// A `[[target]]` of the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Target {
+    pid: Option<i32>,
+    r#match: Option<String>,
+    cgroup: Option<PathBuf>,
+    all: Option<bool>,
+    weight: Option<u32>,
+}
+
+impl TryFrom<Target> for Rule {
+    type Error = &'static str;
+
+    fn try_from(target: Target) -> Result<Self, Self::Error> {
+        let weight = target.weight.unwrap_or(1);
+        let all = target.all.filter(|all| *all).map(|_| Who::All);
+        let named = [
+            target.pid.map(Who::Pid),
+            target.r#match.map(Who::Match),
+            target.cgroup.map(Who::Cgroup),
+            all,
+        ];
+        let mut named = named.into_iter().flatten();
+        match (named.next(), named.next()) {
+            _ if weight == 0 => Err("a weight is to be 1 or more"),
+            (Some(who), None) => Ok(Self { who, weight }),
+            _ => Err("a target has one of pid, match, cgroup, all = true"),
+        }
+    }
+}
+
+/// Everything that was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) rules: Vec<Rule>,
+    pub(super) settings: Settings,
+    pub(super) heat: bool,
+    pub(super) manage_thp: bool,
+    pub(super) metrics: Option<SocketAddr>,
+    pub(super) metrics_file: Option<PathBuf>,
+}
+
+impl Plan {
+    /// Reads the file, if one was given; the options come before it.
+    pub(super) fn of(args: &PromoteArgs) -> Result<Self, Failure> {
+        let file = args.config.as_deref().map_or_else(|| Ok(File::default()), read)?;
+        let mut rules = file.target;
+        let mut add = |who| rules.push(Rule { who, weight: 1 });
+        args.who.pid.iter().for_each(|pid| add(Who::Pid(*pid)));
+        args.who.name.iter().for_each(|name| add(Who::Match(name.clone())));
+        args.who.cgroup.iter().for_each(|path| add(Who::Cgroup(path.clone())));
+        if args.who.all {
+            add(Who::All);
+        }
+        let mut settings = file.settings;
+        if args.once && args.config.is_none() {
+            settings.interval_ms = ONCE_INTERVAL_MS;
+            settings.settle_ms = 2 * ONCE_INTERVAL_MS;
+            settings.stall_percent = ONCE_STALL_PERCENT;
+        }
+        change(&mut settings, args);
+        settings.check()?;
+        let metrics = args.metrics.or(file.metrics);
+        if let Some(address) = metrics.filter(|address| !address.ip().is_loopback()) {
+            let why = format!("metrics are for this machine: {address} is no loopback address");
+            return Err(Failure::new(USAGE, why));
+        }
+        if rules.is_empty() {
+            let why =
+                "which processes? --pid, --match, --cgroup, --all or a [[target]] in --config";
+            return Err(Failure::new(USAGE, why));
+        }
+        Ok(Self {
+            rules,
+            settings,
+            heat: args.how.heat || file.heat,
+            manage_thp: args.how.manage_thp || file.manage_thp,
+            metrics,
+            metrics_file: args.metrics_file.clone().or(file.metrics_file),
+        })
+    }
+
+    /// Whether other processes than those there are now may become targets.
+    pub(super) fn searches(&self) -> bool {
+        self.rules.iter().any(|rule| !matches!(rule.who, Who::Pid(_)))
+    }
+}
+
+/// What the options say of the settings.
+pub(super) fn change(settings: &mut Settings, args: &PromoteArgs) {
+    if let Some(percent) = args.how.threshold {
+        settings.threshold_percent = percent;
+        if args.how.demote_below.is_none() {
+            settings.demote_below_percent =
+                settings.demote_below_percent.min(percent.saturating_sub(1));
+        }
+    }
+    if let Some(percent) = args.how.demote_below {
+        settings.demote_below_percent = percent;
+    }
+    if let Some(percent) = args.how.stall_budget {
+        settings.stall_percent = percent;
+    }
+}
+
+fn read(path: &Path) -> Result<File, Failure> {
+    let file = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::new(USAGE, format!("read {file}: {error}")))?;
+    toml::from_str(&text).map_err(|error| Failure::new(USAGE, format!("{file}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<File, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    #[test]
+    fn a_file_says_who_and_how() {
+        let file = parse(
+            "manage_thp = true\nmetrics = \"127.0.0.1:9464\"\n\
+             [[target]]\nmatch = \"redis-server\"\nweight = 2\n[[target]]\ncgroup = \"/a\"\n\
+             [settings]\nthreshold_percent = 80\n",
+        )
+        .unwrap();
+        let who = Who::Match("redis-server".into());
+        assert_eq!(file.target[0], Rule { who, weight: 2 });
+        assert_eq!(file.target[1], Rule { who: Who::Cgroup("/a".into()), weight: 1 });
+        assert_eq!((file.settings.threshold_percent, file.manage_thp), (80, true));
+    }
+
+    #[test]
+    fn what_it_does_not_know_is_named_with_its_line() {
+        for (text, name) in [
+            ("treshold = 1", "treshold"),
+            ("[settings]\nthreshold = 1", "threshold"),
+            ("[[target]]\nname = \"a\"", "name"),
+            ("[[target]]\nweight = 2", "one of pid"),
+            ("[[target]]\npid = 7\nall = true", "one of pid"),
+            ("[[target]]\npid = 7\nweight = 0", "weight"),
+            ("[settings]\nthreshold_percent = 300", "300"),
+        ] {
+            let error = parse(text).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("line"), "{error}");
+        }
+    }
+}

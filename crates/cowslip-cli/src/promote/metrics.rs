@@ -1,0 +1,189 @@
+//! Metrics for Prometheus: as text, in a file or over HTTP on this machine.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::tally::{ProcessTally, Tally};
+use crate::output::sink;
+
+/// A client has this long for its request, and for taking the answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The text that the server hands out.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Published(Arc<Mutex<String>>);
+
+impl Published {
+    pub(super) fn set(&self, text: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+
+    fn get(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Answers every request at `address` with the text, on a thread of its own; says where, for port 0.
+    pub(super) fn serve(&self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        let published = self.clone();
+        std::thread::Builder::new().name("metrics".into()).spawn(move || {
+            for client in listener.incoming().flatten() {
+                // A client that goes away is its own business.
+                let _ = published.answer(client);
+            }
+        })?;
+        Ok(address)
+    }
+
+    fn answer(&self, mut client: TcpStream) -> io::Result<()> {
+        client.set_read_timeout(Some(PATIENCE))?;
+        client.set_write_timeout(Some(PATIENCE))?;
+        let mut request = [0; 1024];
+        let read = client.read(&mut request)?;
+        let (status, body) = match request[..read].starts_with(b"GET /metrics ") {
+            true => ("200 OK", self.get()),
+            false => ("404 Not Found", "try /metrics\n".to_owned()),
+        };
+        let length = body.len();
+        write!(
+            client,
+            "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: \
+             {length}\r\nConnection: close\r\n\r\n{body}"
+        )
+    }
+}
+
+/// Replaces the file, whole.
+pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+    sink::write(path, text)
+}
+
+/// The tally in Prometheus' text format.
+pub(super) fn text(tally: &Tally) -> String {
+    let mut out = String::new();
+    let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&ProcessTally) -> f64| {
+        let _ = writeln!(out, "# HELP cowslip_promote_{name} {help}");
+        let _ = writeln!(out, "# TYPE cowslip_promote_{name} {kind}");
+        for (process, tally) in tally.processes.iter().filter(|(_, it)| !it.has_ended) {
+            let (pid, label) = (process.pid, escaped(&tally.name));
+            let value = value(tally);
+            let _ =
+                writeln!(out, "cowslip_promote_{name}{{pid=\"{pid}\",name=\"{label}\"}} {value}");
+        }
+    };
+    family("promotions_total", "counter", "Regions made huge.", &|it| it.promotions as f64);
+    family("splits_total", "counter", "Huge pages split.", &|it| it.splits as f64);
+    family("freed_bytes_total", "counter", "Memory that splits gave back.", &|it| {
+        it.freed_bytes as f64
+    });
+    family(
+        "overtaken_total",
+        "counter",
+        "Actions that a fork or a release made obsolete.",
+        &|it| it.overtaken as f64,
+    );
+    family("stall_seconds_total", "counter", "Time in which the kernel acted on it.", &|it| {
+        it.stall_ns as f64 / 1e9
+    });
+    family("longest_stall_seconds", "gauge", "The longest of these times.", &|it| {
+        it.longest_stall_ns as f64 / 1e9
+    });
+    family("coverage_ratio", "gauge", "The part of its memory that is huge.", &|it| {
+        it.seen.ratio()
+    });
+    family("anonymous_bytes", "gauge", "Its memory that could be huge.", &|it| {
+        it.seen.anonymous_bytes as f64
+    });
+    family("bloat_bytes", "gauge", "Zero pages inside huge pages, where looked into.", &|it| {
+        it.bloat_bytes as f64
+    });
+    labelled(&mut out, tally);
+    let looks = tally.looks;
+    let seconds = tally.look_cpu_ns as f64 / 1e9;
+    let _ = write!(
+        out,
+        "# HELP cowslip_promote_looks_total Looks at all targets.\n\
+         # TYPE cowslip_promote_looks_total counter\ncowslip_promote_looks_total {looks}\n\
+         # HELP cowslip_promote_look_cpu_seconds_total Processor time of looking.\n\
+         # TYPE cowslip_promote_look_cpu_seconds_total counter\n\
+         cowslip_promote_look_cpu_seconds_total {seconds}\n"
+    );
+    out
+}
+
+/// What has a label besides the process.
+fn labelled(out: &mut String, tally: &Tally) {
+    let running = || tally.processes.iter().filter(|(_, it)| !it.has_ended);
+    out.push_str("# HELP cowslip_promote_regions Regions by what is done with them and why.\n");
+    out.push_str("# TYPE cowslip_promote_regions gauge\n");
+    for (process, tally) in running() {
+        let (pid, name) = (process.pid, escaped(&tally.name));
+        for (reason, count) in &tally.regions {
+            let labels = format!("pid=\"{pid}\",name=\"{name}\",reason=\"{reason}\"");
+            let _ = writeln!(out, "cowslip_promote_regions{{{labels}}} {count}");
+        }
+    }
+    out.push_str("# HELP cowslip_promote_refusals_total Refusals of the kernel by error number.\n");
+    out.push_str("# TYPE cowslip_promote_refusals_total counter\n");
+    for (process, tally) in running() {
+        let (pid, name) = (process.pid, escaped(&tally.name));
+        for (errno, count) in &tally.refusals {
+            let labels = format!("pid=\"{pid}\",name=\"{name}\",errno=\"{errno}\"");
+            let _ = writeln!(out, "cowslip_promote_refusals_total{{{labels}}} {count}");
+        }
+    }
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use cowslip::promote::{ProcessId, Reason};
+
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped_and_those_that_ended_are_gone() {
+        let mut tally = Tally::default();
+        let process = |name: &str, has_ended| ProcessTally {
+            name: name.into(),
+            promotions: 3,
+            regions: [(Reason::Shared, 2)].into(),
+            has_ended,
+            ..ProcessTally::default()
+        };
+        let id = |pid| ProcessId { pid, start_ticks: 1 };
+        tally.processes.insert(id(7), process("a\"b\\", false));
+        tally.processes.insert(id(8), process("gone", true));
+        let text = text(&tally);
+        let labels = r#"{pid="7",name="a\"b\\""#;
+        assert!(text.contains(&format!("promotions_total{labels}}} 3\n")), "{text}");
+        assert!(text.contains(&format!("regions{labels},reason=\"shared\"}} 2\n")), "{text}");
+        assert!(!text.contains("gone"), "{text}");
+    }
+
+    #[test]
+    fn a_client_gets_the_text() {
+        let published = Published::default();
+        let address = published.serve("127.0.0.1:0".parse().unwrap()).unwrap();
+        published.set("it 1\n".into());
+        let ask = |request: &[u8]| {
+            let mut client = TcpStream::connect(address).unwrap();
+            client.write_all(request).unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        let answer = ask(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\nit 1\n"), "{answer}");
+        assert!(ask(b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+    }
+}

@@ -1,0 +1,84 @@
+//! `cowslip promote`: huge pages for running programs.
+
+pub(crate) mod args;
+mod config;
+mod daemon;
+mod explain;
+mod metrics;
+mod notify;
+mod once;
+mod replay;
+mod report;
+mod select;
+mod session;
+mod signals;
+mod tally;
+
+use std::process::ExitCode;
+
+use cowslip::promote::{ManagedThp, interference};
+use cowslip::sys::procfs::Thp;
+
+use crate::exit::{Answer, Failure};
+use args::PromoteArgs;
+use config::Plan;
+use session::Session;
+
+pub(crate) fn run(args: &PromoteArgs) -> Answer {
+    if let Some(record) = &args.replay {
+        return replay::run(args, record);
+    }
+    let plan = Plan::of(args)?;
+    if args.check_config {
+        println!("{} targets; the configuration makes sense", plan.rules.len());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut session = Session::start(plan, args.record.as_deref())?;
+    let found = session.search()?;
+    if let Some((error, count)) = &found.denied {
+        eprintln!("cowslip: {count} processes are left alone; the first: {error}");
+    }
+    if args.once || args.explain.is_some() {
+        found.check(&session.promoter)?;
+    }
+    if let Some(address) = args.explain {
+        return explain::run(&mut session, address, args.json.as_deref());
+    }
+    let acts = !(args.once && args.dry_run);
+    let managed = match session.plan.manage_thp && acts {
+        true => Some(manage(&session.plan)?),
+        false => {
+            warn(&session.plan);
+            None
+        }
+    };
+    let answer =
+        if args.once { once::run(&mut session, args) } else { daemon::run(&mut session, args) };
+    if let Some(managed) = managed {
+        managed.restore()?;
+        eprintln!("cowslip: the settings of transparent huge pages are as they were");
+    }
+    answer
+}
+
+fn manage(plan: &Plan) -> Result<ManagedThp, Failure> {
+    let managed = ManagedThp::set(&plan.settings)?;
+    let (before, now) = managed.settings();
+    eprintln!(
+        "cowslip: until this ends, transparent_hugepage/enabled is {} (was {}) and \
+         khugepaged/max_ptes_none is {} (was {})",
+        now.enabled.word(),
+        before.enabled.word(),
+        now.max_ptes_none,
+        before.max_ptes_none
+    );
+    Ok(managed)
+}
+
+/// Says which settings of the kernel work against ours.
+fn warn(plan: &Plan) {
+    let Ok(thp) = Thp::read() else { return };
+    for sentence in interference(&thp, &plan.settings) {
+        eprintln!("cowslip: {sentence} (or --manage-thp)");
+    }
+}

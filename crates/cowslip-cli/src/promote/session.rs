@@ -1,0 +1,151 @@
+//! Looking, deciding and acting at a pace that the targets bear.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+use cowslip::ErrorKind;
+use cowslip::promote::{Decision, Effect, Event, Look, Outcome, ProcessId, Promoter, Recorder};
+use cowslip::sys::target::Refusal;
+use cowslip::sys::{Errno, process};
+
+use super::config::Plan;
+use super::select::{self, Found};
+use super::signals::Signals;
+use super::tally::Tally;
+use crate::exit::{self, DENIED, Failure};
+
+/// A run of the promoter.
+pub(super) struct Session {
+    pub(super) plan: Plan,
+    pub(super) promoter: Promoter,
+    pub(super) tally: Tally,
+    pub(super) signals: Signals,
+    recorder: Option<Recorder<File>>,
+    /// When each process may be held up again.
+    ready_ns: BTreeMap<ProcessId, u64>,
+}
+
+/// One look and what came of it.
+pub(super) struct Round {
+    pub(super) look: Look,
+    pub(super) decisions: Vec<Decision>,
+    pub(super) acts: usize,
+}
+
+impl Session {
+    pub(super) fn start(plan: Plan, record: Option<&Path>) -> Result<Self, Failure> {
+        let mut promoter = Promoter::new(plan.settings.clone())?;
+        promoter.watch_heat(plan.heat);
+        select::named(&plan.rules, &mut promoter)?;
+        let signals = Signals::listen().map_err(exit::io("listen for signals"))?;
+        let recorder = match record {
+            Some(path) => {
+                let file = File::create(path)
+                    .map_err(exit::io(format_args!("create {}", path.display())))?;
+                Some(Recorder::start(file, &plan.settings)?)
+            }
+            None => None,
+        };
+        let (tally, ready_ns) = (Tally::default(), BTreeMap::new());
+        Ok(Self { plan, promoter, tally, signals, recorder, ready_ns })
+    }
+
+    /// Looks for targets that were not asked for by number.
+    pub(super) fn search(&mut self) -> Result<Found, Failure> {
+        select::search(&self.plan.rules, &mut self.promoter)
+    }
+
+    /// Goes on with another plan.
+    pub(super) fn reload(&mut self, plan: Plan) -> Result<(), Failure> {
+        self.promoter.set(plan.settings.clone())?;
+        self.promoter.watch_heat(plan.heat);
+        self.write(&Event::start(&plan.settings))?;
+        self.plan = plan;
+        select::named(&self.plan.rules, &mut self.promoter)
+    }
+
+    /// Looks and decides; up to `content_ns` a target go into looking into huge pages.
+    pub(super) fn look(&mut self, content_ns: u64) -> Result<Round, Failure> {
+        let (look, gone) = self.promoter.look(content_ns)?;
+        for farewell in gone {
+            self.tally.end(farewell.process);
+            self.ready_ns.remove(&farewell.process);
+            if farewell.error.kind() != ErrorKind::Vanished {
+                let (name, pid) = (farewell.name, farewell.process.pid);
+                eprintln!("cowslip: {name} ({pid}) is left alone: {}", farewell.error);
+            }
+        }
+        let decisions = self.promoter.decide(&look);
+        self.tally.see(&look, &decisions, self.promoter.look_cpu_ns());
+        self.write(&Event::Look(look.clone()))?;
+        Ok(Round { look, decisions, acts: 0 })
+    }
+
+    /// Does what was decided, no faster than the targets bear; a signal to end ends it.
+    pub(super) fn act(
+        &mut self,
+        round: &mut Round,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<(), Failure> {
+        let wanted: Vec<&Decision> =
+            round.decisions.iter().filter(|it| it.reason.action().is_some()).collect();
+        for (done, decision) in wanted.iter().enumerate() {
+            self.wait_for(decision.process)?;
+            if self.signals.stops() {
+                break;
+            }
+            progress(done, wanted.len());
+            let Some(outcome) = self.promoter.act(decision) else { continue };
+            self.write(&Event::Outcome(outcome))?;
+            self.tally.did(&outcome);
+            round.acts += usize::from(outcome.effect == Effect::Done);
+            check_permitted(&outcome)?;
+            let rest = 100.0 / self.plan.settings.stall_percent - 1.0;
+            let rest_ns = (outcome.took_ns as f64 * rest) as u64;
+            self.ready_ns.insert(outcome.process, outcome.at_ns + rest_ns);
+        }
+        Ok(())
+    }
+
+    fn wait_for(&mut self, process: ProcessId) -> Result<(), Failure> {
+        let ready_ns = self.ready_ns.get(&process).copied().unwrap_or(0);
+        while !self.signals.stops() {
+            let left_ns = ready_ns.saturating_sub(process::now_ns());
+            if left_ns == 0 {
+                break;
+            }
+            self.wait(Duration::from_nanos(left_ns))?;
+        }
+        Ok(())
+    }
+
+    /// Waits, or until a signal comes.
+    pub(super) fn wait(&mut self, time: Duration) -> Result<(), Failure> {
+        self.signals.wait(time).map_err(exit::io("wait"))
+    }
+
+    fn write(&mut self, event: &Event) -> Result<(), Failure> {
+        match &mut self.recorder {
+            Some(recorder) => Ok(recorder.write(event)?),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Without the privilege, going on makes no sense.
+fn check_permitted(outcome: &Outcome) -> Result<(), Failure> {
+    let Effect::Refused(errno) = outcome.effect else { return Ok(()) };
+    if Refusal::of(Errno::from_raw_os_error(errno)) != Refusal::Denied {
+        return Ok(());
+    }
+    let program = std::env::current_exe().unwrap_or_else(|_| "cowslip".into());
+    let why = format!(
+        "may not advise process {} (process_madvise): CAP_SYS_NICE is missing; run as root, or once \
+         `setcap cap_sys_ptrace,cap_sys_nice+ep {}`",
+        outcome.process.pid,
+        program.display()
+    );
+    Err(Failure::new(DENIED, why))
+}

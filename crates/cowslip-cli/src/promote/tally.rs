@@ -1,0 +1,100 @@
+//! What was done to each process, for tables and metrics.
+
+use std::collections::BTreeMap;
+
+use cowslip::promote::{
+    Action, Coverage, Decision, Effect, Look, Outcome, ProcessId, REGION_PAGES, Reason,
+};
+use cowslip::units::{CHUNK_BYTES, page_size_bytes};
+
+/// One process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ProcessTally {
+    pub(super) name: String,
+    /// By the kernel's own sums, where they were asked for.
+    pub(super) before: Option<Coverage>,
+    pub(super) after: Option<Coverage>,
+    /// By the last look.
+    pub(super) seen: Coverage,
+    /// Zero pages inside huge pages, as far as they were looked into; by the last look that did.
+    pub(super) bloat_bytes: u64,
+    pub(super) promotions: u64,
+    pub(super) splits: u64,
+    pub(super) freed_bytes: u64,
+    /// Actions that were too late: a child came, or something was released.
+    pub(super) overtaken: u64,
+    /// Refusals by error number.
+    pub(super) refusals: BTreeMap<i32, u64>,
+    /// Regions by reason, at the last look.
+    pub(super) regions: BTreeMap<Reason, u64>,
+    pub(super) stall_ns: u64,
+    pub(super) longest_stall_ns: u64,
+    pub(super) has_ended: bool,
+}
+
+/// All of them, and what it took.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) processes: BTreeMap<ProcessId, ProcessTally>,
+    pub(super) looks: u64,
+    /// Processor time of looking.
+    pub(super) look_cpu_ns: u64,
+}
+
+impl Tally {
+    pub(super) fn see(&mut self, look: &Look, decisions: &[Decision], cpu_ns: u64) {
+        self.looks += 1;
+        self.look_cpu_ns += cpu_ns;
+        for process in &look.processes {
+            let tally = self.processes.entry(process.process).or_default();
+            tally.name.clone_from(&process.name);
+            tally.regions.clear();
+            let page = page_size_bytes() as u64;
+            let pages: u64 = process.regions.iter().map(|it| u64::from(it.pages)).sum();
+            let huge = process.regions.iter().filter(|it| it.is_huge);
+            tally.seen = Coverage {
+                anonymous_bytes: pages * page,
+                huge_bytes: huge.clone().count() as u64 * CHUNK_BYTES as u64,
+            };
+            let known: Vec<u16> = huge.filter_map(|it| it.nonzero_pages).collect();
+            if !known.is_empty() {
+                let zero: u64 = known.iter().map(|it| u64::from(REGION_PAGES - it)).sum();
+                tally.bloat_bytes = zero * page;
+            }
+        }
+        for decision in decisions {
+            let tally = self.processes.entry(decision.process).or_default();
+            *tally.regions.entry(decision.reason).or_default() += 1;
+        }
+    }
+
+    pub(super) fn did(&mut self, outcome: &Outcome) {
+        let tally = self.processes.entry(outcome.process).or_default();
+        tally.stall_ns += outcome.took_ns;
+        tally.longest_stall_ns = tally.longest_stall_ns.max(outcome.took_ns);
+        match (outcome.effect, outcome.action) {
+            (Effect::Done, Action::Promote) => tally.promotions += 1,
+            (Effect::Done, Action::Demote) => {
+                tally.splits += 1;
+                tally.freed_bytes += u64::from(outcome.freed_pages) * page_size_bytes() as u64;
+            }
+            (Effect::Refused(errno), _) => *tally.refusals.entry(errno).or_default() += 1,
+            (Effect::Overtaken, _) => tally.overtaken += 1,
+        }
+    }
+
+    pub(super) fn end(&mut self, process: ProcessId) {
+        if let Some(tally) = self.processes.get_mut(&process) {
+            tally.has_ended = true;
+        }
+    }
+
+    /// How much is huge of all processes that still run, by the kernel's sums.
+    pub(super) fn coverage(&self, of: impl Fn(&ProcessTally) -> Option<Coverage>) -> Coverage {
+        let running = self.processes.values().filter(|tally| !tally.has_ended);
+        running.filter_map(of).fold(Coverage::default(), |sum, it| Coverage {
+            anonymous_bytes: sum.anonymous_bytes + it.anonymous_bytes,
+            huge_bytes: sum.huge_bytes + it.huge_bytes,
+        })
+    }
+}

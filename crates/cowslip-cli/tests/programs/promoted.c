@@ -1,0 +1,131 @@
+/* A program that is promoted: it does what it is told to on its standard input, and knows what every byte of
+ * its memory should be. Pages that were filled hold a pattern, except for one word that the writer counts in. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGE 4096ul
+#define REGION (2ul << 20)
+#define WORDS (PAGE / 8)
+#define COUNTED 5
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+static uint64_t *memory;
+static size_t regions;
+static unsigned char *is_filled;
+static atomic_int writes;
+static uint64_t rounds;
+static pthread_t writer;
+
+static uint64_t pattern(size_t page, size_t word) {
+  return (page * WORDS + word + 1) * 0x9e3779b97f4a7c15ul;
+}
+
+static _Atomic uint64_t *counter(size_t page) { return (_Atomic uint64_t *)&memory[page * WORDS + COUNTED]; }
+
+static void map(size_t wanted) {
+  char *at = mmap(0, (wanted + 1) * REGION, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  memory = (uint64_t *)(((uintptr_t)at + REGION - 1) & ~(REGION - 1));
+  regions = wanted;
+  is_filled = calloc(regions * 512, 1);
+}
+
+static void fill(size_t region, size_t pages) {
+  for (size_t page = region * 512; page < region * 512 + pages; page++) {
+    for (size_t word = 0; word < WORDS; word++)
+      memory[page * WORDS + word] = word == COUNTED ? 0 : pattern(page, word);
+    is_filled[page] = 1;
+  }
+}
+
+static void *write_on(void *unused) {
+  while (atomic_load(&writes)) {
+    for (size_t page = 0; page < regions * 512; page += 7)
+      if (is_filled[page])
+        atomic_fetch_add(counter(page), 1);
+    rounds++;
+  }
+  return unused;
+}
+
+/* How many words are not what they should be. */
+static size_t wrong_words(void) {
+  size_t wrong = 0;
+  for (size_t page = 0; page < regions * 512; page++)
+    for (size_t word = 0; word < WORDS; word++) {
+      uint64_t wanted = 0;
+      if (is_filled[page])
+        wanted = word == COUNTED ? (page % 7 ? 0 : rounds) : pattern(page, word);
+      wrong += memory[page * WORDS + word] != wanted;
+    }
+  return wrong;
+}
+
+int main(void) {
+  char command[16];
+  size_t a = 0, b = 0;
+  int leash[2];
+  pid_t child = 0;
+  char line[80];
+  while (fgets(line, sizeof line, stdin)) {
+    if (sscanf(line, "%15s %zu %zu", command, &a, &b) < 1)
+      continue;
+    if (!strcmp(command, "map")) {
+      map(a);
+      printf("%#lx\n", (unsigned long)memory);
+    } else if (!strcmp(command, "fill")) {
+      fill(a, b);
+      puts("done");
+    } else if (!strcmp(command, "huge")) {
+      printf("%d\n", madvise((char *)memory + a * REGION, b * REGION, MADV_COLLAPSE));
+    } else if (!strcmp(command, "ask")) {
+      printf("%d\n", madvise(memory, regions * REGION, MADV_HUGEPAGE));
+    } else if (!strcmp(command, "refuse")) {
+      printf("%d\n", prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
+    } else if (!strcmp(command, "release")) {
+      madvise((char *)memory + a * REGION, b * PAGE, MADV_DONTNEED);
+      memset(is_filled + a * 512, 0, b);
+      puts("done");
+    } else if (!strcmp(command, "write")) {
+      atomic_store(&writes, 1);
+      pthread_create(&writer, 0, write_on, 0);
+      puts("done");
+    } else if (!strcmp(command, "rest")) {
+      atomic_store(&writes, 0);
+      pthread_join(writer, 0);
+      printf("%lu\n", (unsigned long)rounds);
+    } else if (!strcmp(command, "fork")) {
+      if (pipe(leash))
+        return 1;
+      child = fork();
+      if (!child) {
+        close(leash[1]);
+        if (read(leash[0], line, 1))
+          return 1;
+        _exit(wrong_words() != 0);
+      }
+      close(leash[0]);
+      puts("done");
+    } else if (!strcmp(command, "reap")) {
+      int status;
+      close(leash[1]);
+      waitpid(child, &status, 0);
+      printf("%d\n", status);
+    } else if (!strcmp(command, "check")) {
+      printf("%zu\n", wrong_words());
+    }
+    fflush(stdout);
+  }
+  return 0;
+}

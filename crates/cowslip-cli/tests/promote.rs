@@ -1,0 +1,500 @@
+//! `cowslip promote` on programs that know what every byte of their memory should be.
+//!
+//! The oracles are the kernel's sums (`smaps_rollup`) and the program itself: it counts the words that are not
+//! what they should be, a thread of it writing all the while.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{COWSLIP, Folder, Ran, compile, run};
+
+const MIB: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program of `tests/programs/promoted.c`.
+struct Program {
+    child: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(command: &mut Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let commands = child.stdin.take().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self { child, commands, answers }
+    }
+
+    fn tell(&mut self, command: &str) -> String {
+        writeln!(self.commands, "{command}").unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        answer.trim().to_owned()
+    }
+
+    fn fill(&mut self, regions: std::ops::Range<usize>, pages: usize) {
+        for region in regions {
+            self.tell(&format!("fill {region} {pages}"));
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Anonymous huge memory, in MiB.
+    fn huge_mib(&self) -> u64 {
+        self.sum("AnonHugePages:") / MIB
+    }
+
+    fn sum(&self, field: &str) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder that every user can reach, and the program in it; `None` without a compiler.
+fn place(name: &str) -> Option<(Folder, PathBuf)> {
+    let folder = Folder::new(name);
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = compile(&folder, "promoted")?;
+    Some((folder, program))
+}
+
+fn promote(pid: u32, options: &[&str]) -> Ran {
+    run(Command::new(COWSLIP).args(["promote", "--pid", &pid.to_string()]).args(options))
+}
+
+/// What a one-shot promotion without pauses says as JSON, and its exit code.
+fn once(pid: u32, options: &[&str]) -> (Value, Option<i32>) {
+    let fast = ["--once", "--stall-budget", "100", "--json", "-"];
+    let ran = promote(pid, &[&fast[..], options].concat());
+    let json = serde_json::from_str(&ran.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", ran.stdout, ran.stderr));
+    (json, ran.status.code())
+}
+
+fn regions(report: &Value, reason: &str) -> u64 {
+    report["processes"][0]["regions_by_reason"][reason].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn what_is_used_becomes_huge_under_a_writer_and_the_kernel_confirms_it() {
+    let Some((_folder, program)) = place("promote-once") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("map 48");
+    target.fill(0..40, 512);
+    target.fill(40..44, 300);
+    target.tell("write");
+    let (report, code) = once(target.pid(), &["--coverage", "0.9"]);
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(target.huge_mib(), 80);
+    assert_eq!(report["processes"][0]["after"]["huge_bytes"], 80 * MIB);
+    assert_eq!(report["processes"][0]["promotions"], 40);
+    assert!(regions(&report, "below_threshold") >= 4, "{report:#}");
+    assert!(report["processes"][0]["longest_stall_ns"].as_u64().unwrap() > 0);
+
+    let (report, code) = once(target.pid(), &["--coverage", "0.99"]);
+    assert_eq!(code, Some(1), "not all of it is wanted: {report:#}");
+    let (_, code) = once(target.pid(), &["--coverage", "0.99", "--threshold", "50"]);
+    assert_eq!((code, target.huge_mib()), (Some(0), 88));
+    assert!(target.tell("rest").parse::<u64>().unwrap() > 0, "the writer got on");
+    assert_eq!(target.tell("check"), "0");
+}
+
+#[test]
+fn a_dry_run_says_what_it_would_do_and_does_nothing() {
+    let Some((_folder, program)) = place("promote-dry") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("map 4");
+    target.fill(0..4, 512);
+    let ran = promote(target.pid(), &["--once", "--dry-run", "--stall-budget", "100"]);
+    assert!(ran.status.success() && ran.stdout.contains("would be promoted"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains('\x1b'), "no colour in a pipe");
+    assert_eq!(target.huge_mib(), 0);
+}
+
+#[test]
+fn huge_pages_that_hold_hardly_anything_are_split_and_given_back() {
+    let Some((_folder, program)) = place("promote-split") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("map 16");
+    target.fill(0..14, 20);
+    target.fill(14..16, 512);
+    for region in 0..16 {
+        assert_eq!(target.tell(&format!("huge {region} 1")), "0");
+    }
+    let before = target.sum("Anonymous:");
+    target.tell("write");
+    let (kept, _) = once(target.pid(), &["--demote-below", "0"]);
+    assert_eq!((&kept["processes"][0]["splits"], target.huge_mib()), (&Value::from(0), 32));
+    let (report, code) = once(target.pid(), &[]);
+    assert_eq!(code, Some(0));
+    assert_eq!(report["processes"][0]["splits"], 14, "{report:#}");
+    assert_eq!(target.huge_mib(), 4);
+    let freed = report["processes"][0]["freed_bytes"].as_u64().unwrap();
+    // The writer's stack came meanwhile.
+    let less = before - target.sum("Anonymous:");
+    assert!(less <= freed && freed <= less + MIB / 8, "{less} and {freed}");
+    if freed == 0 {
+        println!("SKIPPED: free_zero_pages: this kernel keeps the zero pages of what it splits");
+    } else {
+        assert_eq!(freed, 14 * 492 * 4096);
+    }
+    target.tell("rest");
+    assert_eq!(target.tell("check"), "0");
+    assert_eq!(once(target.pid(), &[]).0["processes"][0]["promotions"], 0, "no to and fro");
+}
+
+#[test]
+fn what_a_live_child_shares_is_left_alone_and_explained() {
+    let Some((_folder, program)) = place("promote-fork") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let address = target.tell("map 8");
+    target.fill(0..8, 512);
+    target.tell("fork");
+    let before = target.sum("Anonymous:");
+    let (report, code) = once(target.pid(), &["--coverage", "0.5"]);
+    assert_eq!((code, target.huge_mib()), (Some(1), 0), "{report:#}");
+    assert!(regions(&report, "shared") >= 8, "{report:#}");
+    assert_eq!(target.sum("Anonymous:"), before, "nothing was copied");
+    let ran = promote(target.pid(), &["--explain", &address]);
+    assert!(
+        ran.stdout.contains("512 shared") && ran.stdout.contains("shared: left"),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(target.tell("reap"), "0", "the child's memory is what it was");
+    assert_eq!(once(target.pid(), &["--coverage", "0.9"]).1, Some(0));
+    assert_eq!((target.huge_mib(), target.tell("check").as_str()), (16, "0"));
+    let nowhere = promote(target.pid(), &["--explain", "0x200000"]);
+    assert_eq!(nowhere.status.code(), Some(1), "{}", nowhere.stderr);
+}
+
+#[test]
+fn a_process_that_disabled_huge_pages_is_respected() {
+    let Some((_folder, program)) = place("promote-disabled") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("map 4");
+    target.fill(0..4, 512);
+    assert_eq!(target.tell("refuse"), "0");
+    let (report, code) = once(target.pid(), &[]);
+    assert_eq!((code, target.huge_mib()), (Some(0), 0));
+    assert!(regions(&report, "disabled") >= 4, "{report:#}");
+    assert_eq!(report["processes"][0]["refusals_by_errno"], serde_json::json!({}), "nor asked");
+}
+
+#[test]
+fn a_record_is_decided_about_again_with_another_threshold() {
+    let Some((folder, program)) = place("promote-replay") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let address = target.tell("map 12");
+    target.fill(0..6, 512);
+    target.fill(6..12, 400);
+    let record = folder.0.join("record.jsonl");
+    let (_, code) = once(target.pid(), &["--record", record.to_str().unwrap()]);
+    assert_eq!((code, target.huge_mib()), (Some(0), 12));
+    let replay = |options: &[&str]| {
+        run(Command::new(COWSLIP).args(["promote", "--replay"]).arg(&record).args(options))
+    };
+    let counts = |options: &[&str]| {
+        let ran = replay(&[&["--json", "-"], options].concat());
+        let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+        (json["recorded"].clone(), json["replayed"].clone())
+    };
+    let (recorded, same) = counts(&[]);
+    assert_eq!((recorded["promotions"].as_u64(), &recorded), (Some(6), &same));
+    let (_, lower) = counts(&["--threshold", "70"]);
+    assert_eq!(lower["promotions"], 12);
+    assert_eq!(lower["added_bytes"], 6 * 112 * 4096);
+    let story = replay(&["--explain", &address]).stdout;
+    let (first, then) = (story.find("first_look").unwrap(), story.find("full: to be").unwrap());
+    assert!(first < then && story.contains("huge: left"), "{story}");
+
+    fs::write(&record, "{\"look\": 1}\n").unwrap();
+    assert_eq!(replay(&[]).status.code(), Some(6));
+    assert_eq!(replay(&["--threshold", "101"]).status.code(), Some(6), "before its settings");
+}
+
+#[test]
+fn requests_without_sense_and_targets_that_are_gone_have_their_exit_codes() {
+    let code = |options: &[&str]| {
+        let ran = run(Command::new(COWSLIP).arg("promote").args(options));
+        assert!(!ran.stderr.is_empty(), "{options:?}");
+        ran.status.code()
+    };
+    assert_eq!(code(&["--once"]), Some(2), "of whom?");
+    assert_eq!(code(&["--once", "--all", "--threshold", "0"]), Some(2));
+    assert_eq!(code(&["--once", "--all", "--coverage", "2"]), Some(2));
+    assert_eq!(code(&["--all", "--metrics", "192.0.2.1:9464"]), Some(2), "no loopback address");
+    assert_eq!(code(&["--once", "--pid", "2147483647"]), Some(5));
+    assert_eq!(code(&["--once", "--match", "no such program"]), Some(5));
+    assert_eq!(code(&["--once", "--cgroup", "/nowhere"]), Some(2));
+    assert_eq!(code(&["--replay", "/nowhere"]), Some(1));
+}
+
+#[test]
+fn a_configuration_is_checked_with_the_name_of_what_is_wrong() {
+    let folder = Folder::new("promote-config");
+    let file = folder.0.join("promote.toml");
+    let check = |text: &str| {
+        fs::write(&file, text).unwrap();
+        run(Command::new(COWSLIP).args(["promote", "--check-config", "--config"]).arg(&file))
+    };
+    let fine = check("[[target]]\nmatch = \"redis-server\"\n[settings]\nthreshold_percent = 80\n");
+    assert!(fine.status.success(), "{}", fine.stderr);
+    for (text, name) in [
+        ("[[target]]\nmatch = \"a\"\n[settings]\nthreshold_percent = 0\n", "threshold_percent"),
+        ("[[target]]\nmach = \"a\"\n", "mach"),
+        ("[settings]\n", "[[target]]"),
+    ] {
+        let refused = check(text);
+        assert_eq!(refused.status.code(), Some(2), "{text}");
+        assert!(refused.stderr.contains(name), "{}", refused.stderr);
+    }
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+/// Runs a program as nobody, with the capabilities that are named.
+fn as_nobody(program: &Path, capabilities: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.arg(format!("--inh-caps=-all{capabilities}"));
+    command.arg(format!("--ambient-caps=-all{capabilities}"));
+    command.arg(program);
+    command
+}
+
+#[test]
+fn the_documented_capability_is_enough_and_without_it_the_refusal_names_it() {
+    if !is_root() {
+        println!("SKIPPED: root: becoming another user needs it");
+        return;
+    }
+    let Some((folder, program)) = place("promote-nobody") else { return };
+    // The build directory may be closed to others. Another process copies: if this one had the copy open
+    // for writing while a test next to this one forks, the kernel would refuse to run it.
+    let command = folder.0.join("cowslip");
+    assert!(Command::new("cp").arg(COWSLIP).arg(&command).status().unwrap().success());
+    let promote = |capabilities: &str, pid: u32| {
+        let mut it = as_nobody(&command, capabilities);
+        run(it.args(["promote", "--once", "--stall-budget", "100", "--pid", &pid.to_string()]))
+    };
+    let fill = |mut target: Program| {
+        target.tell("map 4");
+        target.fill(0..4, 512);
+        target
+    };
+    let roots = fill(Program::start(&mut Command::new(&program)));
+    let refused = promote("", roots.pid());
+    assert_eq!(refused.status.code(), Some(4), "{}", refused.stderr);
+    assert!(refused.stderr.contains("CAP_SYS_PTRACE"), "{}", refused.stderr);
+    assert_eq!(roots.huge_mib(), 0);
+
+    let mut own = fill(Program::start(&mut as_nobody(&program, "")));
+    let refused = promote("", own.pid());
+    assert_eq!(refused.status.code(), Some(4), "{}", refused.stderr);
+    assert!(refused.stderr.contains("CAP_SYS_NICE") && refused.stderr.contains("setcap"));
+    assert_eq!(own.huge_mib(), 0);
+    let done = promote(",+sys_nice", own.pid());
+    assert!(done.status.success(), "{}", done.stderr);
+    assert_eq!((own.huge_mib(), own.tell("check").as_str()), (8, "0"));
+}
+
+/// A running daemon; ended when dropped.
+struct Daemon {
+    child: Child,
+    stderr: BufReader<std::process::ChildStderr>,
+}
+
+impl Daemon {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        Self { child, stderr }
+    }
+
+    /// Reads what it says until that is said.
+    fn until(&mut self, wanted: &str) -> String {
+        let mut all = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(self.stderr.read_line(&mut line).unwrap() > 0, "never {wanted:?}: {all}");
+            all += &line;
+            if line.contains(wanted) {
+                return line;
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    }
+
+    /// Ends it as systemd does: its exit code, and the rest of what it said.
+    fn end(mut self) -> (Option<i32>, String) {
+        self.signal("-TERM");
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn scrape(address: &str) -> String {
+    let mut client = TcpStream::connect(address).unwrap();
+    client.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn the_daemon_promotes_tells_reloads_and_leaves_the_system_as_it_was() {
+    if !is_root() {
+        println!("SKIPPED: root: khugepaged's settings are root's");
+        return;
+    }
+    let Some((folder, program)) = place("promote-daemon") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("map 24");
+    target.fill(0..16, 512);
+    let config = folder.0.join("promote.toml");
+    let pid = target.pid();
+    let configure = |threshold: u32| {
+        let text = format!(
+            "manage_thp = true\nmetrics = \"127.0.0.1:0\"\n[[target]]\npid = {pid}\n[settings]\n\
+             threshold_percent = {threshold}\nstall_percent = 100\nslow_ms = 1000\n\
+             cpu_percent = 100\ninterval_ms = 50\nsettle_ms = 100\n"
+        );
+        fs::write(&config, text).unwrap();
+    };
+    configure(90);
+    let setting = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none";
+    let before = fs::read_to_string(setting).unwrap();
+    let socket = folder.0.join("notify");
+    let systemd = UnixDatagram::bind(&socket).unwrap();
+    systemd.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut command = Command::new(COWSLIP);
+    command.args(["promote", "--config"]).arg(&config).env("NOTIFY_SOCKET", &socket);
+    let mut daemon = Daemon::start(&mut command);
+    let line = daemon.until("metrics at");
+    let address = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
+    let mut message = [0; 64];
+    let length = systemd.recv(&mut message).unwrap();
+    assert_eq!(&message[..length], b"READY=1");
+    until("16 regions are huge", || target.huge_mib() == 32);
+    assert!(fs::read_to_string(setting).unwrap().trim().parse::<u32>().unwrap() <= 51);
+    let promotions = |count: u32| {
+        format!("promotions_total{{pid=\"{}\",name=\"promoted\"}} {count}\n", target.pid())
+    };
+    until("the metrics say so", || scrape(&address).contains(&promotions(16)));
+
+    fs::write(&config, "nonsense").unwrap();
+    daemon.signal("-HUP");
+    daemon.until("goes on as before");
+    target.fill(16..24, 300);
+    configure(50);
+    daemon.signal("-HUP");
+    daemon.until("read the configuration again");
+    until("24 regions are huge", || target.huge_mib() == 48);
+
+    let (code, said) = daemon.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(fs::read_to_string(setting).unwrap(), before, "{said}");
+    assert_eq!(target.tell("check"), "0");
+}
+
+#[test]
+fn the_daemon_finds_programs_by_name_and_survives_their_end() {
+    let Some((folder, program)) = place("promote-match") else { return };
+    let named = folder.0.join(format!("p{}", std::process::id()));
+    fs::rename(program, &named).unwrap();
+    let config = folder.0.join("promote.toml");
+    let text = format!(
+        "[[target]]\nmatch = \"{}\"\n[settings]\nstall_percent = 100\nslow_ms = 1000\n\
+         cpu_percent = 100\ninterval_ms = 50\nsettle_ms = 100\n",
+        named.file_name().unwrap().to_str().unwrap()
+    );
+    fs::write(&config, text).unwrap();
+    let metrics = folder.0.join("metrics.prom");
+    let mut command = Command::new(COWSLIP);
+    command.args(["promote", "--config"]).arg(&config).arg("--metrics-file").arg(&metrics);
+    let mut daemon = Daemon::start(&mut command);
+    daemon.until("nobody yet");
+    for round in 0..2 {
+        let mut target = Program::start(&mut Command::new(&named));
+        target.tell("map 8");
+        target.fill(0..8, 512);
+        daemon.until(&format!("({})", target.pid()));
+        until("it is huge", || target.huge_mib() == 16);
+        assert_eq!(target.tell("check"), "0", "round {round}");
+        let pid = format!("pid=\"{}\"", target.pid());
+        until("it is in the metrics", || fs::read_to_string(&metrics).unwrap().contains(&pid));
+        drop(target);
+        until("it is gone from them", || !fs::read_to_string(&metrics).unwrap().contains(&pid));
+    }
+    assert_eq!(daemon.end().0, Some(0));
+}
+
+#[test]
+fn one_shot_ends_well_when_its_target_is_killed_meanwhile() {
+    let Some((_folder, program)) = place("promote-killed") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("map 64");
+    target.fill(0..64, 512);
+    let pid = target.pid().to_string();
+    let mut command = Command::new(COWSLIP);
+    command.args(["promote", "--once", "--stall-budget", "1", "--pid", &pid]);
+    let ran = std::thread::scope(|scope| {
+        let ran = scope.spawn(|| run(&mut command));
+        until("it has begun", || target.huge_mib() > 0);
+        target.child.kill().unwrap();
+        target.child.wait().unwrap();
+        ran.join().unwrap()
+    });
+    assert_eq!(ran.status.code(), Some(5), "{}", ran.stderr);
+    assert!(ran.stderr.contains("ended meanwhile"), "{}", ran.stderr);
+}
