@@ -262,6 +262,9 @@ fn a_configuration_is_checked_with_the_name_of_what_is_wrong() {
     };
     let fine = check("[[target]]\nmatch = \"redis-server\"\n[settings]\nthreshold_percent = 80\n");
     assert!(fine.status.success(), "{}", fine.stderr);
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/promote.toml");
+    let fine = check(&fs::read_to_string(shipped).unwrap());
+    assert!(fine.status.success(), "{}", fine.stderr);
     for (text, name) in [
         ("[[target]]\nmatch = \"a\"\n[settings]\nthreshold_percent = 0\n", "threshold_percent"),
         ("[[target]]\nmach = \"a\"\n", "mach"),
@@ -288,7 +291,7 @@ fn as_nobody(program: &Path, capabilities: &str) -> Command {
 }
 
 #[test]
-fn the_documented_capability_is_enough_and_without_it_the_refusal_names_it() {
+fn the_documented_capabilities_are_enough_and_without_them_the_refusal_names_them() {
     if !is_root() {
         println!("SKIPPED: root: becoming another user needs it");
         return;
@@ -310,8 +313,15 @@ fn the_documented_capability_is_enough_and_without_it_the_refusal_names_it() {
     let roots = fill(Program::start(&mut Command::new(&program)));
     let refused = promote("", roots.pid());
     assert_eq!(refused.status.code(), Some(4), "{}", refused.stderr);
-    assert!(refused.stderr.contains("CAP_SYS_PTRACE"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"),
+        "{}",
+        refused.stderr
+    );
     assert_eq!(roots.huge_mib(), 0);
+    let done = promote(",+sys_ptrace,+dac_read_search,+sys_nice", roots.pid());
+    assert!(done.status.success(), "{}", done.stderr);
+    assert_eq!(roots.huge_mib(), 8);
 
     let mut own = fill(Program::start(&mut as_nobody(&program, "")));
     let refused = promote("", own.pid());

@@ -12,7 +12,7 @@ use std::path::PathBuf;
     cowslip promote --match redis-server --record redis.jsonl\n  \
     cowslip promote --replay redis.jsonl --threshold 70\n  \
     cowslip promote --pid 4711 --explain 0x7f0000200000\n\n\
-    It needs the targets' user or CAP_SYS_PTRACE to look, and CAP_SYS_NICE to act.")]
+    It needs CAP_SYS_NICE, and for other users' processes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.")]
 pub(crate) struct PromoteArgs {
     #[command(flatten)]
     pub(super) who: Who,

@@ -143,7 +143,7 @@ fn check_permitted(outcome: &Outcome) -> Result<(), Failure> {
     let program = std::env::current_exe().unwrap_or_else(|_| "cowslip".into());
     let why = format!(
         "may not advise process {} (process_madvise): CAP_SYS_NICE is missing; run as root, or once \
-         `setcap cap_sys_ptrace,cap_sys_nice+ep {}`",
+         `setcap cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep {}`",
         outcome.process.pid,
         program.display()
     );

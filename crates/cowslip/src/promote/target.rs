@@ -98,8 +98,9 @@ fn explain(error: Error, pid: i32) -> Error {
     match error.kind() {
         Vanished => error.hint(format!("there is no process {pid}")),
         Denied => error.hint(format!(
-            "process {pid} is somebody else's: run as its user, or with CAP_SYS_PTRACE (as root, or \
-             `setcap cap_sys_ptrace,cap_sys_nice+ep` on this program)"
+            "process {pid} is somebody else's: run as its user, or with CAP_SYS_PTRACE and \
+             CAP_DAC_READ_SEARCH (as root, or `setcap \
+             cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep` on this program)"
         )),
         Unsupported => error.hint("PAGEMAP_SCAN came with Linux 6.7"),
         _ => error.hint(format!("process {pid}")),
