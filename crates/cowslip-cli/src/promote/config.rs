@@ -13,6 +13,7 @@ use crate::exit::{Failure, USAGE};
 const ONCE_INTERVAL_MS: u64 = 500;
 /// Somebody waits for its end.
 const ONCE_STALL_PERCENT: f64 = 25.0;
+const ONCE_SLOW_MS: u64 = 20;
 
 /// The file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -104,6 +105,7 @@ impl Plan {
             settings.interval_ms = ONCE_INTERVAL_MS;
             settings.settle_ms = 2 * ONCE_INTERVAL_MS;
             settings.stall_percent = ONCE_STALL_PERCENT;
+            settings.slow_ms = ONCE_SLOW_MS;
         }
         change(&mut settings, args);
         settings.check()?;

@@ -21,11 +21,13 @@ pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> Answer {
     let mut progress = Progress::new();
     progress.phase(if args.dry_run { "looking" } else { "promoting" });
     let interval = Duration::from_millis(session.plan.settings.interval_ms);
-    let content_ns = if session.plan.settings.demote_below_percent > 0 { u64::MAX } else { 0 };
+    let splits = session.plan.settings.demote_below_percent > 0;
     let mut idle_looks = 0;
     let mut looks = 0;
     while !session.signals.stops() {
-        let mut round = session.look(content_ns)?;
+        // What was promoted here is not empty: content is looked at before, and once more in the end.
+        let looks_inside = splits && (looks < 2 || idle_looks == 1);
+        let mut round = session.look(if looks_inside { u64::MAX } else { 0 })?;
         looks += 1;
         if args.dry_run && looks == 2 {
             break;

@@ -94,9 +94,13 @@ impl Promoter {
         self.policy.decide(look)
     }
 
-    /// Does what was decided, if anything, and has the policy learn from it.
+    /// Does what was decided, and has the policy learn from it. `None` if nothing was, if the process is no
+    /// target any more, or if what came of an earlier action has it left alone for now.
     pub fn act(&mut self, decision: &Decision) -> Option<Outcome> {
         let action: Action = decision.reason.action()?;
+        if self.policy.is_backing_off(decision.process, process::now_ns()) {
+            return None;
+        }
         let outcome = self.targets.get(&decision.process)?.act(decision.address, action);
         self.policy.learn(&outcome);
         Some(outcome)

@@ -105,6 +105,9 @@ pub fn replay(
         for decision in &decisions {
             let Some(action) = decision.reason.action() else { continue };
             let outcome = result(decision, action, &outcomes, &look);
+            if policy.is_backing_off(outcome.process, outcome.at_ns) {
+                continue;
+            }
             policy.learn(&outcome);
             if outcome.effect == Effect::Done {
                 let region = find(&look, decision.process, decision.address);

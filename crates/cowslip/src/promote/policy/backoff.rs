@@ -14,8 +14,11 @@ impl Backoff {
         now_ns < self.until_ns
     }
 
-    /// Waits from now on, twice as long as the last time.
+    /// Waits from now on, twice as long as the last time; what already waits was on its way before.
     pub(super) fn grow(&mut self, now_ns: u64, settings: &Settings) {
+        if self.is_waiting(now_ns) {
+            return;
+        }
         let (least, most) =
             (settings.backoff_min_ms * 1_000_000, settings.backoff_max_ms * 1_000_000);
         self.wait_ns = (self.wait_ns * 2).clamp(least, most);
@@ -40,15 +43,18 @@ mod tests {
     #[test]
     fn waits_double_up_to_the_most_and_begin_anew_after_success() {
         let settings = Settings { backoff_min_ms: 1, backoff_max_ms: 5, ..Settings::default() };
-        let mut backoff = Backoff::default();
-        let mut waits = Vec::new();
+        let (mut backoff, mut now_ns, mut waits) = (Backoff::default(), 7, Vec::new());
         for _ in 0..5 {
-            backoff.grow(7, &settings);
-            waits.push((backoff.until_ns - 7) / 1_000_000);
+            backoff.grow(now_ns, &settings);
+            backoff.grow(now_ns, &settings);
+            waits.push((backoff.until_ns - now_ns) / 1_000_000);
+            assert!(backoff.is_waiting(now_ns));
+            now_ns = backoff.until_ns;
+            assert!(!backoff.is_waiting(now_ns));
         }
         assert_eq!(waits, [1, 2, 4, 5, 5]);
-        assert!(backoff.is_waiting(8) && !backoff.is_waiting(6_000_000));
+        backoff.grow(now_ns, &settings);
         backoff.reset();
-        assert!(!backoff.is_waiting(8));
+        assert!(!backoff.is_waiting(now_ns));
     }
 }

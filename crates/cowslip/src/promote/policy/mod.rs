@@ -88,6 +88,12 @@ impl Policy {
         decisions
     }
 
+    /// Whether a process is left alone at that time, as a promotion in it was slow or found no huge page:
+    /// also those that were decided before.
+    pub fn is_backing_off(&self, process: ProcessId, now_ns: u64) -> bool {
+        self.processes.get(&process).is_some_and(|history| history.backoff.is_waiting(now_ns))
+    }
+
     /// Takes in what came of an action.
     pub fn learn(&mut self, outcome: &Outcome) {
         if let Some(history) = self.processes.get_mut(&outcome.process) {
