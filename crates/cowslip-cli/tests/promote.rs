@@ -12,6 +12,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -19,6 +20,9 @@ use support::{COWSLIP, Folder, Ran, compile, run};
 
 const MIB: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Held while khugepaged's settings are changed: they are the whole system's.
+static SETTINGS: Mutex<()> = Mutex::new(());
 
 /// The program of `tests/programs/promoted.c`.
 struct Program {
@@ -423,6 +427,7 @@ fn the_daemon_promotes_tells_reloads_and_leaves_the_system_as_it_was() {
     };
     configure(90);
     let setting = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none";
+    let _one_at_a_time = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
     let before = fs::read_to_string(setting).unwrap();
     let socket = folder.0.join("notify");
     let systemd = UnixDatagram::bind(&socket).unwrap();
@@ -507,4 +512,56 @@ fn one_shot_ends_well_when_its_target_is_killed_meanwhile() {
     });
     assert_eq!(ran.status.code(), Some(5), "{}", ran.stderr);
     assert!(ran.stderr.contains("ended meanwhile"), "{}", ran.stderr);
+}
+
+#[test]
+fn processes_of_a_control_group_and_of_those_below_it_are_promoted() {
+    let Some((folder, program)) = place("promote-cgroup") else { return };
+    let mut targets =
+        [Program::start(&mut Command::new(&program)), Program::start(&mut Command::new(program))];
+    for target in &mut targets {
+        target.tell("map 4");
+        target.fill(0..4, 512);
+    }
+    // The interface of a control group is this file, of either version.
+    let below = folder.0.join("below");
+    fs::create_dir(&below).unwrap();
+    for (group, target) in [&folder.0, &below].iter().zip(&targets) {
+        fs::write(group.join("cgroup.procs"), format!("{}\n", target.pid())).unwrap();
+    }
+    let mut command = Command::new(COWSLIP);
+    command.args(["promote", "--once", "--stall-budget", "100", "--heat", "--json", "-"]);
+    let ran = run(command.arg("--cgroup").arg(&folder.0));
+    assert!(ran.status.success(), "{}", ran.stderr);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(report["processes"].as_array().unwrap().len(), 2, "{report:#}");
+    for target in &mut targets {
+        assert_eq!((target.huge_mib(), target.tell("check").as_str()), (8, "0"));
+    }
+}
+
+#[test]
+fn an_interrupted_run_puts_the_settings_back_and_says_so() {
+    if !is_root() {
+        println!("SKIPPED: root: khugepaged's settings are root's");
+        return;
+    }
+    let Some((_folder, program)) = place("promote-interrupted") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("map 64");
+    target.fill(0..64, 512);
+    let setting = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none";
+    let _one_at_a_time = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = fs::read_to_string(setting).unwrap();
+    let mut command = Command::new(COWSLIP);
+    command.args(["promote", "--once", "--stall-budget", "1", "--manage-thp", "--pid"]);
+    let mut running = Daemon::start(command.arg(target.pid().to_string()));
+    running.until("until this ends");
+    until("it has begun", || target.huge_mib() > 0);
+    running.signal("-INT");
+    running.until("as they were");
+    running.until("interrupted");
+    assert_eq!(running.child.wait().unwrap().code(), Some(1));
+    assert_eq!(fs::read_to_string(setting).unwrap(), before);
+    assert_eq!(target.tell("check"), "0");
 }

@@ -76,6 +76,9 @@ fn deliver(session: &Session, args: &PromoteArgs) -> Answer {
     if tally.processes.values().all(|it| it.has_ended) {
         return Err(Failure::new(VANISHED, "the processes ended meanwhile"));
     }
+    if session.signals.stops() {
+        return Err(Failure::new(NO, "interrupted before its end"));
+    }
     let reached = tally.coverage(|it| it.after).ratio();
     match args.coverage {
         Some(wanted) if reached < wanted => {

@@ -80,8 +80,9 @@ fn table(session: &Session, is_dry_run: bool) -> String {
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for (process, tally) in &session.tally.processes {
         let share = |it: Option<Coverage>| {
-            it.map_or("ended".to_owned(), |it| format!("{:.1} %", it.ratio() * 100.0))
+            it.map_or("unknown".to_owned(), |it| format!("{:.1} %", it.ratio() * 100.0))
         };
+        let ended = if tally.has_ended { " (ended)" } else { "" };
         let would = |reason| tally.regions.get(&reason).copied().unwrap_or(0);
         let (promoted, split) = if is_dry_run {
             (would(Reason::Full), would(Reason::Sparse))
@@ -91,7 +92,7 @@ fn table(session: &Session, is_dry_run: bool) -> String {
         rows.push(vec![
             format!("{} ({})", text::clip(&tally.name), process.pid),
             share(tally.before),
-            share(tally.after),
+            share(tally.after) + ended,
             promoted.to_string(),
             split.to_string(),
             ByteCount(tally.freed_bytes).to_string(),

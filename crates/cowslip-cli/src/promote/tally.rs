@@ -11,7 +11,7 @@ use cowslip::units::{CHUNK_BYTES, page_size_bytes};
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProcessTally {
     pub(super) name: String,
-    /// By the kernel's own sums, where they were asked for.
+    /// At first and in the end: by the looks, or by the kernel's own sums where they were asked for.
     pub(super) before: Option<Coverage>,
     pub(super) after: Option<Coverage>,
     /// By the last look.
@@ -56,6 +56,8 @@ impl Tally {
                 anonymous_bytes: pages * page,
                 huge_bytes: huge.clone().count() as u64 * CHUNK_BYTES as u64,
             };
+            tally.before.get_or_insert(tally.seen);
+            tally.after = Some(tally.seen);
             let known: Vec<u16> = huge.filter_map(|it| it.nonzero_pages).collect();
             if !known.is_empty() {
                 let zero: u64 = known.iter().map(|it| u64::from(REGION_PAGES - it)).sum();
