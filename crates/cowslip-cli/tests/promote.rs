@@ -406,7 +406,7 @@ fn scrape(address: &str) -> String {
 }
 
 #[test]
-fn the_daemon_promotes_tells_reloads_and_leaves_the_system_as_it_was() {
+fn the_daemon_promotes_across_exec_tells_reloads_and_leaves_the_system_as_it_was() {
     if !is_root() {
         println!("SKIPPED: root: khugepaged's settings are root's");
         return;
@@ -446,6 +446,12 @@ fn the_daemon_promotes_tells_reloads_and_leaves_the_system_as_it_was() {
         format!("promotions_total{{pid=\"{}\",name=\"promoted\"}} {count}\n", target.pid())
     };
     until("the metrics say so", || scrape(&address).contains(&promotions(16)));
+
+    target.tell("exec");
+    assert_eq!(target.huge_mib(), 0, "another program");
+    target.tell("map 24");
+    target.fill(0..16, 512);
+    until("16 regions of it are huge", || target.huge_mib() == 32);
 
     fs::write(&config, "nonsense").unwrap();
     daemon.signal("-HUP");

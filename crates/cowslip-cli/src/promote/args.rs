@@ -39,7 +39,7 @@ pub(crate) struct PromoteArgs {
     /// Say what these options would have done in a record, instead of doing anything
     #[arg(long, value_name = "FILE", conflicts_with_all = ["record", "once", "config"])]
     pub(super) replay: Option<PathBuf>,
-    /// Read targets and settings from a TOML file; read again on SIGHUP
+    /// Read targets and settings from a TOML file; both are read again on SIGHUP
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// Only say whether the configuration makes sense

@@ -32,7 +32,10 @@ fn tell(message: &str) {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(&path),
     };
-    // The daemon does its work also if nobody listens.
-    let _ = address
-        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address));
+    // The daemon does its work also if nobody listens, or nobody reads.
+    let _ = address.and_then(|address| {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        socket.send_to_addr(message.as_bytes(), &address)
+    });
 }

@@ -19,15 +19,13 @@ pub(super) struct Found {
     pub(super) denied: Option<(Error, usize)>,
 }
 
-/// Adds the processes with these numbers to the targets; one that is not there, or may not be looked at, is
-/// an error.
-pub(super) fn named(rules: &[Rule], promoter: &mut Promoter) -> Result<(), Failure> {
-    for rule in rules {
-        if let Who::Pid(pid) = rule.who {
-            promoter.add(Target::open(pid, rule.weight)?);
-        }
-    }
-    Ok(())
+/// The processes that were asked for by number; one that is not there, or may not be looked at, is an error.
+pub(super) fn named(rules: &[Rule]) -> Result<Vec<Target>, Failure> {
+    let numbers = rules.iter().filter_map(|rule| match rule.who {
+        Who::Pid(pid) => Some((pid, rule.weight)),
+        _ => None,
+    });
+    numbers.map(|(pid, weight)| Ok(Target::open(pid, weight)?)).collect()
 }
 
 /// Adds what the other rules find; those that may not be looked at are left out.

@@ -38,7 +38,7 @@ impl Session {
     pub(super) fn start(plan: Plan, record: Option<&Path>) -> Result<Self, Failure> {
         let mut promoter = Promoter::new(plan.settings.clone())?;
         promoter.watch_heat(plan.heat);
-        select::named(&plan.rules, &mut promoter)?;
+        select::named(&plan.rules)?.into_iter().for_each(|target| promoter.add(target));
         let signals = Signals::listen().map_err(exit::io("listen for signals"))?;
         let recorder = match record {
             Some(path) => {
@@ -57,13 +57,16 @@ impl Session {
         select::search(&self.plan.rules, &mut self.promoter)
     }
 
-    /// Goes on with another plan.
+    /// Goes on with another plan, or as before if that is an error.
     pub(super) fn reload(&mut self, plan: Plan) -> Result<(), Failure> {
+        let named = select::named(&plan.rules)?;
         self.promoter.set(plan.settings.clone())?;
         self.promoter.watch_heat(plan.heat);
+        self.promoter.clear();
+        named.into_iter().for_each(|target| self.promoter.add(target));
         self.write(&Event::start(&plan.settings))?;
         self.plan = plan;
-        select::named(&self.plan.rules, &mut self.promoter)
+        Ok(())
     }
 
     /// Looks and decides; up to `content_ns` a target go into looking into huge pages.

@@ -122,6 +122,11 @@ int main(void) {
       close(leash[1]);
       waitpid(child, &status, 0);
       printf("%d\n", status);
+    } else if (!strcmp(command, "exec")) {
+      puts("done");
+      fflush(stdout);
+      execl("/proc/self/exe", "promoted", (char *)0);
+      return 1;
     } else if (!strcmp(command, "check")) {
       printf("%zu\n", wrong_words());
     }

@@ -57,6 +57,11 @@ impl Promoter {
         }
     }
 
+    /// Drops all targets. Those that are added again before the next look are still known to the policy.
+    pub fn clear(&mut self) {
+        self.targets.clear();
+    }
+
     /// The targets.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
         self.targets.values()
