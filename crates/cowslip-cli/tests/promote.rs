@@ -12,7 +12,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -340,28 +340,27 @@ fn the_documented_capabilities_are_enough_and_without_them_the_refusal_names_the
 /// A running daemon; ended when dropped.
 struct Daemon {
     child: Child,
-    stderr: BufReader<std::process::ChildStderr>,
+    /// What it says on standard error.
+    lines: mpsc::Receiver<String>,
 }
 
 impl Daemon {
     fn start(command: &mut Command) -> Self {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        Self { child, stderr }
+        let (told, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            stderr.lines().map_while(Result::ok).try_for_each(|line| told.send(line))
+        });
+        Self { child, lines }
     }
 
-    /// Reads what it says until that is said.
+    /// Waits until that is said.
     fn until(&mut self, wanted: &str) -> String {
-        let mut all = String::new();
         loop {
-            let mut line = String::new();
-            assert!(self.stderr.read_line(&mut line).unwrap() > 0, "never {wanted:?}: {all}");
-            all += &line;
+            let line = self.lines.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|error| panic!("never {wanted:?}: {error}"));
             if line.contains(wanted) {
                 return line;
             }
@@ -373,12 +372,17 @@ impl Daemon {
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     }
 
-    /// Ends it as systemd does: its exit code, and the rest of what it said.
-    fn end(mut self) -> (Option<i32>, String) {
+    /// Ends it as systemd does: its exit code.
+    fn end(mut self) -> Option<i32> {
         self.signal("-TERM");
-        let mut rest = String::new();
-        self.stderr.read_to_string(&mut rest).unwrap();
-        (self.child.wait().unwrap().code(), rest)
+        let told = loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(_) => {}
+                Err(end) => break end,
+            }
+        };
+        assert_eq!(told, mpsc::RecvTimeoutError::Disconnected, "it hangs");
+        self.child.wait().unwrap().code()
     }
 }
 
@@ -462,9 +466,8 @@ fn the_daemon_promotes_across_exec_tells_reloads_and_leaves_the_system_as_it_was
     daemon.until("read the configuration again");
     until("24 regions are huge", || target.huge_mib() == 48);
 
-    let (code, said) = daemon.end();
-    assert_eq!(code, Some(0), "{said}");
-    assert_eq!(fs::read_to_string(setting).unwrap(), before, "{said}");
+    assert_eq!(daemon.end(), Some(0));
+    assert_eq!(fs::read_to_string(setting).unwrap(), before);
     assert_eq!(target.tell("check"), "0");
 }
 
@@ -497,7 +500,7 @@ fn the_daemon_finds_programs_by_name_and_survives_their_end() {
         drop(target);
         until("it is gone from them", || !fs::read_to_string(&metrics).unwrap().contains(&pid));
     }
-    assert_eq!(daemon.end().0, Some(0));
+    assert_eq!(daemon.end(), Some(0));
 }
 
 #[test]
