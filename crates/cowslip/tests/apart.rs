@@ -55,7 +55,9 @@ impl Saved {
         let guard = arena.allocate(ByteCount::mib(1), Prot::NONE).unwrap();
         let frozen = arena.freeze().unwrap();
         let mut proceed = |_| ControlFlow::Continue(());
-        save(&[&frozen], &path, &SaveOptions::default(), &mut proceed).unwrap();
+        // By one thread: chunk after chunk.
+        let options = SaveOptions { threads: 1, ..SaveOptions::default() };
+        save(&[&frozen], &path, &options, &mut proceed).unwrap();
         let from = |address| address - arena.range().start;
         let (offset_bytes, guard_bytes) = (from(slice.range().start), from(guard.start));
         Self { path, content: slice.to_vec(), offset_bytes, guard_bytes }
