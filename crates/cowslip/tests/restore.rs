@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, SaveOptions, Strategy, save};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip::{Arena, ArenaBuilder, Backing, ErrorKind, Place, Prot};
+use cowslip::{Arena, ArenaBuilder, Backing, ErrorKind, Fork, Place, Prot};
 use support::images::{ELSEWHERE, Folder, patterned, proceed, saved, verify, words};
 use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, fork_child, pattern, status_of};
 
@@ -436,4 +436,41 @@ fn on_base_pages_pages_of_zeroes_take_no_memory() {
     let options = RestoreOptions { backing: Backing::Hugetlb, ..RestoreOptions::default() };
     let refused = image.restore(0, &options, &mut proceed).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn an_image_of_nothing_but_zeroes_is_there_at_once_and_can_be_used() {
+    let folder = Folder::new("empty");
+    let path = folder.file("image");
+    let arena = Arena::new(ByteCount::mib(8)).unwrap();
+    let slice = arena.slice::<u64>(WORDS).unwrap();
+    saved(&arena.freeze().unwrap(), &path);
+    let image = Image::open(&path).unwrap();
+    let restored = image.restore(0, &RestoreOptions::default(), &mut proceed).unwrap();
+    assert!(restored.wait(std::time::Duration::ZERO).unwrap());
+    assert!(words(restored.arena(), slice.range(), &arena).iter().all(|&word| word == 0));
+    drop(restored.arena().freeze().unwrap());
+}
+
+/// A child that is forked at the end of a restore must not wait for threads that only its parent has.
+#[test]
+fn a_child_forked_as_the_last_chunk_comes_ends_its_arena() {
+    let _watchdog = Watchdog::start("forking at the end of a restore");
+    let folder = Folder::new("fork-at-the-end");
+    let image = image_of(&folder.file("image"), 2);
+    for _ in 0..support::scaled(100) {
+        let Some(restored) = hybrid(&image, RestoreOptions::default()) else { return };
+        let arena = restored.into_arena();
+        #[allow(unsafe_code)]
+        // SAFETY: the child reads its memory, ends its arena and itself.
+        let pid = match unsafe { cowslip::fork(&[&arena]) }.unwrap() {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                let is_right = whole(&arena)[WORDS] == pattern(WORDS);
+                drop(arena);
+                cowslip::sys::process::exit_now(i32::from(!is_right))
+            }
+        };
+        assert_eq!(status_of(pid), 0);
+    }
 }

@@ -172,8 +172,6 @@ impl Arena {
         let shared = self.shared();
         let state = shared.lock();
         shared.counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
-        shared.counters.absent_chunks.store(state.absent() as u64, Relaxed);
-        shared.counters.lost_chunks.store(state.lost() as u64, Relaxed);
         drop(state);
         shared.counters.read()
     }

@@ -236,6 +236,7 @@ impl Shared {
             self.store.map_live(self.range, piece, prot)?;
         }
         state.set_chunk(chunk, Chunk::Live);
+        self.count_restored(state);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! What an arena knows about itself, behind one lock.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 
 use super::ledger::Ledger;
@@ -194,6 +195,12 @@ impl Shared {
             state = self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         state
+    }
+
+    /// Tells who reads the counters from outside.
+    pub(crate) fn count_restored(&self, state: &State) {
+        self.counters.absent_chunks.store(state.absent as u64, Relaxed);
+        self.counters.lost_chunks.store(state.lost as u64, Relaxed);
     }
 
     /// Waits until all of the arena is restored, or lost.

@@ -36,12 +36,15 @@ pub(super) fn fill(
             });
         }
         let mut now = course.progress();
-        while now.done_bytes < now.total_bytes && !course.is_closing() {
-            now = course.wait_moved(now, TELL);
+        loop {
             if let ControlFlow::Break(()) = progress(now) {
                 course.failed(&Error::new(ErrorKind::Busy, OPERATION).hint("it was broken off"));
                 course.close();
             }
+            if now.done_bytes == now.total_bytes || course.is_closing() {
+                break;
+            }
+            now = course.wait_moved(now, TELL);
         }
     });
     course.error().map_or(Ok(()), Err)

@@ -79,6 +79,9 @@ impl Filler {
         threads: usize,
         on_damage: Option<OnDamage>,
     ) -> Result<()> {
+        if chunks.is_empty() {
+            return Ok(());
+        }
         let (fd, _) = uffd::open().during(OPERATION)?;
         let nothing = memfile::memfd("cowslip-lost", MemfdKind::Shmem, 0).during(OPERATION)?;
         let work = Arc::new(Work {
@@ -106,6 +109,7 @@ impl Filler {
         for &chunk in chunks {
             state.set_chunk(chunk as usize, Chunk::Absent);
         }
+        shared.count_restored(&state);
         state.filler = Some(filler);
         Ok(())
     }
@@ -196,26 +200,24 @@ impl Work {
         let fetched = panic::catch_unwind(fetch).unwrap_or_else(|_| {
             Err(Error::new(ErrorKind::System, OPERATION).hint("the thread that reads it panicked"))
         });
-        let shown = fetched.and_then(|()| {
-            let mut state = shared.lock();
-            let shown = show(shared, &mut state, chunk as usize);
-            shown.map_err(|errno| Error::from_errno(OPERATION, errno))
-        });
         let range = shared.chunk_range(chunk as usize, 1);
-        if let Err(error) = shown {
-            self.lose(shared, chunk as usize, &error.on(range));
-        }
+        let shown = fetched.and_then(|()| {
+            show(shared, chunk as usize).map_err(|errno| Error::from_errno(OPERATION, errno))
+        });
+        let last = match shown {
+            Ok(last) => last,
+            Err(error) => self.lose(shared, chunk as usize, &error.on(range)),
+        };
         shared.changed.notify_all();
         let _ = insist(|| self.uffd.wake(range));
-        if self.course.change(|plan| plan.finish(chunk)) == 0 {
-            // If it is gone already, somebody waits for this thread's end.
-            let filler = shared.lock().filler.take();
+        self.course.change(|plan| plan.finish(chunk));
+        if last.is_some() {
             self.close();
-            drop(filler);
         }
     }
 
-    fn lose(&self, shared: &Shared, chunk: usize, error: &Error) {
+    /// As [`settle`].
+    fn lose(&self, shared: &Shared, chunk: usize, error: &Error) -> Option<Filler> {
         self.course.failed(error);
         let range = shared.chunk_range(chunk, 1);
         if let Some(tell) = &self.on_damage {
@@ -232,17 +234,25 @@ impl Work {
                 let _ = insist(|| unsafe { memory::unmap(piece) });
             }
         }
-        state.set_chunk(chunk, Chunk::Lost);
+        settle(shared, &mut state, chunk, Chunk::Lost)
     }
 }
 
-/// Lets everybody see what the file has of a chunk.
-fn show(shared: &Shared, state: &mut State, chunk: usize) -> Result<(), Errno> {
+/// Lets everybody see what the file has of a chunk. As [`settle`].
+fn show(shared: &Shared, chunk: usize) -> Result<Option<Filler>, Errno> {
+    let mut state = shared.lock();
     for (piece, prot) in state.ledger.pieces(shared.chunk_range(chunk, 1)) {
         insist(|| shared.store.map_live(shared.range, piece, prot))?;
     }
-    state.set_chunk(chunk, Chunk::Live);
-    Ok(())
+    Ok(settle(shared, &mut state, chunk, Chunk::Live))
+}
+
+/// A chunk is not absent any more. With the last one the arena gives its filler up, in the same step: a
+/// child that is forked from then on has none, as it would wait for threads that it does not have.
+fn settle(shared: &Shared, state: &mut State, chunk: usize, now: Chunk) -> Option<Filler> {
+    state.set_chunk(chunk, now);
+    shared.count_restored(state);
+    if state.absent() == 0 { state.filler.take() } else { None }
 }
 
 fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
