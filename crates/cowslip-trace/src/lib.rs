@@ -1,0 +1,11 @@
+//! Page faults and mappings of a program: recorded, kept in a file, explained.
+//!
+//! * [`model`]: what a trace holds; every other part speaks in its terms.
+//!
+//! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library.
+
+#![forbid(unsafe_code)]
+
+pub mod model;
+
+pub use model::{Event, Fault, Header, Sink, StackId, Totals, What};
