@@ -3,12 +3,13 @@
 use std::process::Command;
 
 use crate::client::{Client, Reply, ok};
-use crate::server::{Folder, Server};
+use crate::server::{Server, home};
 use crate::support;
+use crate::support::images::Folder;
 
 #[test]
 fn a_full_store_refuses_whole_commands_and_keeps_what_it_has() {
-    let folder = Folder::new();
+    let folder = home();
     let (server, address) = Server::start(&folder, &["--capacity", "32M", "--every", "10ms"]);
     let mut client = Client::connect(address).unwrap();
     let value = [3; 100_000];
@@ -44,7 +45,7 @@ struct Disk<'a>(&'a Folder);
 
 impl<'a> Disk<'a> {
     fn mount(folder: &'a Folder, options: &str) -> Option<Self> {
-        let path = folder.0.to_str().unwrap();
+        let path = folder.path().to_str().unwrap();
         let arguments = ["-t", "tmpfs", "-o", options, "tmpfs", path];
         let mounted = Command::new("mount").args(arguments).output();
         mounted.is_ok_and(|it| it.status.success()).then(|| Self(folder))
@@ -52,20 +53,20 @@ impl<'a> Disk<'a> {
 
     fn resize(&self, options: &str) {
         let mut mount = Command::new("mount");
-        let resized = mount.args(["-o", &format!("remount,{options}")]).arg(&self.0.0).status();
+        let resized = mount.args(["-o", &format!("remount,{options}")]).arg(self.0.path()).status();
         assert!(resized.unwrap().success());
     }
 }
 
 impl Drop for Disk<'_> {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0.0).status();
+        let _ = Command::new("umount").arg(self.0.path()).status();
     }
 }
 
 #[test]
 fn a_full_disk_is_said_and_checkpoints_go_on_when_there_is_room() {
-    let folder = Folder::new();
+    let folder = home();
     let Some(disk) = Disk::mount(&folder, "size=12m") else {
         return support::skip("root", "a file system cannot be mounted");
     };

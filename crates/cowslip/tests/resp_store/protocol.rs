@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::client::{Client, Reply, ok};
-use crate::server::{Folder, Server};
+use crate::server::{Server, home};
 use crate::support::{self, Scatter};
 
 fn bytes(value: &[u8]) -> Reply {
@@ -19,7 +19,7 @@ fn error(reply: std::io::Result<Reply>) -> String {
 
 #[test]
 fn commands_do_what_they_do_in_redis() {
-    let folder = Folder::new();
+    let folder = home();
     let (server, address) = Server::start(&folder, &["--every", "0s"]);
     let mut client = Client::connect(address).unwrap();
     let mut other = Client::connect(address).unwrap();
@@ -56,7 +56,7 @@ fn commands_do_what_they_do_in_redis() {
 
 #[test]
 fn requests_may_come_in_any_pieces_and_any_number() {
-    let folder = Folder::new();
+    let folder = home();
     let (server, address) = Server::start(&folder, &["--every", "0s"]);
     let mut client = Client::connect(address).unwrap();
     for piece in b"*3\r\n$3\r\nSET\r\n$2\r\n\r\n\r\n$0\r\n\r\nget absent\r\n\r\nPING\n".chunks(1) {
@@ -101,7 +101,7 @@ fn requests_may_come_in_any_pieces_and_any_number() {
 /// after a restart, with checkpoints all the while.
 #[test]
 fn the_heap_holds_what_a_map_holds_before_and_after() {
-    let folder = Folder::new();
+    let folder = home();
     let mut map = std::collections::HashMap::new();
     let mut scatter = Scatter(17);
     for life in 0..3 {
@@ -139,8 +139,8 @@ fn redis_cli_and_redis_benchmark_work() {
     if Command::new("redis-benchmark").arg("--version").output().is_err() {
         return support::skip("redis", "redis-benchmark is not installed");
     }
-    let folder = Folder::new();
-    let socket = folder.0.join("socket");
+    let folder = home();
+    let socket = folder.file("socket");
     let socket = socket.to_str().unwrap();
     let (server, address) = Server::start(&folder, &["--every", "100ms", "--unix", socket]);
     let port = address.port().to_string();

@@ -5,41 +5,19 @@ use std::io::{BufRead, BufReader, Lines};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::client::Client;
 use crate::support::eventually;
+use crate::support::images::Folder;
 
-/// A directory that goes with this value.
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Relaxed);
-        let name = format!("cowslip-resp-store-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    pub(crate) fn image(&self) -> PathBuf {
-        self.0.join("store")
-    }
-
-    pub(crate) fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
+/// Where a store lives.
+pub(crate) fn home() -> Folder {
+    Folder::new("resp-store")
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Its image.
+pub(crate) fn image(folder: &Folder) -> PathBuf {
+    folder.file("store")
 }
 
 /// The example that cargo built with this test; tests named one by one are built without it.
@@ -52,7 +30,7 @@ fn program() -> PathBuf {
 
 fn command(folder: &Folder, options: &[&str]) -> Command {
     let mut command = Command::new(program());
-    command.arg("--image").arg(folder.image()).args(options);
+    command.arg("--image").arg(image(folder)).args(options);
     if !options.contains(&"--port") {
         command.args(["--port", "0"]);
     }
@@ -74,7 +52,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn spawn(folder: &Folder, options: &[&str]) -> Self {
-        let complaints = folder.0.join("stderr");
+        let complaints = folder.file("stderr");
         let stderr = File::create(&complaints).unwrap();
         let mut process = command(folder, options).stderr(stderr).spawn().unwrap();
         let said = BufReader::new(process.stdout.take().unwrap()).lines();

@@ -14,7 +14,8 @@ use cowslip::image::Image;
 
 use crate::client::{Client, Reply, ok};
 use crate::model::{self, Content};
-use crate::server::{Folder, Server, inode};
+use crate::server::{Server, home, image, inode};
+use crate::support::images::Folder;
 use crate::support::{Scatter, Watchdog, eventually, scaled};
 
 const WRITERS: u64 = 3;
@@ -169,7 +170,7 @@ fn live(folder: &Folder, moment: Moment, life: u64, writers: &mut [Writer]) -> (
     let (server, address) = Server::start(folder, &OPTIONS);
     let clock = AtomicU64::new(0);
     let mut monitor = Client::connect(address).unwrap();
-    let image = folder.image();
+    let image = image(folder);
     let seen = Mutex::new((0, 0));
     thread::scope(|scope| {
         // Here, so that writers that wait for it end if this panics.
@@ -232,7 +233,7 @@ fn check_causality(there: &[Sent], lost: &[Sent], when: &str) {
 fn killed_at_any_moment_it_is_again_what_its_last_checkpoint_was() {
     let rounds = std::env::var("COWSLIP_SOAK_ROUNDS").ok();
     let rounds = rounds.map_or_else(|| scaled(12) as u64, |rounds| rounds.parse().unwrap());
-    let folder = Folder::new();
+    let folder = home();
     let mut scatter = Scatter(0x5ca1_ab1e);
     let mut writers: Vec<Writer> = (0..WRITERS).map(|_| Writer::default()).collect();
     let (mut kept, mut lost_writes) = (0, 0);
@@ -246,8 +247,8 @@ fn killed_at_any_moment_it_is_again_what_its_last_checkpoint_was() {
         let when = format!("life {life}, killed at {moment:?}");
         let seen = live(&folder, moment, life, &mut writers);
 
-        let has_image = folder.image().exists();
-        let (generation, writes) = if has_image { mark(&folder.image()) } else { (0, 0) };
+        let has_image = image(&folder).exists();
+        let (generation, writes) = if has_image { mark(&image(&folder)) } else { (0, 0) };
         assert!(generation >= seen.0, "{when}: {generation} is older than {}", seen.0);
         assert!(generation > seen.0 || writes == seen.1, "{when}: {writes} are not {}", seen.1);
         let (server, address) = Server::start(&folder, &["--every", "0s"]);

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use cowslip::image::{Image, Progress, SaveOptions, Saved, save};
 use cowslip::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -17,13 +18,20 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("cowslip-{name}-{}", std::process::id()));
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let name = format!("cowslip-{name}-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
 
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 
     pub fn names(&self) -> Vec<String> {
