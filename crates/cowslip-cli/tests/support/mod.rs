@@ -1,6 +1,8 @@
 //! Programs run under `cowslip run`, with an end to every wait.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
+pub mod redis;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
