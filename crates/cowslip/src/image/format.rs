@@ -197,9 +197,12 @@ impl Entry {
         stored: Checksum([0; 16]),
     };
 
-    /// The page map lies directly behind the stored bytes.
+    /// The page map lies directly behind the stored bytes. It wraps around for an entry that lies.
     pub(crate) fn page_map_offset(&self) -> u64 {
-        if self.has_page_map { self.offset_bytes + u64::from(self.stored_bytes) } else { 0 }
+        if !self.has_page_map {
+            return 0;
+        }
+        self.offset_bytes.wrapping_add(u64::from(self.stored_bytes))
     }
 
     /// Stored bytes and page map.

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::chunk::{self, Scratch, zero_content};
+use super::chunk::{self, OF_ZEROES, Scratch};
 use super::description::Description;
 use super::format::{
     Checksum, Damage, ENTRY_BYTES, Encoding, Entry, HEADER_BYTES, Header, Identity, decode_index,
@@ -261,7 +261,7 @@ impl Image {
         let entries = self.chain().rev().flat_map(|image| image.entries.iter());
         let mut contents: std::collections::HashMap<_, _> =
             entries.map(|entry| ((entry.arena, entry.chunk), entry.content)).collect();
-        contents.retain(|_, content| *content != zero_content());
+        contents.retain(|_, content| *content != OF_ZEROES);
         contents
     }
 

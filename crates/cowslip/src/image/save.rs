@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::OnProgress;
-use super::chunk::{Scratch, ZEROES, zero_content};
+use super::chunk::{OF_ZEROES, Scratch, ZEROES};
 use super::compression::Compression;
 use super::description::{ArenaDescription, Description, Piece, Root};
 use super::format::{Checksum, Identity};
@@ -161,8 +161,8 @@ impl Source for Memory<'_> {
         _: &mut Scratch,
     ) -> Result<Option<(&'a [u8], Checksum)>> {
         let content = chunk_at(self.frozen[job.arena as usize], job.chunk, room)?;
-        let now = content.map_or(zero_content(), Checksum::of);
-        let before = self.known.get(&(job.arena, job.chunk)).copied().unwrap_or(zero_content());
+        let now = content.map_or(OF_ZEROES, Checksum::of);
+        let before = self.known.get(&(job.arena, job.chunk)).copied().unwrap_or(OF_ZEROES);
         Ok((now != before).then_some((content.unwrap_or(&ZEROES), now)))
     }
 }
