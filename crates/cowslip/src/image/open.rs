@@ -233,11 +233,11 @@ impl Image {
         }
     }
 
-    /// The file and the offset where a chunk stands byte for byte, if it is stored like that.
-    pub(super) fn verbatim(&self, arena: u32, chunk: u32) -> Option<(&File, u64)> {
+    /// The file where a chunk stands byte for byte, if it is stored like that.
+    pub(super) fn verbatim(&self, arena: u32, chunk: u32) -> Option<(&File, &Entry)> {
         let (image, entry) = self.find(arena, chunk)?;
         let is_verbatim = entry.encoding == Encoding::Plain && !entry.has_page_map;
-        is_verbatim.then_some((&*image.file, entry.offset_bytes))
+        is_verbatim.then_some((&*image.file, entry))
     }
 
     /// Which image of the chain has a chunk.
@@ -267,10 +267,15 @@ impl Image {
 
     /// The chunks of an arena that are not zeroes, in order.
     pub(super) fn chunks_of(&self, arena: u32) -> Vec<u32> {
-        let contents = self.contents();
-        let mut chunks: Vec<_> =
-            contents.keys().filter(|(of, _)| *of == arena).map(|(_, chunk)| *chunk).collect();
+        let entries = self.chain().flat_map(|image| image.entries.iter());
+        let mut chunks: Vec<u32> =
+            entries.filter(|entry| entry.arena == arena).map(|entry| entry.chunk).collect();
         chunks.sort_unstable();
+        chunks.dedup();
+        let is_content = |chunk: &u32| {
+            self.find(arena, *chunk).is_some_and(|(_, entry)| entry.content != OF_ZEROES)
+        };
+        chunks.retain(is_content);
         chunks
     }
 }

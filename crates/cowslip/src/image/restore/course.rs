@@ -17,6 +17,7 @@ pub(super) struct Course {
     plan: Mutex<Plan>,
     moved: Condvar,
     error: Mutex<Option<Error>>,
+    held: AtomicBool,
     closing: AtomicBool,
 }
 
@@ -27,7 +28,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Course {
     pub(super) fn new(plan: Plan) -> Self {
         let (moved, error, closing) = (Condvar::new(), Mutex::new(None), AtomicBool::new(false));
-        Self { plan: Mutex::new(plan), moved, error, closing }
+        Self { plan: Mutex::new(plan), moved, error, held: AtomicBool::new(false), closing }
     }
 
     /// Changes the plan, and has everybody look at it again.
@@ -49,11 +50,25 @@ impl Course {
             if self.is_closing() || plan.left() == 0 {
                 return None;
             }
-            if let Some(chunk) = plan.claim() {
+            if !self.held.load(Relaxed)
+                && let Some(chunk) = plan.claim()
+            {
                 return Some((chunk, plan.ahead(AHEAD)));
             }
             plan = self.moved.wait(plan).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
+    }
+
+    /// [`Self::claim`] waits until [`Self::release`].
+    pub(super) fn hold(&self) {
+        self.held.store(true, Relaxed);
+    }
+
+    pub(super) fn release(&self) {
+        let plan = locked(&self.plan);
+        self.held.store(false, Relaxed);
+        drop(plan);
+        self.moved.notify_all();
     }
 
     /// Nobody claims anything from here on.

@@ -5,7 +5,7 @@
 //!              R ──MAP_SHARED──▶ file, a hole where the chunk will be; missing and minor faults registered
 //!   absent     who touches it waits in userfaultfd ──▶ [server]  reads the fault: the chunk is wanted
 //!     │                                                [readers] wanted chunks first, then the plan's order
-//!     │ read, check, write into the file (not through R, where nobody can see it yet)
+//!     │ into the file and checked (not through R, where nobody can see it yet)
 //!     ▼
 //!   live       R mapped anew over the chunk, without a registration: one huge page; who waits is woken
 //!   lost       the chunk is damaged: R maps an empty file there, an access is a SIGBUS; who waits is woken
@@ -14,7 +14,7 @@
 //!
 //! # What holds
 //! * **Checked before it is seen.** The file's pages are behind a registration for minor faults until the
-//!   whole chunk is in it, and a chunk is written into the file when its checksum was right.
+//!   whole chunk is in it and its checksum was right; what was wrong is taken out again.
 //! * **Never zeroes.** A hole that is registered makes who touches it wait; a lost chunk is mapped to
 //!   nothing. Whoever needs content under the arena's lock gets the lock by `Shared::lock_restored`.
 //! * **I6, nobody hangs.** A chunk is claimed once, and who claimed it makes it live or lost, on every path,
@@ -28,6 +28,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use super::course::Course;
 use super::source::{Desk, Source};
@@ -44,6 +45,9 @@ use crate::units::CHUNK_BYTES;
 const FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
 /// Attempts at what must be done for threads that wait, before they are let go another way.
 const INSISTENCE: usize = 1000;
+/// How long the first fault is waited for before the rest is brought in: whoever comes first has the
+/// processors and the memory's bandwidth to himself.
+const HEAD_START: Duration = Duration::from_millis(1);
 const STACK_BYTES: usize = 512 << 10;
 
 /// The threads that bring an arena's absent chunks in.
@@ -82,6 +86,7 @@ impl Filler {
         if chunks.is_empty() {
             return Ok(());
         }
+        course.hold();
         let (fd, _) = uffd::open().during(OPERATION)?;
         let nothing = memfile::memfd("cowslip-lost", MemfdKind::Shmem, 0).during(OPERATION)?;
         let work = Arc::new(Work {
@@ -157,10 +162,11 @@ impl Work {
     /// What the thread does that faults are told to.
     fn serve(&self, shared: &Shared) {
         let mut desk = Desk::new();
+        let mut head_start = Some(HEAD_START);
         while !self.course.is_closing() {
             let mut ready = [false; 2];
             let fds = [self.uffd.as_fd(), self.wake.as_fd()];
-            if process::wait_readable(&fds, &mut ready, None).is_err() {
+            if process::wait_readable(&fds, &mut ready, head_start).is_err() {
                 std::thread::yield_now();
             }
             process::drain(self.wake.as_fd());
@@ -169,6 +175,9 @@ impl Work {
                 self.source.will_need(chunk);
                 self.bring_in(shared, chunk, &mut desk);
                 self.read_faults(shared);
+            }
+            if head_start.take().is_some() {
+                self.course.release();
             }
         }
     }

@@ -4,7 +4,7 @@
 //!  Image ─▶ plan: what is wanted, the working set of last time, the rest ([`plan`], [`working_set`])
 //!             └─▶ [`lazy`] (hybrid): the arena is there at once, its chunks come as they are touched
 //!             └─▶ [`eager`]: all of it first
-//!                   └─▶ [`source`]: a chunk read, checked, and only then in the arena's file
+//!                   └─▶ [`source`]: a chunk read and checked, before anybody can see it
 //! ```
 //! What others do, without an arena, is in [`apart`].
 
@@ -14,6 +14,7 @@ mod eager;
 mod lazy;
 mod plan;
 mod source;
+mod window;
 mod working_set;
 
 use std::collections::BTreeMap;

@@ -1,4 +1,6 @@
-//! Chunks from an image into the file behind an arena.
+#![allow(unsafe_code)]
+//! Chunks from an image into the file behind an arena, which nobody can see them in before they are
+//! [shown](super::lazy) or the arena is handed out.
 
 use std::time::Duration;
 
@@ -7,11 +9,13 @@ use crate::arena::store::offset;
 use crate::error::{Error, Result};
 use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
-use crate::image::format::PAGE_BYTES;
-use crate::sys::{Errno, memfile};
+use crate::image::format::{Checksum, PAGE_BYTES};
+use crate::sys::memory::{self, Advice};
+use crate::sys::{AsFd, Errno, memfile};
 use crate::units::CHUNK_BYTES;
 
 use super::OPERATION;
+use super::window::Window;
 
 /// How often, and how long apart, memory is asked for that is not to be had at once.
 const ATTEMPTS: usize = 20;
@@ -19,13 +23,15 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What a thread that fetches works with.
 pub(super) struct Desk {
+    window: Option<Window>,
     content: Vec<u8>,
     scratch: Scratch,
 }
 
 impl Desk {
     pub(super) fn new() -> Self {
-        Self { content: vec![0; CHUNK_BYTES], scratch: Scratch::default() }
+        let window = Window::new().ok();
+        Self { window, content: vec![0; CHUNK_BYTES], scratch: Scratch::default() }
     }
 }
 
@@ -41,9 +47,47 @@ impl Source {
         self.image.will_need(self.arena, chunk);
     }
 
-    /// Reads a chunk and checks it; then only is any of it in the arena's file.
+    /// Brings a chunk into the arena's file, and checks it. After an error there is a hole.
     pub(super) fn fetch(&self, shared: &Shared, chunk: u32, desk: &mut Desk) -> Result<()> {
-        let Desk { content, scratch } = desk;
+        if self.copy(shared, chunk, desk) == Some(true) {
+            return Ok(());
+        }
+        let read = self.read(shared, chunk, desk);
+        if read.is_err() {
+            let at = offset(shared.range, shared.chunk_range(chunk as usize, 1));
+            let _ = memfile::punch_hole(shared.store.fd(), at, CHUNK_BYTES as u64);
+        }
+        read
+    }
+
+    /// Has the kernel copy a chunk from one file into the other, and checks it there: it moves once instead of
+    /// twice, and through no buffer, which would take its pages first. Whether it is right; if not, or if
+    /// this cannot be done, [`Self::fetch`] finds out why.
+    fn copy(&self, shared: &Shared, chunk: u32, desk: &mut Desk) -> Option<bool> {
+        let window = desk.window.as_mut().filter(|_| shared.store.pages.is_huge())?;
+        let (image, stored) = self.image.verbatim(self.arena, chunk)?;
+        let file = shared.store.fd();
+        let at = offset(shared.range, shared.chunk_range(chunk as usize, 1));
+        let copied = window.show(image.as_fd(), stored.offset_bytes, |source| {
+            // SAFETY: the advice changes no content, and what is mapped here only the kernel reads: if the
+            // file has become shorter that is an error, not a signal.
+            unsafe {
+                memory::advise(source, Advice::PopulateRead)?;
+                memfile::write_range_at(file, source, at)
+            }
+        });
+        copied.ok()?;
+        let is_right = window.show(file, at, |copy| {
+            // SAFETY: 2 MiB of a file that is as long as the arena, and that nobody writes to as long as nobody
+            // can see them.
+            let bytes = unsafe { std::slice::from_raw_parts(copy.start as *const u8, copy.len) };
+            Ok(Checksum::of(bytes) == stored.content)
+        });
+        is_right.ok()
+    }
+
+    fn read(&self, shared: &Shared, chunk: u32, desk: &mut Desk) -> Result<()> {
+        let Desk { content, scratch, .. } = desk;
         self.image.read_chunk_with(scratch, self.arena, chunk, content)?;
         let range = shared.chunk_range(chunk as usize, 1);
         let file = shared.store.fd();

@@ -41,7 +41,8 @@ pub(super) fn map(
     let (mut content, mut scratch) = (vec![0; CHUNK_BYTES], Scratch::default());
     for chunk in image.chunks_of(arena) {
         let range = VirtRange::new(space.start + chunk as usize * CHUNK_BYTES, CHUNK_BYTES);
-        if let Some((file, offset_bytes)) = image.verbatim(arena, chunk) {
+        if let Some((file, entry)) = image.verbatim(arena, chunk) {
+            let offset_bytes = entry.offset_bytes;
             match runs.last_mut() {
                 Some(run) if run.is_followed_by(range, file, offset_bytes) => {
                     run.range.len += CHUNK_BYTES;
