@@ -1,0 +1,91 @@
+//! Numbers of the format, as `docs/trace-format.md` has them.
+
+use twox_hash::XxHash3_128;
+
+/// The first bytes of a trace.
+pub const MAGIC: [u8; 8] = *b"COWSLIPT";
+pub(super) const VERSION: u32 = 1;
+pub(super) const PRELUDE_BYTES: usize = 64;
+pub(super) const HEADER_MOST_BYTES: u32 = 16 << 20;
+
+pub(super) const HEAD_BYTES: usize = 64;
+pub(super) const BLOCK_MOST_EVENTS: u32 = 65_536;
+pub(super) const CONTENT_MOST_BYTES: u32 = 4 << 20;
+/// A writer ends a block with so much content, and before an event so much younger than its first.
+pub(super) const CONTENT_ENOUGH_BYTES: usize = 1 << 20;
+pub(super) const BLOCK_SPAN_NS: u64 = 1_000_000_000;
+
+/// The most frames a call stack has.
+pub const FRAMES_MOST: usize = 1024;
+/// The most bytes a name has.
+pub const TEXT_MOST_BYTES: usize = 65_536;
+/// Addresses are split here: what repeats from fault to fault is above or below.
+pub(super) const PAGE_SHIFT: u32 = 12;
+
+/// The columns of a block of events, in the order of the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Column {
+    Stacks,
+    Kinds,
+    Times,
+    Threads,
+    Shapes,
+    Pages,
+    Offsets,
+    Ips,
+    Details,
+    Others,
+}
+
+pub(super) const COLUMNS: usize = Column::Others as usize + 1;
+
+/// The kinds of events, by their number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Fault,
+    Map,
+    Unmap,
+    Remap,
+    Advise,
+    Break,
+    Fork,
+    Exec,
+    Name,
+    Exit,
+    Lost,
+}
+
+pub(super) const KINDS: usize = Kind::Lost as usize + 1;
+
+impl Kind {
+    pub(super) const ALL: [Self; KINDS] = [
+        Self::Fault,
+        Self::Map,
+        Self::Unmap,
+        Self::Remap,
+        Self::Advise,
+        Self::Break,
+        Self::Fork,
+        Self::Exec,
+        Self::Name,
+        Self::Exit,
+        Self::Lost,
+    ];
+}
+
+/// Bits of a fault's shape: where each pair begins, and the two flags.
+pub(super) mod shape {
+    pub(in super::super) const SEVERITY: u32 = 0;
+    pub(in super::super) const ACCESS: u32 = 2;
+    pub(in super::super) const WAS_PRESENT: u32 = 4;
+    pub(in super::super) const IN_USER_MODE: u32 = 6;
+    pub(in super::super) const HUGE: u32 = 8;
+    pub(in super::super) const HAS_LATENCY: u64 = 1 << 10;
+    pub(in super::super) const HAS_STACK: u64 = 1 << 11;
+    pub(in super::super) const ALL: u64 = (1 << 12) - 1;
+}
+
+/// XXH3 of 128 bits: it finds damage, not forgery.
+pub(super) fn checksum(bytes: &[u8]) -> [u8; 16] {
+    XxHash3_128::oneshot(bytes).to_le_bytes()
+}

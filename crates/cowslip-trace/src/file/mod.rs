@@ -1,0 +1,52 @@
+//! The compact file a trace is kept in, as `docs/trace-format.md` lays it out.
+//!
+//! A [`Writer`] appends block by block and needs a few MiB, however long the trace; what it wrote until
+//! it was killed can be read. A [`Reader`] gives a block at a time; [`Trace::read`] all of them.
+//!
+//! ```
+//! use cowslip_trace::file::Writer;
+//! use cowslip_trace::model::{Event, Fault, Header, Sink, Trace, What};
+//!
+//! let mut writer = Writer::new(Vec::new(), &Header::default())?;
+//! let stack = writer.stack(&[0x40_1000, 0x40_2000])?;
+//! let fault = Fault { stack: Some(stack), ..Fault::at(0x7f00_0020_0000, 0x40_1000) };
+//! let event = Event { time_ns: 1_000, pid: 7, tid: 7, what: What::Fault(fault) };
+//! writer.event(&event)?;
+//! let (bytes, totals) = writer.finish(0)?;
+//!
+//! let trace = Trace::read_from(&bytes[..])?;
+//! assert_eq!(trace.events, [event]);
+//! assert_eq!(trace.frames(stack), [0x40_1000, 0x40_2000]);
+//! assert_eq!(trace.totals, totals);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! [`Trace::read`]: crate::model::Trace::read
+
+mod block;
+mod column;
+mod decode;
+mod encode;
+mod layout;
+mod prelude;
+mod read;
+mod totals;
+mod write;
+
+pub use layout::{FRAMES_MOST, MAGIC, TEXT_MOST_BYTES};
+pub use read::Reader;
+pub use write::Writer;
+
+use std::io;
+
+/// What is wrong with a file.
+type Checked<T> = Result<T, &'static str>;
+
+fn check(holds: bool, what: &'static str) -> Checked<()> {
+    if holds { Ok(()) } else { Err(what) }
+}
+
+/// The error for a file that is not what it should be from `offset_bytes` on.
+fn damage(offset_bytes: u64, what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("at byte {offset_bytes}: {what}"))
+}

@@ -1,0 +1,143 @@
+//! Reading a trace, block by block or as a whole.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use super::block::{BlockKind, Unpacker};
+use super::totals::Counts;
+use super::{check, damage, decode, prelude};
+use crate::model::{Event, Header, StackId, Totals, Trace};
+
+/// Reads a trace with the memory of a block and of its call stacks.
+///
+/// ```
+/// # use cowslip_trace::file::{Reader, Writer};
+/// # use cowslip_trace::model::Header;
+/// # let (bytes, _) = Writer::new(Vec::new(), &Header::default())?.finish(0)?;
+/// let mut reader = Reader::new(&bytes[..])?;
+/// let mut events = Vec::new();
+/// while reader.read_block(&mut events)? {
+///     for event in events.drain(..) {
+///         println!("{event:?}");
+///     }
+/// }
+/// assert!(!reader.is_cut_short());
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Reader<R> {
+    input: R,
+    unpacker: Unpacker,
+    header: Header,
+    stacks: Vec<Box<[u64]>>,
+    counts: Counts,
+    offset_bytes: u64,
+    end: Option<End>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Whole,
+    CutShort,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads the header. Give it a buffered `input`.
+    ///
+    /// # Errors
+    /// What `input` answers; [`io::ErrorKind::InvalidData`] if this is no trace, or one that is damaged or
+    /// cut before the first block.
+    pub fn new(mut input: R) -> io::Result<Self> {
+        let (header, offset_bytes) = prelude::decode(&mut input)?;
+        Ok(Self {
+            input,
+            unpacker: Unpacker::default(),
+            header,
+            stacks: Vec::new(),
+            counts: Counts::default(),
+            offset_bytes,
+            end: None,
+        })
+    }
+
+    /// What was known before the first event.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Appends the events of the next block, in the order of time; `false`: there is none.
+    ///
+    /// # Errors
+    /// What the input answers; [`io::ErrorKind::InvalidData`] if the file is damaged, with the place.
+    pub fn read_block(&mut self, events: &mut Vec<Event>) -> io::Result<bool> {
+        if self.end.is_some() {
+            return Ok(false);
+        }
+        let at = self.offset_bytes;
+        let Some((head, content)) =
+            self.unpacker.unpack(&mut self.input, &mut self.offset_bytes)?
+        else {
+            self.end = Some(End::CutShort);
+            return Ok(false);
+        };
+        let damaged = |what| damage(at, what);
+        if head.kind == BlockKind::Totals {
+            self.counts.complete(content, self.stacks.len()).map_err(damaged)?;
+            let is_last = self.input.read(&mut [0])? == 0;
+            check(is_last, "bytes behind the totals").map_err(damaged)?;
+            self.end = Some(End::Whole);
+            return Ok(false);
+        }
+        let follows = self.counts.last_ns().is_none_or(|last_ns| last_ns <= head.first_ns);
+        check(follows, "a block that is older than the one before it").map_err(damaged)?;
+        let already = events.len();
+        decode::decode(head, content, events, &mut self.stacks).map_err(damaged)?;
+        events[already..].iter().for_each(|event| self.counts.add(event));
+        Ok(true)
+    }
+
+    /// The frames of a stack of the events so far; empty for one that is not in this trace.
+    pub fn frames(&self, stack: StackId) -> &[u64] {
+        self.stacks.get(stack.0.get() as usize - 1).map_or(&[], |frames| frames)
+    }
+
+    /// What was counted: in the blocks so far, and with the last one by the recorder.
+    pub fn totals(&self) -> Totals {
+        self.counts.totals()
+    }
+
+    /// Whether the end was reached and is not that of a whole trace.
+    pub fn is_cut_short(&self) -> bool {
+        self.end == Some(End::CutShort)
+    }
+}
+
+impl Trace {
+    /// Reads a whole trace.
+    ///
+    /// # Errors
+    /// What the file system answers; [`io::ErrorKind::InvalidData`] if the file is no trace or is damaged.
+    /// The message names the file.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let read = File::open(path).and_then(Self::read_from);
+        read.map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("cannot read the trace {}: {error}", path.display()),
+            )
+        })
+    }
+
+    /// Reads a whole trace from anywhere.
+    ///
+    /// # Errors
+    /// As [`Self::read`], without the file's name.
+    pub fn read_from(input: impl Read) -> io::Result<Self> {
+        let mut reader = Reader::new(io::BufReader::new(input))?;
+        let mut events = Vec::new();
+        while reader.read_block(&mut events)? {}
+        let totals = reader.totals();
+        let is_cut_short = reader.is_cut_short();
+        Ok(Self { header: reader.header, events, stacks: reader.stacks, totals, is_cut_short })
+    }
+}
