@@ -1,7 +1,8 @@
 //! Page faults and mappings of a program: recorded, kept in a file, explained.
 //!
 //! * [`model`]: what a trace holds; every other part speaks in its terms;
-//! * [`mod@file`]: the compact file it is kept in.
+//! * [`mod@file`]: the compact file it is kept in;
+//! * [`symbols`]: names of instructions.
 //!
 //! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library.
 
@@ -9,5 +10,6 @@
 
 pub mod file;
 pub mod model;
+pub mod symbols;
 
 pub use model::{Event, Fault, Header, Sink, StackId, Totals, What};
