@@ -2,12 +2,14 @@
 //!
 //! * [`model`]: what a trace holds; every other part speaks in its terms;
 //! * [`mod@file`]: the compact file it is kept in;
-//! * [`symbols`]: names of instructions.
+//! * [`symbols`]: names of instructions;
+//! * [`export`]: traces for other programs.
 //!
 //! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library.
 
 #![forbid(unsafe_code)]
 
+pub mod export;
 pub mod file;
 pub mod model;
 pub mod symbols;

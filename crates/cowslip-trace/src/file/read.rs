@@ -7,7 +7,7 @@ use std::path::Path;
 use super::block::{BlockKind, Unpacker};
 use super::totals::Counts;
 use super::{check, damage, decode, prelude};
-use crate::model::{Event, Header, StackId, Totals, Trace};
+use crate::model::{Event, Header, StackId, Totals, Trace, What};
 
 /// Reads a trace with the memory of a block and of its call stacks.
 ///
@@ -99,6 +99,21 @@ impl<R: Read> Reader<R> {
     /// The frames of a stack of the events so far; empty for one that is not in this trace.
     pub fn frames(&self, stack: StackId) -> &[u64] {
         self.stacks.get(stack.0.get() as usize - 1).map_or(&[], |frames| frames)
+    }
+
+    /// The frames of the stack that came with an event; empty if there was none.
+    pub fn frames_of(&self, event: &Event) -> &[u64] {
+        let stack = match &event.what {
+            What::Fault(fault) => fault.stack,
+            What::Map(map) => map.stack,
+            _ => None,
+        };
+        stack.map_or(&[], |stack| self.frames(stack))
+    }
+
+    /// How much of the file was read: the end of the last whole block so far.
+    pub fn offset_bytes(&self) -> u64 {
+        self.offset_bytes
     }
 
     /// What was counted: in the blocks so far, and with the last one by the recorder.

@@ -1,3 +1,4 @@
+#![allow(dead_code, reason = "each test binary uses its part")]
 //! Traces made up from a seed.
 
 use std::num::NonZeroU32;

@@ -1,0 +1,85 @@
+//! Call stacks and how many faults each had: `program;outermost;…;innermost 12`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use super::Events;
+use crate::model::{Event, Fault, What};
+use crate::symbols::Symbols;
+
+/// Where losses are counted.
+const LOST: &str = "[events lost]";
+
+pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> io::Result<()> {
+    let mut symbols = Symbols::new(events.reader.header());
+    let mut threads = Threads::default();
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    let mut line = String::new();
+    events.each(|reader, event| {
+        symbols.observe(event);
+        threads.observe(event);
+        let count = match &event.what {
+            What::Fault(fault) => {
+                line.clear();
+                push(&mut line, &threads.name(event));
+                fold(&mut line, &mut symbols, event.pid, fault, reader.frames_of(event));
+                1
+            }
+            What::Lost { count } => {
+                LOST.clone_into(&mut line);
+                *count
+            }
+            _ => return Ok(()),
+        };
+        match counts.get_mut(&line) {
+            Some(sum) => *sum += count,
+            None => drop(counts.insert(line.clone(), count)),
+        }
+        Ok(())
+    })?;
+    let mut output = io::BufWriter::new(output);
+    counts.iter().try_for_each(|(line, count)| writeln!(output, "{line} {count}"))?;
+    output.flush()
+}
+
+/// Appends the frames, the outermost first; without a stack the instruction that faulted.
+fn fold(line: &mut String, symbols: &mut Symbols, pid: u32, fault: &Fault, frames: &[u64]) {
+    let (innermost, callers) = frames.split_first().unwrap_or((&fault.ip, &[]));
+    for &frame in callers.iter().rev() {
+        line.push(';');
+        // The call itself, not the instruction that it returns to.
+        push(line, &symbols.name(pid, frame.saturating_sub(1)));
+    }
+    line.push(';');
+    push(line, &symbols.name(pid, *innermost));
+}
+
+/// Appends a name without what ends frames and lines.
+fn push(line: &mut String, name: &str) {
+    line.extend(name.chars().map(|c| if c == ';' || c.is_control() { '_' } else { c }));
+}
+
+/// The names of threads.
+#[derive(Default)]
+struct Threads(HashMap<u32, Arc<str>>);
+
+impl Threads {
+    fn observe(&mut self, event: &Event) {
+        match &event.what {
+            What::Exec { name } | What::Name { name } => {
+                self.0.insert(event.tid, name.clone());
+            }
+            What::Fork { child_tid, .. } => match self.0.get(&event.tid).cloned() {
+                Some(name) => drop(self.0.insert(*child_tid, name)),
+                None => drop(self.0.remove(child_tid)),
+            },
+            _ => {}
+        }
+    }
+
+    fn name(&self, event: &Event) -> Arc<str> {
+        let name = self.0.get(&event.tid).or_else(|| self.0.get(&event.pid));
+        name.cloned().unwrap_or_else(|| format!("process {}", event.pid).into())
+    }
+}

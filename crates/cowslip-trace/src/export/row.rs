@@ -1,0 +1,225 @@
+//! An event as a row of a table: the same columns in every format.
+
+use cowslip_sys::units::VirtRange;
+
+use crate::model::{Access, Event, Fault, Map, Severity, What};
+
+/// What a column holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Type {
+    Number,
+    /// A number that is written as `0x…` where it is text.
+    Address,
+    Flag,
+    Text,
+    /// Addresses, the innermost frame first.
+    Frames,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Column {
+    Time,
+    Pid,
+    Tid,
+    Kind,
+    Address,
+    Length,
+    Ip,
+    Severity,
+    Access,
+    WasPresent,
+    InUserMode,
+    Huge,
+    Latency,
+    ToAddress,
+    ToLength,
+    Kept,
+    Advice,
+    Protection,
+    Flags,
+    Offset,
+    Name,
+    IsOld,
+    ChildPid,
+    ChildTid,
+    Count,
+    Stack,
+}
+
+/// The columns in their order: names end with the unit.
+pub(super) const COLUMNS: [(Column, &str, Type); 26] = [
+    (Column::Time, "time_ns", Type::Number),
+    (Column::Pid, "pid", Type::Number),
+    (Column::Tid, "tid", Type::Number),
+    (Column::Kind, "kind", Type::Text),
+    (Column::Address, "address", Type::Address),
+    (Column::Length, "length_bytes", Type::Number),
+    (Column::Ip, "ip", Type::Address),
+    (Column::Severity, "severity", Type::Text),
+    (Column::Access, "access", Type::Text),
+    (Column::WasPresent, "was_present", Type::Flag),
+    (Column::InUserMode, "in_user_mode", Type::Flag),
+    (Column::Huge, "huge", Type::Flag),
+    (Column::Latency, "latency_ns", Type::Number),
+    (Column::ToAddress, "to_address", Type::Address),
+    (Column::ToLength, "to_length_bytes", Type::Number),
+    (Column::Kept, "kept", Type::Flag),
+    (Column::Advice, "advice", Type::Number),
+    (Column::Protection, "protection", Type::Number),
+    (Column::Flags, "flags", Type::Number),
+    (Column::Offset, "offset_bytes", Type::Number),
+    (Column::Name, "name", Type::Text),
+    (Column::IsOld, "is_old", Type::Flag),
+    (Column::ChildPid, "child_pid", Type::Number),
+    (Column::ChildTid, "child_tid", Type::Number),
+    (Column::Count, "count", Type::Number),
+    (Column::Stack, "stack", Type::Frames),
+];
+
+/// A cell that is not empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Value<'a> {
+    /// Also of addresses.
+    Number(u64),
+    Flag(bool),
+    Text(&'a str),
+    Frames(&'a [u64]),
+}
+
+/// An event's cells, in the order of the columns.
+pub(super) struct Row<'a>([Option<Value<'a>>; COLUMNS.len()]);
+
+impl<'a> Row<'a> {
+    /// `frames`: those of the event's stack.
+    pub(super) fn new(event: &'a Event, frames: &'a [u64]) -> Self {
+        let mut row = Self([None; COLUMNS.len()]);
+        row.number(Column::Time, event.time_ns);
+        row.number(Column::Pid, event.pid);
+        row.number(Column::Tid, event.tid);
+        let kind = match &event.what {
+            What::Fault(fault) => row.fault(fault, frames),
+            What::Map(map) => row.map(map, frames),
+            What::Unmap { range } => {
+                row.range(*range);
+                "unmap"
+            }
+            What::Remap { from, to, kept } => {
+                row.range(*from);
+                row.number(Column::ToAddress, to.start as u64);
+                row.number(Column::ToLength, to.len as u64);
+                row.flag(Column::Kept, Some(*kept));
+                "remap"
+            }
+            What::Advise { range, advice } => {
+                row.range(*range);
+                row.number(Column::Advice, *advice);
+                "advise"
+            }
+            What::Break { end } => {
+                row.number(Column::Address, *end);
+                "break"
+            }
+            What::Fork { child_pid, child_tid } => {
+                row.number(Column::ChildPid, *child_pid);
+                row.number(Column::ChildTid, *child_tid);
+                "fork"
+            }
+            What::Exec { name } => {
+                row.text(Column::Name, name);
+                "exec"
+            }
+            What::Name { name } => {
+                row.text(Column::Name, name);
+                "name"
+            }
+            What::Exit => "exit",
+            What::Lost { count } => {
+                row.number(Column::Count, *count);
+                "lost"
+            }
+        };
+        row.text(Column::Kind, kind);
+        row
+    }
+
+    /// Each column with its cell.
+    pub(super) fn cells(
+        &self,
+    ) -> impl Iterator<Item = (&'static str, Type, Option<Value<'a>>)> + '_ {
+        COLUMNS.iter().zip(&self.0).map(|(&(_, name, kind), &value)| (name, kind, value))
+    }
+
+    fn fault(&mut self, fault: &Fault, frames: &'a [u64]) -> &'static str {
+        self.number(Column::Address, fault.address);
+        self.number(Column::Ip, fault.ip);
+        match fault.severity {
+            None => {}
+            Some(Severity::Minor) => self.text(Column::Severity, "minor"),
+            Some(Severity::Major) => self.text(Column::Severity, "major"),
+        }
+        match fault.access {
+            None => {}
+            Some(Access::Read) => self.text(Column::Access, "read"),
+            Some(Access::Write) => self.text(Column::Access, "write"),
+            Some(Access::Execute) => self.text(Column::Access, "execute"),
+        }
+        self.flag(Column::WasPresent, fault.was_present);
+        self.flag(Column::InUserMode, fault.in_user_mode);
+        self.flag(Column::Huge, fault.huge);
+        if let Some(latency_ns) = fault.latency_ns {
+            self.number(Column::Latency, latency_ns);
+        }
+        if fault.stack.is_some() {
+            self.set(Column::Stack, Value::Frames(frames));
+        }
+        "fault"
+    }
+
+    fn map(&mut self, map: &'a Map, frames: &'a [u64]) -> &'static str {
+        self.range(map.range);
+        self.number(Column::Protection, map.protection);
+        self.number(Column::Flags, map.flags);
+        self.number(Column::Offset, map.offset_bytes);
+        if let Some(name) = &map.name {
+            self.text(Column::Name, name);
+        }
+        self.flag(Column::IsOld, Some(map.is_old));
+        if map.stack.is_some() {
+            self.set(Column::Stack, Value::Frames(frames));
+        }
+        "map"
+    }
+
+    fn set(&mut self, column: Column, value: Value<'a>) {
+        self.0[column as usize] = Some(value);
+    }
+
+    fn number(&mut self, column: Column, value: impl Into<u64>) {
+        self.set(column, Value::Number(value.into()));
+    }
+
+    fn flag(&mut self, column: Column, value: Option<bool>) {
+        self.0[column as usize] = value.map(Value::Flag);
+    }
+
+    fn text(&mut self, column: Column, text: &'a str) {
+        self.set(column, Value::Text(text));
+    }
+
+    fn range(&mut self, range: VirtRange) {
+        self.number(Column::Address, range.start as u64);
+        self.number(Column::Length, range.len as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::COLUMNS;
+
+    #[test]
+    fn columns_are_in_their_order() {
+        for (i, (column, name, _)) in COLUMNS.iter().enumerate() {
+            assert_eq!(*column as usize, i, "{name}");
+        }
+    }
+}

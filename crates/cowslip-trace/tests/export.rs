@@ -1,0 +1,250 @@
+//! What is exported is what the trace holds, losses included.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cowslip_trace::export::{Format, export};
+use cowslip_trace::file::{Reader, Writer};
+use cowslip_trace::model::{Event, Fault, Header, Sink, Trace, What};
+use serde_json::Value;
+use support::Scatter;
+
+/// Random events; 12 are lost that no event tells of.
+fn trace() -> (Vec<u8>, Trace) {
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    writer.stack(&[0x10, 0x20, u64::MAX]).unwrap();
+    writer.stack(&[]).unwrap();
+    let events = Scatter(4).events(70_000, 2);
+    let mut lost = 12;
+    for event in &events {
+        writer.event(event).unwrap();
+        if let What::Lost { count } = event.what {
+            lost += count;
+        }
+    }
+    let (bytes, _) = writer.finish(lost).unwrap();
+    let trace = Trace::read_from(&bytes[..]).unwrap();
+    (bytes, trace)
+}
+
+fn exported(bytes: &[u8], format: Format) -> Vec<u8> {
+    let mut output = Vec::new();
+    let mut offsets = vec![0];
+    let mut progress = |offset| offsets.push(offset);
+    export(&mut Reader::new(bytes).unwrap(), format, &mut output, &mut progress).unwrap();
+    assert!(offsets.is_sorted() && *offsets.last().unwrap() <= bytes.len() as u64);
+    output
+}
+
+/// The cells that an event must become: by name, as CSV has them.
+fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
+    let hex = |number: u64| format!("{number:#x}");
+    let mut cells: BTreeMap<&'static str, String> = BTreeMap::new();
+    let mut set = |name, value: String| drop(cells.insert(name, value));
+    set("time_ns", event.time_ns.to_string());
+    set("pid", event.pid.to_string());
+    set("tid", event.tid.to_string());
+    let stack = |stack: Option<_>| {
+        let frames = trace.frames(stack?);
+        Some(frames.iter().map(|&frame| hex(frame)).collect::<Vec<_>>().join(" "))
+    };
+    match &event.what {
+        What::Fault(fault) => {
+            set("kind", "fault".into());
+            set("address", hex(fault.address));
+            set("ip", hex(fault.ip));
+            let word = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+            fault.severity.iter().for_each(|it| set("severity", word(it)));
+            fault.access.iter().for_each(|it| set("access", word(it)));
+            fault.was_present.iter().for_each(|it| set("was_present", it.to_string()));
+            fault.in_user_mode.iter().for_each(|it| set("in_user_mode", it.to_string()));
+            fault.huge.iter().for_each(|it| set("huge", it.to_string()));
+            fault.latency_ns.iter().for_each(|it| set("latency_ns", it.to_string()));
+            stack(fault.stack).into_iter().for_each(|it| set("stack", it));
+        }
+        What::Map(map) => {
+            set("kind", "map".into());
+            set("address", hex(map.range.start as u64));
+            set("length_bytes", map.range.len.to_string());
+            set("protection", map.protection.to_string());
+            set("flags", map.flags.to_string());
+            set("offset_bytes", map.offset_bytes.to_string());
+            map.name.iter().for_each(|it| set("name", it.to_string()));
+            set("is_old", map.is_old.to_string());
+            stack(map.stack).into_iter().for_each(|it| set("stack", it));
+        }
+        What::Unmap { range } => {
+            set("kind", "unmap".into());
+            set("address", hex(range.start as u64));
+            set("length_bytes", range.len.to_string());
+        }
+        What::Remap { from, to, kept } => {
+            set("kind", "remap".into());
+            set("address", hex(from.start as u64));
+            set("length_bytes", from.len.to_string());
+            set("to_address", hex(to.start as u64));
+            set("to_length_bytes", to.len.to_string());
+            set("kept", kept.to_string());
+        }
+        What::Advise { range, advice } => {
+            set("kind", "advise".into());
+            set("address", hex(range.start as u64));
+            set("length_bytes", range.len.to_string());
+            set("advice", advice.to_string());
+        }
+        What::Break { end } => {
+            set("kind", "break".into());
+            set("address", hex(*end));
+        }
+        What::Fork { child_pid, child_tid } => {
+            set("kind", "fork".into());
+            set("child_pid", child_pid.to_string());
+            set("child_tid", child_tid.to_string());
+        }
+        What::Exec { name } => {
+            set("kind", "exec".into());
+            set("name", name.to_string());
+        }
+        What::Name { name } => {
+            set("kind", "name".into());
+            set("name", name.to_string());
+        }
+        What::Exit => set("kind", "exit".into()),
+        What::Lost { count } => {
+            set("kind", "lost".into());
+            set("count", count.to_string());
+        }
+    }
+    cells
+}
+
+/// The trace's events and the loss that no event tells of.
+fn all(trace: &Trace) -> Vec<Event> {
+    let what = What::Lost { count: 12 };
+    let loss = Event { time_ns: trace.totals.last_ns, pid: 0, tid: 0, what };
+    trace.events.iter().cloned().chain([loss]).collect()
+}
+
+#[test]
+fn csv_has_a_row_an_event() {
+    let (bytes, trace) = trace();
+    let text = exported(&bytes, Format::Csv);
+    let mut csv = csv::Reader::from_reader(&text[..]);
+    let names = csv.headers().unwrap().clone();
+    let mut rows = csv.into_records();
+    for event in all(&trace) {
+        let row = rows.next().unwrap().unwrap();
+        let mut wanted = cells(&event, &trace);
+        for (name, cell) in names.iter().zip(&row) {
+            assert_eq!(wanted.remove(name).unwrap_or_default(), cell, "{name} of {event:?}");
+        }
+        assert!(wanted.is_empty(), "{wanted:?}");
+    }
+    assert!(rows.next().is_none());
+}
+
+#[test]
+fn json_lines_have_an_object_an_event() {
+    let (bytes, trace) = trace();
+    let text = String::from_utf8(exported(&bytes, Format::JsonLines)).unwrap();
+    let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let first = lines.next().unwrap();
+    assert_eq!(first["schema"], "cowslip.trace/1");
+    assert_eq!(serde_json::from_value::<Header>(first["header"].clone()).unwrap(), trace.header);
+    for event in all(&trace) {
+        let line = lines.next().unwrap();
+        let found = line.as_object().unwrap().iter().map(|(name, value)| {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                Value::Array(list) => {
+                    list.iter().map(|it| it.as_str().unwrap()).collect::<Vec<_>>().join(" ")
+                }
+                other => other.to_string(),
+            };
+            (name.clone(), text)
+        });
+        let wanted = cells(&event, &trace);
+        let wanted = wanted.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let (found, wanted): (BTreeMap<_, _>, BTreeMap<_, _>) = (found.collect(), wanted.collect());
+        assert_eq!(found, wanted);
+    }
+    let last = lines.next().unwrap();
+    assert_eq!(last["totals"]["lost"], trace.totals.lost);
+    assert_eq!(last["is_cut_short"], false);
+    assert!(lines.next().is_none());
+    // What a killed recorder left says so.
+    let text = exported(&bytes[..bytes.len() - 1], Format::JsonLines);
+    let text = String::from_utf8(text).unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["is_cut_short"], true);
+}
+
+#[test]
+fn folded_stacks_add_up_to_the_faults() {
+    let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
+    let stack = writer.stack(&[0x30, 0x21, 0x11]).ok();
+    let name: Arc<str> = "a;b".into();
+    let fault = |stack, ip| What::Fault(Fault { stack, ..Fault::at(0, ip) });
+    let all = [
+        What::Exec { name },
+        fault(stack, 0x30),
+        fault(stack, 0x30),
+        fault(None, 0x40),
+        What::Fork { child_pid: 1, child_tid: 2 },
+        What::Lost { count: 3 },
+    ];
+    for (time_ns, what) in (0..).zip(all) {
+        writer.event(&Event { time_ns, pid: 1, tid: 1, what }).unwrap();
+    }
+    writer.event(&Event { time_ns: 9, pid: 1, tid: 2, what: fault(None, 0x50) }).unwrap();
+    writer.event(&Event { time_ns: 9, pid: 8, tid: 8, what: fault(None, u64::MAX) }).unwrap();
+    let (bytes, _) = writer.finish(5).unwrap();
+    let text = String::from_utf8(exported(&bytes, Format::Folded)).unwrap();
+    let wanted = "[events lost] 5\n\
+                  a_b;0x10;0x20;0x30 2\n\
+                  a_b;0x40 1\n\
+                  a_b;0x50 1\n\
+                  process 8;[kernel] 1\n";
+    assert_eq!(text, wanted);
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn parquet_is_read_back() {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field;
+
+    let (bytes, trace) = trace();
+    let file = bytes::Bytes::from(exported(&bytes, Format::Parquet));
+    let reader = SerializedFileReader::new(file).unwrap();
+    let mut rows = reader.get_row_iter(None).unwrap();
+    for event in all(&trace) {
+        let row = rows.next().unwrap().unwrap();
+        let found = row.get_column_iter().filter_map(|(name, field)| {
+            let is_address = matches!(name.as_str(), "address" | "to_address" | "ip");
+            let text = match field {
+                Field::Null => return None,
+                Field::ULong(number) if is_address => format!("{number:#x}"),
+                Field::ULong(number) => number.to_string(),
+                Field::Bool(flag) => flag.to_string(),
+                Field::Str(text) => text.clone(),
+                Field::ListInternal(list) => {
+                    let hex = |field: &Field| match field {
+                        Field::ULong(number) => format!("{number:#x}"),
+                        other => panic!("{other:?}"),
+                    };
+                    list.elements().iter().map(hex).collect::<Vec<_>>().join(" ")
+                }
+                other => panic!("{name}: {other:?}"),
+            };
+            Some((name.clone(), text))
+        });
+        let wanted = cells(&event, &trace);
+        let wanted = wanted.into_iter().map(|(name, value)| (name.to_owned(), value));
+        let (found, wanted): (BTreeMap<_, _>, BTreeMap<_, _>) = (found.collect(), wanted.collect());
+        assert_eq!(found, wanted);
+    }
+    assert!(rows.next().is_none());
+}
