@@ -8,6 +8,7 @@
 //!   (`PAGEMAP_SCAN`, or `/proc/PID/pagemap`).
 //! * [`target`]: another process: its files in `/proc`, its memory, advice about it.
 //! * [`procfs`]: what `/proc` and `/sys` say of mappings, free memory, pressure, huge pages.
+//! * [`perf`]: what the kernel tells of programs while they run (`perf_event_open(2)`).
 //! * [`process`], [`thread`], [`held`]: children, signals, a thread, descriptors that must survive the host
 //!   program.
 //! * [`cache`]: a file's part of the page cache.
@@ -27,6 +28,7 @@ pub mod memfile;
 pub mod memory;
 pub mod pagemap;
 pub mod passthrough;
+pub mod perf;
 pub mod process;
 pub mod procfs;
 pub mod seam;

@@ -1,0 +1,244 @@
+#![allow(unsafe_code)]
+//! Events: opened, started, counted, waited for.
+//!
+//! # Safety
+//! The calls here read the structures handed to them, which the bindings took from the kernel's headers,
+//! and change nothing but the event whose descriptor they are given.
+
+use core::time::Duration;
+use std::ffi::CString;
+use std::os::fd::FromRawFd;
+
+use perf_event_open_sys::{self as sys, bindings};
+
+use crate::seam::{self, Op};
+use crate::{AsFd, AsRawFd, BorrowedFd, Errno, OwnedFd, Result};
+
+/// What is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// Page faults, as they begin.
+    PageFaults,
+    /// Page faults that read nothing from a device, as they end.
+    MinorFaults,
+    /// Page faults that did, as they end.
+    MajorFaults,
+    /// A place in the kernel's code, by its number.
+    Tracepoint(u32),
+}
+
+/// What is told of an event, and when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// What is counted.
+    pub kind: Kind,
+    /// Of so many occurrences one is told.
+    pub period: u64,
+    /// With a call stack of the program of at most so many frames.
+    pub frames: Option<u16>,
+    /// What happens in the kernel for the program, too.
+    pub in_kernel: bool,
+    /// New mappings, threads, processes and names are told as well.
+    pub follows: bool,
+    /// It starts when the thread executes another program.
+    pub starts_at_exec: bool,
+    /// A waiter is woken when so many bytes are in the ring.
+    pub wake_bytes: u32,
+}
+
+/// What was counted.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Count {
+    /// Occurrences, told or not.
+    pub value: u64,
+    /// What should have been told, and found no room in the ring; `None` before Linux 6.0.
+    pub lost: Option<u64>,
+}
+
+impl Attributes {
+    fn raw(&self) -> bindings::perf_event_attr {
+        let mut raw = bindings::perf_event_attr {
+            size: size_of::<bindings::perf_event_attr>() as u32,
+            clockid: libc::CLOCK_MONOTONIC,
+            sample_type: (bindings::PERF_SAMPLE_IDENTIFIER
+                | bindings::PERF_SAMPLE_IP
+                | bindings::PERF_SAMPLE_TID
+                | bindings::PERF_SAMPLE_TIME
+                | bindings::PERF_SAMPLE_ADDR)
+                .into(),
+            read_format: bindings::PERF_FORMAT_LOST.into(),
+            ..Default::default()
+        };
+        let software = |count: bindings::perf_sw_ids| (bindings::PERF_TYPE_SOFTWARE, count.into());
+        (raw.type_, raw.config) = match self.kind {
+            Kind::PageFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS),
+            Kind::MinorFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MIN),
+            Kind::MajorFaults => software(bindings::PERF_COUNT_SW_PAGE_FAULTS_MAJ),
+            Kind::Tracepoint(id) => {
+                raw.sample_type |= u64::from(bindings::PERF_SAMPLE_RAW);
+                (bindings::PERF_TYPE_TRACEPOINT, id.into())
+            }
+        };
+        raw.__bindgen_anon_1.sample_period = self.period;
+        raw.__bindgen_anon_2.wakeup_watermark = self.wake_bytes;
+        if let Some(frames) = self.frames {
+            raw.sample_type |= u64::from(bindings::PERF_SAMPLE_CALLCHAIN);
+            raw.sample_max_stack = frames;
+            raw.set_exclude_callchain_kernel(1);
+        }
+        raw.set_disabled(1);
+        raw.set_inherit(1);
+        raw.set_watermark(1);
+        raw.set_sample_id_all(1);
+        raw.set_use_clockid(1);
+        raw.set_exclude_hv(1);
+        raw.set_exclude_kernel((!self.in_kernel).into());
+        raw.set_enable_on_exec(self.starts_at_exec.into());
+        for set in [
+            bindings::perf_event_attr::set_mmap,
+            bindings::perf_event_attr::set_mmap2,
+            bindings::perf_event_attr::set_mmap_data,
+            bindings::perf_event_attr::set_comm,
+            bindings::perf_event_attr::set_comm_exec,
+            bindings::perf_event_attr::set_task,
+        ] {
+            set(&mut raw, self.follows.into());
+        }
+        raw
+    }
+}
+
+/// An event of one thread, and of the threads and processes that it makes from then on, on one processor.
+#[derive(Debug)]
+pub struct Event {
+    file: OwnedFd,
+    tells_lost: bool,
+}
+
+impl Event {
+    /// Opens it for `thread` (0: this one) on the processor `cpu`. It is off until [`Event::start`], or
+    /// until the thread executes another program.
+    ///
+    /// # Errors
+    /// See [`Refusal`](super::Refusal).
+    pub fn open(attributes: &Attributes, thread: i32, cpu: u32) -> Result<Self> {
+        seam::check(Op::PerfOpen)?;
+        let mut raw = attributes.raw();
+        match open(&mut raw, thread, cpu) {
+            Ok(file) => Ok(Self { file, tells_lost: true }),
+            // Before Linux 6.0 it does not count what is lost.
+            Err(Errno::INVAL) => {
+                raw.read_format = 0;
+                open(&mut raw, thread, cpu).map(|file| Self { file, tells_lost: false })
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The number that its records have.
+    pub fn id(&self) -> Result<u64> {
+        let mut id = 0;
+        // SAFETY: the kernel writes one u64 to where it is pointed.
+        answer(unsafe { sys::ioctls::ID(self.file.as_raw_fd(), &mut id) })?;
+        Ok(id)
+    }
+
+    /// It is counted and told from now on.
+    pub fn start(&self) -> Result<()> {
+        // SAFETY: takes no pointer.
+        answer(unsafe { sys::ioctls::ENABLE(self.file.as_raw_fd(), 0) })
+    }
+
+    /// It is not counted or told any more.
+    pub fn stop(&self) -> Result<()> {
+        // SAFETY: takes no pointer.
+        answer(unsafe { sys::ioctls::DISABLE(self.file.as_raw_fd(), 0) })
+    }
+
+    /// What is told goes to the ring of `other`, an event of the same processor.
+    pub fn share_ring_of(&self, other: &Self) -> Result<()> {
+        seam::check(Op::PerfSetOutput)?;
+        // SAFETY: takes a descriptor.
+        answer(unsafe {
+            sys::ioctls::SET_OUTPUT(self.file.as_raw_fd(), other.file.as_raw_fd() as _)
+        })
+    }
+
+    /// Of a tracepoint, only what fits `filter` is told (`order >= 9`).
+    pub fn filter(&self, filter: &str) -> Result<()> {
+        let filter = CString::new(filter).map_err(|_| Errno::INVAL)?;
+        // SAFETY: the kernel reads a string that ends with a zero.
+        answer(unsafe {
+            sys::ioctls::SET_FILTER(self.file.as_raw_fd(), filter.as_ptr().cast_mut())
+        })
+    }
+
+    /// What was counted so far, in all its threads and processes.
+    pub fn count(&self) -> Result<Count> {
+        let mut bytes = [0u8; 16];
+        let wanted = if self.tells_lost { 16 } else { 8 };
+        let read = loop {
+            match rustix::io::read(&self.file, &mut bytes[..wanted]) {
+                Err(Errno::INTR) => {}
+                read => break read?,
+            }
+        };
+        if read != wanted {
+            return Err(Errno::IO);
+        }
+        let [value, lost] = [0, 8].map(|at| {
+            u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes are eight"))
+        });
+        Ok(Count { value, lost: self.tells_lost.then_some(lost) })
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn open(raw: &mut bindings::perf_event_attr, thread: i32, cpu: u32) -> Result<OwnedFd> {
+    let cpu = i32::try_from(cpu).map_err(|_| Errno::INVAL)?;
+    let flags = bindings::PERF_FLAG_FD_CLOEXEC.into();
+    // SAFETY: the kernel reads `size` bytes of the structure, and writes its `size` if it refuses.
+    let file = unsafe { sys::perf_event_open(raw, thread, cpu, -1, flags) };
+    if file < 0 {
+        return Err(crate::process::last_errno());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(file) })
+}
+
+fn answer(answer: libc::c_int) -> Result<()> {
+    if answer < 0 { Err(crate::process::last_errno()) } else { Ok(()) }
+}
+
+/// What is to be said of a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Ready {
+    /// Something can be read; of an event, that its ring has enough.
+    pub has_data: bool,
+    /// It has ended; of an event, that its thread and all that came of it have.
+    pub has_ended: bool,
+}
+
+/// Waits until something is to be said of one of `fds`, a signal comes, or `most` has passed.
+pub fn poll(fds: &[BorrowedFd<'_>], most: Duration, answers: &mut Vec<Ready>) -> Result<()> {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let mut polled: Vec<_> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let most = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: i64::from(most.subsec_nanos()) };
+    answers.clear();
+    match rustix::event::poll(&mut polled, Some(&most)) {
+        Ok(_) => {}
+        Err(Errno::INTR) => polled.iter_mut().for_each(PollFd::clear_revents),
+        Err(errno) => return Err(errno),
+    }
+    answers.extend(polled.iter().map(|it| Ready {
+        has_data: it.revents().contains(PollFlags::IN),
+        has_ended: it.revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL),
+    }));
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! What the kernel tells of programs while they run: page faults, mappings, calls (`perf_event_open(2)`).
+//!
+//! * [`Event`]: something that is counted in a thread on a processor, and told each time.
+//! * [`Ring`]: where the kernel writes what it tells, and we read it.
+//! * [`Record`]: what it wrote, from its bytes; any bytes.
+//! * [`Tracepoint`]: a place in the kernel's code that can be such an event, by its name.
+
+mod event;
+mod record;
+mod ring;
+mod tracepoint;
+
+pub use event::{Attributes, Count, Event, Kind, Ready, poll};
+pub use record::{Layout, MapRecord, Record, Sample, Stamp, Stamped};
+pub use ring::{Drained, Ring};
+pub use tracepoint::{Field, Tracepoint, TracepointError};
+
+use crate::Errno;
+
+/// What a refusal to open an event, or to map its ring, means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// A privilege is missing, or a filter is in the way (`EACCES`, `EPERM`).
+    Denied,
+    /// The kernel or the machine lacks it (`ENOENT`, `ENODEV`, `EOPNOTSUPP`, `ENOSYS`, `EINVAL`, `E2BIG`).
+    Unsupported,
+    /// The process or thread has ended (`ESRCH`).
+    Vanished,
+    /// Too many descriptors are open (`EMFILE`, `ENFILE`).
+    TooManyFiles,
+    /// Another reason.
+    Other,
+}
+
+impl Refusal {
+    /// What this error number means.
+    ///
+    /// ```
+    /// use cowslip_sys::{Errno, perf::Refusal};
+    /// assert_eq!(Refusal::of(Errno::ACCESS), Refusal::Denied);
+    /// ```
+    pub fn of(errno: Errno) -> Self {
+        match errno {
+            Errno::ACCESS | Errno::PERM => Self::Denied,
+            Errno::NOENT | Errno::NODEV | Errno::OPNOTSUPP | Errno::NOSYS => Self::Unsupported,
+            Errno::INVAL | Errno::TOOBIG => Self::Unsupported,
+            Errno::SRCH => Self::Vanished,
+            Errno::MFILE | Errno::NFILE => Self::TooManyFiles,
+            _ => Self::Other,
+        }
+    }
+}
