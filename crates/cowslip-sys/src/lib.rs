@@ -11,6 +11,8 @@
 //! * [`perf`]: what the kernel tells of programs while they run (`perf_event_open(2)`).
 //! * [`process`], [`thread`], [`held`]: children, signals, a thread, descriptors that must survive the host
 //!   program.
+//! * [`program`]: a child that waits before it executes a program.
+//! * [`fault_cost`]: what a page fault costs here.
 //! * [`cache`]: a file's part of the page cache.
 //! * [`socket`]: descriptors handed to another process.
 //! * [`passthrough`]: the calls a preload library hands on unchanged.
@@ -23,6 +25,7 @@
 
 pub mod cache;
 pub mod durable;
+pub mod fault_cost;
 pub mod held;
 pub mod memfile;
 pub mod memory;
@@ -31,6 +34,7 @@ pub mod passthrough;
 pub mod perf;
 pub mod process;
 pub mod procfs;
+pub mod program;
 pub mod seam;
 pub mod socket;
 pub mod target;

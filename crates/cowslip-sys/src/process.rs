@@ -240,6 +240,14 @@ fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: char) -> Opt
     text.split_ascii_whitespace().nth(index)?.split(end).next()?.parse().ok()
 }
 
+/// Lets this process open as many files as it may (`RLIMIT_NOFILE`).
+pub fn raise_file_limit() -> Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit)
+}
+
 /// How much address space this process may have (`RLIMIT_AS`, `getrlimit(2)`); `None` if that is not limited.
 pub fn address_space_limit() -> Option<crate::units::ByteCount> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::As);

@@ -42,8 +42,6 @@ pub struct Attributes {
     pub follows: bool,
     /// It starts when the thread executes another program.
     pub starts_at_exec: bool,
-    /// A waiter is woken when so many bytes are in the ring.
-    pub wake_bytes: u32,
 }
 
 /// What was counted.
@@ -80,7 +78,6 @@ impl Attributes {
             }
         };
         raw.__bindgen_anon_1.sample_period = self.period;
-        raw.__bindgen_anon_2.wakeup_watermark = self.wake_bytes;
         if let Some(frames) = self.frames {
             raw.sample_type |= u64::from(bindings::PERF_SAMPLE_CALLCHAIN);
             raw.sample_max_stack = frames;
@@ -88,6 +85,7 @@ impl Attributes {
         }
         raw.set_disabled(1);
         raw.set_inherit(1);
+        // Who waits is woken when the ring is half full, not by each record.
         raw.set_watermark(1);
         raw.set_sample_id_all(1);
         raw.set_use_clockid(1);

@@ -8,6 +8,10 @@ use crate::units::VirtRange;
 pub struct Mapping<'a> {
     /// Where it lies.
     pub range: VirtRange,
+    /// `PROT_` bits.
+    pub protection: u32,
+    /// Where in the file it begins.
+    pub offset_bytes: u64,
     /// Whether it can be read or written: no guard.
     pub is_accessible: bool,
     /// Whether writes stay in the process.
@@ -33,9 +37,13 @@ impl<'a> Mapping<'a> {
         if permissions.len() != 4 {
             return None;
         }
-        let (_offset, _device, inode) = (word(), word(), word());
+        let (offset, _device, inode) = (word(), word(), word());
+        let granted = ['r', 'w', 'x'].iter().enumerate();
+        let granted = granted.filter(|(_, letter)| permissions.contains(**letter));
         Some(Self {
             range,
+            protection: granted.map(|(bit, _)| 1 << bit).sum(),
+            offset_bytes: u64::from_str_radix(offset, 16).ok()?,
             is_accessible: permissions.contains(['r', 'w']),
             is_private: permissions.ends_with('p'),
             has_file: inode != "0",
@@ -73,7 +81,7 @@ pub struct MappingUse {
 /// let maps = "7f00-8f00 rw-p 00000000 00:00 0 [heap]\n9000-a000 r--s 00000000 fe:00 17 /etc/a file\n";
 /// let all: Vec<_> = procfs::mappings(maps).collect();
 /// assert!(all[0].is_anonymous() && !all[1].is_anonymous());
-/// assert_eq!(all[1].name, "/etc/a file");
+/// assert_eq!((all[1].name, all[0].protection, all[1].protection), ("/etc/a file", 3, 1));
 /// ```
 pub fn mappings(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
     maps.lines().filter_map(Mapping::parse)

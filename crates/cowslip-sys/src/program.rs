@@ -1,0 +1,127 @@
+#![allow(unsafe_code)]
+//! A program that is ready to run and waits: events can be opened for it before its first instruction.
+//!
+//! # Safety
+//! Between fork and exec the child makes system calls only, on memory that was there before the fork.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::fs::Access;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::{AsRawFd, Errno, OwnedFd, Result, process};
+
+/// A child that executes a program once it is told to; dropped, it ends without.
+#[derive(Debug)]
+pub struct Program {
+    pid: i32,
+    go: Option<OwnedFd>,
+    refusal: OwnedFd,
+}
+
+impl Program {
+    /// Forks a child for `command`, a program (looked for in `PATH`) and its arguments.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is no such program, `EACCES` if it may not be executed.
+    pub fn prepare(command: &[OsString]) -> Result<Self> {
+        let program = find(command.first().ok_or(Errno::INVAL)?)?;
+        let text = |it: &OsStr| CString::new(it.as_bytes()).map_err(|_| Errno::INVAL);
+        let program = text(program.as_os_str())?;
+        let arguments = command.iter().map(|it| text(it)).collect::<Result<Vec<_>>>()?;
+        let mut pointers: Vec<_> = arguments.iter().map(|it| it.as_ptr()).collect();
+        pointers.push(core::ptr::null());
+        let (wait, go) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (refusal, refuse) = pipe_with(PipeFlags::CLOEXEC)?;
+        // SAFETY: the child goes on in `run`, which keeps to what a child may do.
+        match unsafe { process::fork() }? {
+            0 => {
+                drop(go);
+                run(&program, &pointers, &wait, &refuse)
+            }
+            pid => Ok(Self { pid, go: Some(go), refusal }),
+        }
+    }
+
+    /// The process that it is, and will be.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Has it execute the program, and returns once it does.
+    ///
+    /// # Errors
+    /// Those of `execve(2)`.
+    pub fn start(&mut self) -> Result<()> {
+        let Some(go) = self.go.take() else { return Ok(()) };
+        rustix::io::write(&go, &[1])?;
+        let mut errno = [0u8; 4];
+        loop {
+            match rustix::io::read(&self.refusal, &mut errno[..]) {
+                Ok(0) => return Ok(()),
+                Ok(_) => return Err(Errno::from_raw_os_error(i32::from_ne_bytes(errno))),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Asks it to end (`SIGTERM`).
+    pub fn end(&self) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.pid) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if self.go.take().is_some() {
+            let _ = process::wait_for(self.pid);
+        }
+    }
+}
+
+fn find(name: &OsStr) -> Result<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Ok(name.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let mut refusal = Errno::NOENT;
+    for candidate in std::env::split_paths(&path).map(|directory| directory.join(name)) {
+        if candidate.is_file() {
+            match rustix::fs::access(&candidate, Access::EXEC_OK) {
+                Ok(()) => return Ok(candidate),
+                Err(errno) => refusal = errno,
+            }
+        }
+    }
+    Err(refusal)
+}
+
+fn run(
+    program: &CString,
+    arguments: &[*const libc::c_char],
+    wait: &OwnedFd,
+    refuse: &OwnedFd,
+) -> ! {
+    let mut byte = 0u8;
+    // SAFETY: all of it are system calls on places and strings that outlive them; `arguments` ends with null.
+    // The runtime ignores SIGPIPE, which the program is not to inherit.
+    unsafe {
+        loop {
+            match libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1) {
+                1 => break,
+                -1 if *libc::__errno_location() == libc::EINTR => {}
+                _ => libc::_exit(127),
+            }
+        }
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::execv(program.as_ptr(), arguments.as_ptr());
+        let errno = *libc::__errno_location();
+        libc::write(refuse.as_raw_fd(), (&raw const errno).cast(), 4);
+        libc::_exit(127)
+    }
+}

@@ -1,0 +1,295 @@
+//! Events from what happened: calls with their results, faults with their beginnings, mappings as they are new.
+
+use std::collections::HashMap;
+use std::io;
+
+use super::decode::{Happening, Told, pages};
+use super::outbox::{Outbox, Ticket};
+use super::plan::Call;
+use super::space::{Spaces, is_anonymous};
+use crate::model::{Access, Event, Fault, Map, Sink, StackId, What};
+
+const MREMAP_DONTUNMAP: u64 = 4;
+
+/// Bits of a page fault's code, of x86 and what follows it.
+mod code {
+    pub(super) const PRESENT: u64 = 1;
+    pub(super) const WRITE: u64 = 1 << 1;
+    pub(super) const INSTRUCTION: u64 = 1 << 4;
+}
+
+/// Puts together what comes in the order of time.
+#[derive(Debug, Default)]
+pub(super) struct Assembler {
+    pub(super) spaces: Spaces,
+    threads: HashMap<u32, Thread>,
+    /// The program break of each process.
+    breaks: HashMap<u32, u64>,
+    outbox: Outbox,
+}
+
+/// What a thread is in the middle of.
+#[derive(Debug, Default)]
+struct Thread {
+    call: Option<Calling>,
+    fault: Option<Begun>,
+}
+
+#[derive(Debug)]
+struct Calling {
+    call: Call,
+    began_ns: u64,
+    arguments: [u64; 4],
+    stack: Option<StackId>,
+    ticket: Option<Ticket>,
+    mapped: Option<Box<Map>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    time_ns: u64,
+    address: u64,
+    code: Option<u64>,
+    has_huge: bool,
+}
+
+impl Assembler {
+    pub(super) fn take(&mut self, told: Told, sink: &mut dyn Sink) -> io::Result<()> {
+        let Told { time_ns, pid, tid, what } = told;
+        let event = |what| Event { time_ns, pid, tid, what };
+        match what {
+            Happening::Begin { address, code } => {
+                let begun = Begun { time_ns, address, code, has_huge: false };
+                self.threads.entry(tid).or_default().fault = Some(begun);
+                Ok(())
+            }
+            Happening::HugePage => {
+                if let Some(Thread { fault: Some(fault), .. }) = self.threads.get_mut(&tid) {
+                    fault.has_huge = true;
+                }
+                Ok(())
+            }
+            Happening::End { address, ip, severity, in_user_mode, stack } => {
+                let mut fault = Fault {
+                    severity: Some(severity),
+                    in_user_mode: Some(in_user_mode),
+                    stack,
+                    ..Fault::at(address, ip)
+                };
+                let thread = self.threads.get_mut(&tid);
+                let begun = thread.and_then(|thread| thread.fault.take());
+                if let Some(begun) = begun.filter(|begun| begun.address == address) {
+                    self.add_beginning(&mut fault, pid, time_ns, begun);
+                }
+                self.outbox.push(event(What::Fault(fault)), sink)
+            }
+            Happening::Enter { call, arguments, stack } => {
+                self.enter(time_ns, pid, tid, call, arguments, stack, sink)
+            }
+            Happening::Leave { call, answer } => self.leave(time_ns, pid, tid, call, answer, sink),
+            Happening::Mapped(map) => self.mapped(time_ns, pid, tid, map, sink),
+            Happening::Exec(name) => {
+                self.forget(tid, sink)?;
+                self.breaks.remove(&pid);
+                self.emit(event(What::Exec { name }), sink)
+            }
+            Happening::Name(name) => self.emit(event(What::Name { name }), sink),
+            Happening::Fork { pid: child_pid, tid: child_tid } => {
+                if let Some(&at) = self.breaks.get(&pid) {
+                    self.breaks.insert(child_pid, at);
+                }
+                self.emit(event(What::Fork { child_pid, child_tid }), sink)
+            }
+            Happening::Exit => {
+                self.forget(tid, sink)?;
+                self.emit(event(What::Exit), sink)?;
+                if !self.spaces.spaces.contains_key(&pid) {
+                    self.breaks.remove(&pid);
+                }
+                Ok(())
+            }
+            Happening::Lost(count) => self.outbox.push(event(What::Lost { count }), sink),
+        }
+    }
+
+    /// What has not ended has not happened.
+    pub(super) fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
+        self.outbox.finish(sink)
+    }
+
+    fn emit(&mut self, event: Event, sink: &mut dyn Sink) -> io::Result<()> {
+        self.spaces.apply(&event);
+        self.outbox.push(event, sink)
+    }
+
+    /// Drops what a thread was in the middle of.
+    fn forget(&mut self, tid: u32, sink: &mut dyn Sink) -> io::Result<()> {
+        if let Some(Thread { call: Some(Calling { ticket: Some(ticket), .. }), .. }) =
+            self.threads.remove(&tid)
+        {
+            self.outbox.settle(ticket, None, sink)?;
+        }
+        Ok(())
+    }
+
+    fn add_beginning(&self, fault: &mut Fault, pid: u32, end_ns: u64, begun: Begun) {
+        fault.latency_ns = u32::try_from(end_ns.saturating_sub(begun.time_ns)).ok();
+        let Some(code) = begun.code else { return };
+        let was_present = code & code::PRESENT != 0;
+        fault.was_present = Some(was_present);
+        fault.access = Some(if code & code::INSTRUCTION != 0 {
+            Access::Execute
+        } else if code & code::WRITE != 0 {
+            Access::Write
+        } else {
+            Access::Read
+        });
+        // Without an allocation the answer may still be huge: the page of zeroes, or one that a file has.
+        let space = self.spaces.spaces.get(&pid);
+        let is_anonymous = || space?.at(fault.address as usize).map(is_anonymous);
+        fault.huge = match begun.has_huge {
+            true => Some(true),
+            false if fault.access == Some(Access::Write) && !was_present => {
+                is_anonymous().filter(|&it| it).map(|_| false)
+            }
+            false => None,
+        };
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a record's fields, taken apart")]
+    fn enter(
+        &mut self,
+        began_ns: u64,
+        pid: u32,
+        tid: u32,
+        call: Call,
+        arguments: [u64; 4],
+        stack: Option<StackId>,
+        sink: &mut dyn Sink,
+    ) -> io::Result<()> {
+        self.forget(tid, sink)?;
+        let ticket = match call {
+            Call::Unmap | Call::Remap | Call::Advise => Some(self.outbox.hold()),
+            Call::Map | Call::Break => None,
+        };
+        if call == Call::Unmap
+            && let Some(range) = pages(arguments[0], arguments[1])
+        {
+            // Who maps the same addresses before this is seen to end is right: they are free by then.
+            self.spaces.apply(&Event { time_ns: began_ns, pid, tid, what: What::Unmap { range } });
+        }
+        let calling = Calling { call, began_ns, arguments, stack, ticket, mapped: None };
+        self.threads.entry(tid).or_default().call = Some(calling);
+        Ok(())
+    }
+
+    fn leave(
+        &mut self,
+        time_ns: u64,
+        pid: u32,
+        tid: u32,
+        call: Call,
+        answer: u64,
+        sink: &mut dyn Sink,
+    ) -> io::Result<()> {
+        let calling = self.threads.get_mut(&tid).and_then(|thread| thread.call.take());
+        let Some(calling) = calling.filter(|calling| calling.call == call) else { return Ok(()) };
+        let what = match is_error(answer) {
+            true => None,
+            false => self.outcome(pid, &calling, answer),
+        };
+        let Some(what) = what else {
+            return match calling.ticket {
+                Some(ticket) => self.outbox.settle(ticket, None, sink).map(drop),
+                None => Ok(()),
+            };
+        };
+        let mut event = Event { time_ns, pid, tid, what };
+        if call != Call::Unmap {
+            self.spaces.apply(&event);
+        }
+        if let Some(ticket) = calling.ticket {
+            let held = Event { time_ns: calling.began_ns, ..event.clone() };
+            if self.outbox.settle(ticket, Some(held), sink)? {
+                return Ok(());
+            }
+        }
+        event.time_ns = time_ns;
+        self.outbox.push(event, sink)
+    }
+
+    /// What a call that succeeded did.
+    fn outcome(&mut self, pid: u32, calling: &Calling, answer: u64) -> Option<What> {
+        let [a, b, c, d] = calling.arguments;
+        Some(match calling.call {
+            Call::Map => {
+                let (length, protection, flags, offset) = (a, b, c, d);
+                let mapped = calling.mapped.as_deref();
+                let name = mapped.and_then(|map| map.name.clone());
+                let is_file = name.as_deref().is_some_and(|name| name.starts_with('/'));
+                What::Map(Map {
+                    range: pages(answer, length)?,
+                    protection: protection as u32,
+                    flags: flags as u32,
+                    offset_bytes: if is_file { offset } else { 0 },
+                    name,
+                    is_old: false,
+                    stack: calling.stack,
+                })
+            }
+            Call::Unmap => What::Unmap { range: pages(a, b)? },
+            Call::Remap => What::Remap {
+                from: pages(a, b)?,
+                to: pages(answer, c)?,
+                kept: d & MREMAP_DONTUNMAP != 0 || b == 0,
+            },
+            Call::Advise => What::Advise { range: pages(a, b)?, advice: c as u32 },
+            Call::Break => {
+                if self.breaks.insert(pid, answer) == Some(answer) {
+                    return None;
+                }
+                What::Break { end: answer }
+            }
+        })
+    }
+
+    /// The kernel told a mapping: that of the call that this thread is in, or one that is or became what it
+    /// is by other means.
+    fn mapped(
+        &mut self,
+        time_ns: u64,
+        pid: u32,
+        tid: u32,
+        map: Box<Map>,
+        sink: &mut dyn Sink,
+    ) -> io::Result<()> {
+        let calling = self.threads.get_mut(&tid).and_then(|thread| thread.call.as_mut());
+        match calling {
+            Some(calling) if calling.call == Call::Map => {
+                // That is when it came to be: the place of the event, whose addresses the call's end tells.
+                calling.began_ns = time_ns;
+                if calling.ticket.is_none() {
+                    calling.ticket = Some(self.outbox.hold());
+                }
+                calling.mapped = Some(map);
+                return Ok(());
+            }
+            Some(calling) if calling.call == Call::Break => return Ok(()),
+            _ => {}
+        }
+        let news = self.spaces.spaces.entry(pid).or_default().news(&map);
+        for map in news {
+            self.emit(Event { time_ns, pid, tid, what: What::Map(map) }, sink)?;
+        }
+        Ok(())
+    }
+
+    /// A mapping that was there before the trace began.
+    pub(super) fn begin_with(&mut self, event: Event, sink: &mut dyn Sink) -> io::Result<()> {
+        self.emit(event, sink)
+    }
+}
+
+fn is_error(answer: u64) -> bool {
+    (-4095..0).contains(&(answer as i64))
+}

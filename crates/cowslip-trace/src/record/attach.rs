@@ -1,0 +1,256 @@
+//! Events opened for threads on processors, and their rings.
+//!
+//! A ring of an inherited event must belong to one processor, so that there is one ring a processor, and each
+//! thread has its events on each of them:
+//!
+//! ```text
+//!              cpu 0                cpu 1
+//! thread 7     events 7.0 ─┐       events 7.1 ─┐     threads and processes that they make
+//! thread 8     events 8.0 ─┴▶ ring events 8.1 ─┴▶ ring   inherit the events, and with them the ring
+//! ```
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+
+use cowslip_sys::perf::{Count, Event, Refusal, Ring};
+use cowslip_sys::units::ByteCount;
+use cowslip_sys::{AsFd, BorrowedFd, Errno, process};
+
+use super::claims::Claims;
+use super::error::{Error, ErrorKind};
+use super::ladder::{PERMIT_OTHERS, PERMIT_OWN, PERMIT_RINGS};
+use super::plan::Plan;
+
+/// Room for a third of a second of 500,000 faults each.
+pub(super) const RING: ByteCount = ByteCount::mib(8);
+/// What may be taken for all rings together, if nobody said otherwise.
+const ALL_RINGS: ByteCount = ByteCount::mib(256);
+const SMALLEST_RING: ByteCount = ByteCount(64 << 10);
+
+/// Whose event it is, and which.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Route {
+    /// Of [`Plan::sources`].
+    pub(super) source: u16,
+    /// The attached thread through which it is seen.
+    pub(super) thread: u32,
+}
+
+/// What was opened.
+#[derive(Debug)]
+pub(super) struct Attached {
+    pub(super) rings: Vec<Ring>,
+    pub(super) routes: HashMap<u64, Route>,
+    pub(super) claims: Claims,
+    threads: Vec<i32>,
+    /// By thread, processor and source.
+    events: Vec<Event>,
+    sources: usize,
+}
+
+impl Attached {
+    /// Opens every event of `plan` for every thread of `pids`.
+    pub(super) fn open(plan: &Plan, pids: &[i32], ring: Option<ByteCount>) -> Result<Self, Error> {
+        let cpus = online_cpus()?;
+        let most = ByteCount((ALL_RINGS.0 / cpus.len() as u64 / 2 + 1).next_power_of_two());
+        let mut size = ring.unwrap_or(RING.min(most).max(SMALLEST_RING));
+        process::raise_file_limit()
+            .map_err(|errno| Error::refused("raise the limit of files", errno))?;
+        let mut attached = Self {
+            rings: Vec::new(),
+            routes: HashMap::new(),
+            claims: Claims::default(),
+            threads: Vec::new(),
+            events: Vec::new(),
+            sources: plan.sources.len(),
+        };
+        let mut seen = BTreeSet::new();
+        for round in 0u32.. {
+            // Threads that come meanwhile, of threads not attached to yet.
+            let threads = threads_of(pids)?;
+            let new: Vec<_> = threads.into_iter().filter(|tid| seen.insert(*tid)).collect();
+            if new.is_empty() {
+                break;
+            }
+            if round == 1 {
+                attached.claims.own(&attached.threads);
+            }
+            for tid in new {
+                if !attached.add(plan, tid, &cpus, &mut size, ring.is_some())? {
+                    continue;
+                }
+                if round > 0 {
+                    attached.claims.own_one(tid, attached.threads.len() as u32 - 1);
+                }
+            }
+        }
+        match attached.threads.is_empty() {
+            true => Err(Error::refused(format!("attach to process {pids:?}"), Errno::SRCH)),
+            false => Ok(attached),
+        }
+    }
+
+    /// Opens the events of one thread; whether it was still there.
+    fn add(
+        &mut self,
+        plan: &Plan,
+        tid: i32,
+        cpus: &[u32],
+        size: &mut ByteCount,
+        must_be_that_size: bool,
+    ) -> Result<bool, Error> {
+        let before = self.events.len();
+        let thread = self.threads.len() as u32;
+        for (place, &cpu) in cpus.iter().enumerate() {
+            for (number, source) in plan.sources.iter().enumerate() {
+                let event = match Event::open(&source.attributes, tid, cpu) {
+                    Ok(event) => event,
+                    Err(Errno::SRCH) => {
+                        self.events.truncate(before);
+                        if before == 0 {
+                            self.rings.clear();
+                        }
+                        return Ok(false);
+                    }
+                    Err(errno) => return Err(refused(tid, errno)),
+                };
+                let step = |what: &str| {
+                    let what = format!("{what} of thread {tid} on processor {cpu}");
+                    move |errno| Error::refused(what, errno)
+                };
+                if let Some(filter) = source.filter {
+                    event.filter(filter).map_err(step("filter an event"))?;
+                }
+                let id = event.id().map_err(step("number an event"))?;
+                self.routes.insert(id, Route { source: number as u16, thread });
+                self.events.push(event);
+                if before == 0 && number == 0 {
+                    self.map_ring(size, must_be_that_size)?;
+                } else {
+                    let owner = &self.events[place * self.sources];
+                    let event = self.events.last().expect("just pushed");
+                    event.share_ring_of(owner).map_err(step("share the ring"))?;
+                }
+            }
+        }
+        self.threads.push(tid);
+        Ok(true)
+    }
+
+    /// Maps the ring of the newest event, with those before it made smaller if it must be.
+    fn map_ring(&mut self, size: &mut ByteCount, must_be_that_size: bool) -> Result<(), Error> {
+        let owner = self.events.last().expect("just pushed");
+        loop {
+            match Ring::map(owner, *size) {
+                Ok(ring) => {
+                    self.rings.push(ring);
+                    return Ok(());
+                }
+                Err(Errno::PERM) if !must_be_that_size && *size > SMALLEST_RING => size.0 /= 2,
+                Err(errno) => {
+                    let error = Error::refused(format!("map a ring of {size} a processor"), errno);
+                    return Err(match errno {
+                        Errno::PERM => {
+                            error.hint(format!("run `{PERMIT_RINGS}`, or say --ring 64K"))
+                        }
+                        Errno::INVAL => Error::new(
+                            ErrorKind::Usage,
+                            format!("a ring of {size} is no power of two of pages"),
+                        ),
+                        _ => error,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Turns everything on.
+    pub(super) fn start(&self) -> Result<(), Error> {
+        self.events.iter().try_for_each(Event::start).map_err(|e| Error::refused("start events", e))
+    }
+
+    /// Turns everything off; what is told until then is told.
+    pub(super) fn stop(&self) {
+        for event in &self.events {
+            // It refuses of no event that is open.
+            let _ = event.stop();
+        }
+    }
+
+    /// One event of each thread on each processor, to wait for: it says when its ring is half full, and when
+    /// its thread and all that came of it have ended.
+    pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.events.iter().step_by(self.sources).map(AsFd::as_fd)
+    }
+
+    /// The sum of all counts, by source.
+    pub(super) fn counts(&self) -> Vec<Count> {
+        let mut sums = vec![Count { value: 0, lost: Some(0) }; self.sources];
+        for (number, event) in self.events.iter().enumerate() {
+            let sum = &mut sums[number % self.sources];
+            if let Ok(count) = event.count() {
+                sum.value += count.value;
+                sum.lost = sum.lost.zip(count.lost).map(|(a, b)| a + b);
+            }
+        }
+        sums
+    }
+}
+
+fn refused(tid: i32, errno: Errno) -> Error {
+    let error = Error::refused(format!("attach to thread {tid}"), errno);
+    match Refusal::of(errno) {
+        Refusal::Denied => error.hint(format!(
+            "of another user: run as root, or `{PERMIT_OTHERS}`; of one's own: `{PERMIT_OWN}`"
+        )),
+        Refusal::TooManyFiles => error.hint("raise the limit of open files: `ulimit -Hn 1048576`"),
+        _ => error,
+    }
+}
+
+fn threads_of(pids: &[i32]) -> Result<Vec<i32>, Error> {
+    let mut threads = Vec::new();
+    for pid in pids {
+        let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| {
+            let errno = match Errno::from_io_error(&error) {
+                Some(Errno::NOENT) | None => Errno::SRCH,
+                Some(errno) => errno,
+            };
+            Error::refused(format!("attach to process {pid}"), errno)
+        })?;
+        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
+        threads.extend(listed.filter_map(|entry| number(entry.ok()?)));
+    }
+    Ok(threads)
+}
+
+/// The processors that run, by their numbers.
+fn online_cpus() -> Result<Vec<u32>, Error> {
+    let path = "/sys/devices/system/cpu/online";
+    let text = fs::read_to_string(path)
+        .map_err(|error| Error::new(ErrorKind::System, format!("read {path}: {error}")))?;
+    let cpus = parse_list(text.trim());
+    cpus.ok_or_else(|| Error::new(ErrorKind::System, format!("{path} says {text:?}")))
+}
+
+/// The numbers in `0-2,5`.
+fn parse_list(text: &str) -> Option<Vec<u32>> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        all.extend(first.parse::<u32>().ok()?..=last.parse().ok()?);
+    }
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_list;
+
+    #[test]
+    fn lists_of_processors_are_read() {
+        assert_eq!(parse_list("0-2,5"), Some(vec![0, 1, 2, 5]));
+        assert_eq!(parse_list("0"), Some(vec![0]));
+        assert_eq!(parse_list(""), None);
+    }
+}

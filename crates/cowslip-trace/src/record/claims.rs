@@ -1,0 +1,90 @@
+//! Threads that are seen twice.
+//!
+//! A thread that comes while its process is attached to may have inherited the events of who made it, and is
+//! then listed as well and given events of its own. Each thread is therefore believed through one attached
+//! thread only: itself, or that through which its making was seen first.
+
+use std::collections::HashMap;
+
+use cowslip_sys::perf::{Record, Stamp};
+
+/// Through which attached thread each thread is believed. Empty, and without cost, if no thread came while
+/// the process was attached to.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    owners: HashMap<u32, Owner>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Owner {
+    thread: u32,
+    has_ended: bool,
+}
+
+impl Claims {
+    /// Each of `threads`, attached in this order, is believed through itself.
+    pub(super) fn own(&mut self, threads: &[i32]) {
+        for (number, tid) in threads.iter().enumerate() {
+            self.own_one(*tid, number as u32);
+        }
+    }
+
+    pub(super) fn own_one(&mut self, tid: i32, thread: u32) {
+        self.owners.insert(tid.unsigned_abs(), Owner { thread, has_ended: false });
+    }
+
+    /// Whether what is told through the attached thread `thread` is told for the first time.
+    pub(super) fn believes(&mut self, thread: u32, stamp: &Stamp, record: &Record<'_>) -> bool {
+        if self.owners.is_empty() {
+            return true;
+        }
+        match *record {
+            Record::Fork { tid, .. } => {
+                if self.owners.get(&tid).is_some_and(|owner| !owner.has_ended) {
+                    return false;
+                }
+                self.owners.insert(tid, Owner { thread, has_ended: false });
+                true
+            }
+            Record::Exit { tid, .. } => match self.owners.get_mut(&tid) {
+                Some(owner) if owner.thread == thread && !owner.has_ended => {
+                    owner.has_ended = true;
+                    true
+                }
+                Some(_) => false,
+                None => true,
+            },
+            Record::Lost(_) | Record::Throttled | Record::Other(_) => true,
+            _ => self.owners.get(&stamp.tid).is_none_or(|owner| owner.thread == thread),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(claims: &mut Claims, thread: u32, tid: u32) -> bool {
+        let stamp = Stamp { tid, ..Stamp::default() };
+        claims.believes(thread, &stamp, &Record::Name { is_exec: false, name: b"" })
+    }
+
+    #[test]
+    fn each_thread_is_believed_once() {
+        let mut claims = Claims::default();
+        assert!(name(&mut claims, 5, 100), "nothing is contested");
+        claims.own(&[100, 101]);
+        assert!(name(&mut claims, 0, 100) && name(&mut claims, 1, 101));
+        assert!(!name(&mut claims, 0, 101), "inherited from the first");
+
+        let stamp = Stamp { tid: 101, ..Stamp::default() };
+        let (made, gone) =
+            (Record::Fork { pid: 100, tid: 102 }, Record::Exit { pid: 100, tid: 102 });
+        for _ in 0..2 {
+            assert!(claims.believes(1, &stamp, &made) && !claims.believes(0, &stamp, &made));
+            assert!(name(&mut claims, 1, 102) && !name(&mut claims, 0, 102));
+            assert!(!claims.believes(0, &stamp, &gone) && claims.believes(1, &stamp, &gone));
+            assert!(!claims.believes(1, &stamp, &gone));
+        }
+    }
+}

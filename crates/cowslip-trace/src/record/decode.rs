@@ -1,0 +1,174 @@
+//! Records as what they mean for a trace.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use cowslip_sys::perf::{MapRecord, Record, Stamped};
+use cowslip_sys::units::{VirtRange, page_size_bytes, round_up};
+
+use super::attach::Route;
+use super::claims::Claims;
+use super::plan::{Call, Role, Source};
+use crate::model::{Map, Severity, Sink, StackId};
+
+/// Something that happened, not yet put together with what belongs to it.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) time_ns: u64,
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) what: Happening,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Happening {
+    /// A fault begins; `code` is the processor's word for how.
+    Begin {
+        address: u64,
+        code: Option<u64>,
+    },
+    HugePage,
+    End {
+        address: u64,
+        ip: u64,
+        severity: Severity,
+        in_user_mode: bool,
+        stack: Option<StackId>,
+    },
+    Enter {
+        call: Call,
+        arguments: [u64; 4],
+        stack: Option<StackId>,
+    },
+    Leave {
+        call: Call,
+        answer: u64,
+    },
+    /// A mapping as the kernel has it now, which may be more than what is new.
+    Mapped(Box<Map>),
+    Exec(Arc<str>),
+    Name(Arc<str>),
+    Fork {
+        pid: u32,
+        tid: u32,
+    },
+    Exit,
+    Lost(u64),
+}
+
+/// What decoding counted besides.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Oddities {
+    /// Records of which the meaning is not known.
+    pub(super) strange: u64,
+    /// Times that the kernel stopped telling of an event because it happened too often.
+    pub(super) throttled: u64,
+}
+
+/// What is needed to understand a record.
+pub(super) struct Decoder<'a> {
+    pub(super) sources: &'a [Source],
+    pub(super) routes: &'a HashMap<u64, Route>,
+    pub(super) claims: &'a mut Claims,
+    pub(super) oddities: &'a mut Oddities,
+    pub(super) frames: &'a mut Vec<u64>,
+    pub(super) sink: &'a mut dyn Sink,
+}
+
+impl Decoder<'_> {
+    /// What a record means; `None` if nothing, or if it is told twice.
+    pub(super) fn decode(&mut self, bytes: &[u8]) -> io::Result<Option<Told>> {
+        let layout = |id| Some(self.sources[usize::from(self.routes.get(&id)?.source)].layout());
+        let Some(Stamped { stamp, record }) = Stamped::parse(bytes, layout) else {
+            self.oddities.strange += 1;
+            return Ok(None);
+        };
+        let route = self.routes.get(&stamp.id).copied();
+        if let Some(route) = route
+            && !self.claims.believes(route.thread, &stamp, &record)
+        {
+            return Ok(None);
+        }
+        let told =
+            |what| Ok(Some(Told { time_ns: stamp.time_ns, pid: stamp.pid, tid: stamp.tid, what }));
+        match record {
+            Record::Sample(sample) => {
+                let Some(route) = route else { return Ok(None) };
+                let source = &self.sources[usize::from(route.source)];
+                let mut stack = None;
+                if source.attributes.frames.is_some() {
+                    self.frames.clear();
+                    self.frames.extend(sample.stack());
+                    if !self.frames.is_empty() {
+                        stack = Some(self.sink.stack(self.frames)?);
+                    }
+                }
+                told(match source.role {
+                    Role::End(severity) => Happening::End {
+                        address: sample.address,
+                        ip: sample.ip,
+                        severity,
+                        in_user_mode: sample.in_user_mode,
+                        stack,
+                    },
+                    Role::Begin => Happening::Begin { address: sample.address, code: None },
+                    Role::Entry => {
+                        let [address, code, ..] = source.read(sample.fields);
+                        Happening::Begin { address, code: Some(code) }
+                    }
+                    Role::HugePage => Happening::HugePage,
+                    Role::Enter(call) => {
+                        Happening::Enter { call, arguments: source.read(sample.fields), stack }
+                    }
+                    Role::Leave(call) => {
+                        Happening::Leave { call, answer: source.read(sample.fields)[0] }
+                    }
+                })
+            }
+            Record::Map(map) => match mapped(&map) {
+                Some(map) => told(Happening::Mapped(Box::new(map))),
+                None => {
+                    self.oddities.strange += 1;
+                    Ok(None)
+                }
+            },
+            Record::Name { is_exec: true, name } => told(Happening::Exec(text(name))),
+            Record::Name { is_exec: false, name } => told(Happening::Name(text(name))),
+            Record::Fork { pid, tid } => told(Happening::Fork { pid, tid }),
+            Record::Exit { pid, tid } => {
+                Ok(Some(Told { time_ns: stamp.time_ns, pid, tid, what: Happening::Exit }))
+            }
+            Record::Lost(count) => told(Happening::Lost(count)),
+            Record::Throttled => {
+                self.oddities.throttled += 1;
+                Ok(None)
+            }
+            Record::Other(_) => Ok(None),
+        }
+    }
+}
+
+fn text(name: &[u8]) -> Arc<str> {
+    String::from_utf8_lossy(name).into()
+}
+
+fn mapped(map: &MapRecord<'_>) -> Option<Map> {
+    Some(Map {
+        range: pages(map.address, map.length_bytes)?,
+        protection: map.protection,
+        flags: map.flags,
+        offset_bytes: map.offset_bytes,
+        name: (map.name != b"//anon" && !map.name.is_empty()).then(|| text(map.name)),
+        is_old: false,
+        stack: None,
+    })
+}
+
+/// Whole pages from `address` on; `None` if that is beyond the address space.
+pub(super) fn pages(address: u64, length_bytes: u64) -> Option<VirtRange> {
+    let length = round_up(usize::try_from(length_bytes).ok()?, page_size_bytes())?;
+    let start = usize::try_from(address).ok()?;
+    start.checked_add(length)?;
+    Some(VirtRange::new(start, length))
+}

@@ -1,0 +1,76 @@
+//! Why a recording cannot be made.
+
+use std::fmt;
+
+use cowslip_sys::Errno;
+use cowslip_sys::perf::Refusal;
+
+/// What kind of failure it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request makes no sense.
+    Usage,
+    /// This kernel cannot do it.
+    Unsupported,
+    /// This process may not do it.
+    Denied,
+    /// The process asked about is gone.
+    Vanished,
+    /// Another reason.
+    System,
+}
+
+/// What failed, on what, the errno, and what to do about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    what: String,
+    errno: Option<Errno>,
+    hint: Option<String>,
+}
+
+impl Error {
+    pub(super) fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
+        Self { kind, what: what.into(), errno: None, hint: None }
+    }
+
+    pub(super) fn refused(what: impl Into<String>, errno: Errno) -> Self {
+        let kind = match Refusal::of(errno) {
+            Refusal::Denied => ErrorKind::Denied,
+            Refusal::Unsupported => ErrorKind::Unsupported,
+            Refusal::Vanished => ErrorKind::Vanished,
+            Refusal::TooManyFiles | Refusal::Other => ErrorKind::System,
+        };
+        Self { errno: Some(errno), ..Self::new(kind, what) }
+    }
+
+    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// What kind of failure it is.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// The kernel's error number, if the kernel refused.
+    pub fn errno(&self) -> Option<i32> {
+        self.errno.map(Errno::raw_os_error)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        if let Some(errno) = self.errno {
+            write!(f, ": {}", std::io::Error::from(errno))?;
+        }
+        if let Some(hint) = &self.hint {
+            write!(f, "; {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}

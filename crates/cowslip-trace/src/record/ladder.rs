@@ -1,0 +1,183 @@
+//! What each privilege gives: found out by doing it.
+
+use std::fmt;
+
+use cowslip_sys::perf::{Attributes, Event, Kind, Refusal, Ring, TracepointError};
+use cowslip_sys::{Errno, process};
+
+use super::attach::RING;
+use super::plan::{ALLOCATION, CALLS, ENTRIES, Role, Source};
+
+pub(super) const PERMIT_OWN: &str = "sysctl kernel.perf_event_paranoid=2";
+pub(super) const PERMIT_KERNEL: &str = "sysctl kernel.perf_event_paranoid=1";
+pub(super) const PERMIT_TRACEPOINTS: &str =
+    "setcap cap_perfmon,cap_dac_read_search+ep $(command -v cowslip)";
+pub(super) const PERMIT_OTHERS: &str = "setcap cap_perfmon,cap_sys_ptrace+ep $(command -v cowslip)";
+pub(super) const PERMIT_RINGS: &str = "sysctl kernel.perf_event_mlock_kb=16388";
+
+/// Whether something works here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It was done.
+    Available,
+    /// This kernel, or this build, cannot do it.
+    Unsupported,
+    /// The kernel could, but a privilege or a setting is in the way.
+    Denied {
+        /// The command that takes it out of the way, for root.
+        mend: &'static str,
+    },
+    /// It failed for another reason.
+    Unknown {
+        /// The kernel's error number; 0: what was read was not understood.
+        errno: i32,
+    },
+}
+
+impl Answer {
+    /// One word for it, for programs.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Available => "available",
+            Self::Unsupported => "unsupported",
+            Self::Denied { .. } => "denied",
+            Self::Unknown { .. } => "unknown",
+        }
+    }
+
+    /// What is to be said after naming what is not seen.
+    pub(super) fn or_mend(self, mend: &str) -> String {
+        match self {
+            Self::Denied { .. } => format!(": run `{mend}`, or as root"),
+            other => format!(": {other}"),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Available => f.write_str("yes"),
+            Self::Unsupported => f.write_str("not on this kernel"),
+            Self::Denied { .. } => f.write_str("denied"),
+            Self::Unknown { errno: 0 } => f.write_str("not understood"),
+            Self::Unknown { errno } => {
+                write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
+            }
+        }
+    }
+}
+
+/// A step of the ladder.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rung {
+    /// A name that does not change between versions.
+    pub name: &'static str,
+    /// What it lets one see.
+    pub gives: &'static str,
+    /// Whether it works here.
+    pub answer: Answer,
+}
+
+/// Every step, from what everybody may to what is rarely there.
+pub fn ladder() -> Vec<Rung> {
+    let faults = |kind, in_kernel| open(kind, in_kernel, 0);
+    let rung = |name, gives, answer| Rung { name, gives, answer };
+    vec![
+        rung(
+            "faults",
+            "each page fault of an own program: address, instruction, thread, time; new mappings",
+            answer(faults(Kind::MinorFaults, false), PERMIT_OWN),
+        ),
+        rung(
+            "latency",
+            "how long each fault took (--detail access)",
+            answer(faults(Kind::PageFaults, false), PERMIT_OWN),
+        ),
+        rung(
+            "kernel-faults",
+            "faults that the kernel takes for a program, as read(2) into fresh memory does",
+            answer(faults(Kind::MinorFaults, true), PERMIT_KERNEL),
+        ),
+        rung(
+            "rings",
+            "rings of 8 MiB a processor: nothing is lost at 500,000 faults/s",
+            answer(map_a_ring(), PERMIT_RINGS),
+        ),
+        rung(
+            "calls",
+            "mmap, munmap, mremap, madvise and brk exactly, and who mapped",
+            tracepoints(CALLS.iter().flat_map(|(call, name)| {
+                let of = |step: &str| format!("syscalls/sys_{step}_{name}");
+                [(of("enter"), Role::Enter(*call)), (of("exit"), Role::Leave(*call))]
+            })),
+        ),
+        rung(
+            "access",
+            "read, written or executed; whether a page was there (--detail access)",
+            tracepoints(ENTRIES.iter().map(|name| (name.to_string(), Role::Entry))),
+        ),
+        rung(
+            "huge",
+            "whether a huge page was the answer (--detail access)",
+            tracepoints([(ALLOCATION.to_owned(), Role::HugePage)]),
+        ),
+        rung(
+            "others",
+            "programs of other users",
+            answer(open(Kind::MinorFaults, true, 1), PERMIT_OTHERS),
+        ),
+        rung(
+            "bpf",
+            "the kernel's own result of each fault (VM_FAULT_*): not in this build",
+            Answer::Unsupported,
+        ),
+    ]
+}
+
+fn open(kind: Kind, in_kernel: bool, thread: i32) -> Result<Event, Errno> {
+    let attributes = Attributes {
+        kind,
+        period: 1,
+        frames: None,
+        in_kernel,
+        follows: false,
+        starts_at_exec: false,
+    };
+    Event::open(&attributes, thread, 0)
+}
+
+fn map_a_ring() -> Result<Ring, Errno> {
+    Ring::map(&open(Kind::MinorFaults, false, process::pid())?, RING)
+}
+
+fn tracepoints(all: impl IntoIterator<Item = (String, Role)>) -> Answer {
+    let found =
+        all.into_iter().try_for_each(|(name, role)| Source::tracepoint(&name, role).map(drop));
+    found.err().unwrap_or(Answer::Available)
+}
+
+fn answer<T>(tried: Result<T, Errno>, mend: &'static str) -> Answer {
+    match tried.map_err(refused) {
+        Ok(_) => Answer::Available,
+        Err(Answer::Denied { .. }) => Answer::Denied { mend },
+        Err(other) => other,
+    }
+}
+
+pub(super) fn refused(errno: Errno) -> Answer {
+    match Refusal::of(errno) {
+        Refusal::Denied => Answer::Denied { mend: PERMIT_TRACEPOINTS },
+        Refusal::Unsupported => Answer::Unsupported,
+        _ => Answer::Unknown { errno: errno.raw_os_error() },
+    }
+}
+
+pub(super) fn unfound(error: TracepointError) -> Answer {
+    match error {
+        TracepointError::Absent => Answer::Unsupported,
+        TracepointError::Denied => Answer::Denied { mend: PERMIT_TRACEPOINTS },
+        TracepointError::Other(errno) => refused(errno),
+        TracepointError::Strange => Answer::Unknown { errno: 0 },
+    }
+}

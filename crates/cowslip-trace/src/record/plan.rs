@@ -1,0 +1,259 @@
+//! Which events are opened, by what is wanted and what is permitted.
+
+use cowslip_sys::Errno;
+use cowslip_sys::perf::{Attributes, Event, Field, Kind, Layout, Refusal, Tracepoint};
+
+use super::error::{Error, ErrorKind};
+use super::ladder::{self, Answer};
+use super::options::{Detail, MOST_FRAMES, Options, Stacks};
+use crate::model::Severity;
+
+/// What an event tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    /// A fault ends.
+    End(Severity),
+    /// A fault begins: how is not told.
+    Begin,
+    /// A fault begins, and how.
+    Entry,
+    /// A huge page is allocated.
+    HugePage,
+    /// A call begins.
+    Enter(Call),
+    /// A call ends.
+    Leave(Call),
+}
+
+/// A call that changes mappings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Call {
+    Map,
+    Unmap,
+    Remap,
+    Advise,
+    Break,
+}
+
+pub(super) const CALLS: [(Call, &str); 5] = [
+    (Call::Map, "mmap"),
+    (Call::Unmap, "munmap"),
+    (Call::Remap, "mremap"),
+    (Call::Advise, "madvise"),
+    (Call::Break, "brk"),
+];
+
+/// Where a program's first touch of memory is answered, by whom it is touched.
+pub(super) const ENTRIES: [&str; 2] =
+    ["exceptions/page_fault_user", "exceptions/page_fault_kernel"];
+pub(super) const ALLOCATION: &str = "kmem/mm_page_alloc";
+/// What maps 2 MiB with pages of 4 KiB.
+const HUGE_ORDER: &str = "order >= 9";
+
+impl Role {
+    /// The tracepoint's fields that are read, in this order.
+    fn fields(self) -> &'static [&'static str] {
+        match self {
+            Self::Enter(Call::Map) => &["len", "prot", "flags", "off"],
+            Self::Enter(Call::Unmap) => &["addr", "len"],
+            Self::Enter(Call::Remap) => &["addr", "old_len", "new_len", "flags"],
+            Self::Enter(Call::Advise) => &["start", "len_in", "behavior"],
+            Self::Leave(_) => &["ret"],
+            Self::Entry => &["address", "error_code"],
+            Self::Enter(Call::Break) | Self::HugePage | Self::Begin | Self::End(_) => &[],
+        }
+    }
+}
+
+/// An event to be opened for each thread on each processor.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub(super) role: Role,
+    pub(super) attributes: Attributes,
+    pub(super) filter: Option<&'static str>,
+    fields: Vec<Field>,
+}
+
+impl Source {
+    fn software(kind: Kind, role: Role, period: u64) -> Self {
+        let attributes = Attributes {
+            kind,
+            period,
+            frames: None,
+            in_kernel: false,
+            follows: false,
+            starts_at_exec: false,
+        };
+        Self { role, attributes, filter: None, fields: Vec::new() }
+    }
+
+    /// # Errors
+    /// What keeps it from being used, as the ladder says it.
+    pub(super) fn tracepoint(name: &str, role: Role) -> Result<Self, Answer> {
+        let point = Tracepoint::find(name).map_err(ladder::unfound)?;
+        let fields = role.fields().iter().map(|name| point.field(name)).collect::<Option<Vec<_>>>();
+        let mut source = Self::software(Kind::Tracepoint(point.id), role, 1);
+        source.attributes.in_kernel = true;
+        source.fields = fields.ok_or(Answer::Unsupported)?;
+        if role == Role::HugePage {
+            source.filter = Some(HUGE_ORDER);
+        }
+        source.probe().map_err(ladder::refused)?;
+        Ok(source)
+    }
+
+    /// Whether it can be opened here, for a thread of one's own.
+    pub(super) fn probe(&self) -> Result<(), Errno> {
+        let event = Event::open(&self.attributes, 0, 0)?;
+        self.filter.map_or(Ok(()), |filter| event.filter(filter))
+    }
+
+    pub(super) fn layout(&self) -> Layout {
+        let has_fields = matches!(self.attributes.kind, Kind::Tracepoint(_));
+        Layout { has_stack: self.attributes.frames.is_some(), has_fields }
+    }
+
+    /// The fields of its role; what is missing is 0.
+    pub(super) fn read(&self, bytes: &[u8]) -> [u64; 4] {
+        let mut values = [0; 4];
+        for (value, field) in values.iter_mut().zip(&self.fields) {
+            *value = field.read(bytes).unwrap_or(0);
+        }
+        values
+    }
+}
+
+/// All that is opened, and what is therefore not seen.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// The first one owns the rings, and follows threads, processes and mappings.
+    pub(super) sources: Vec<Source>,
+    /// In the words of `perf list`.
+    pub(super) names: Vec<String>,
+    pub(super) unseen: Vec<String>,
+}
+
+impl Plan {
+    pub(super) fn new(options: &Options, starts_at_exec: bool) -> Result<Self, Error> {
+        if options.period == 0 || (options.period > 1 && options.detail != Detail::Faults) {
+            let what =
+                "one of 0 faults, or of many with their ends and beginnings, cannot be recorded";
+            return Err(Error::new(ErrorKind::Usage, what));
+        }
+        let mut plan = Self { sources: Vec::new(), names: Vec::new(), unseen: Vec::new() };
+        plan.add_faults(options)?;
+        plan.add_calls(options.stacks != Stacks::None);
+        if options.detail == Detail::Access {
+            plan.add_access();
+        }
+        plan.sources[0].attributes.follows = true;
+        for source in &mut plan.sources {
+            source.attributes.starts_at_exec = starts_at_exec;
+        }
+        if options.stacks != Stacks::None {
+            plan.unseen.push(
+                "callers compiled without frame pointers: stacks end there; build with \
+                 -fno-omit-frame-pointer"
+                    .into(),
+            );
+        }
+        plan.unseen.push(
+            "pages that the kernel brings in without a fault of the program (MAP_POPULATE, mlock, \
+             O_DIRECT)"
+                .into(),
+        );
+        Ok(plan)
+    }
+
+    fn add_faults(&mut self, options: &Options) -> Result<(), Error> {
+        let kinds = [(Kind::MinorFaults, Severity::Minor), (Kind::MajorFaults, Severity::Major)];
+        let mut sources = kinds
+            .map(|(kind, severity)| Source::software(kind, Role::End(severity), options.period));
+        if options.stacks == Stacks::Faults {
+            for source in &mut sources {
+                source.attributes.frames = Some(MOST_FRAMES);
+            }
+        }
+        sources[0].probe().map_err(|errno| {
+            let error = Error::refused("open the event of page faults", errno);
+            match Refusal::of(errno) {
+                Refusal::Denied => error.hint(format!("run `{}`", ladder::PERMIT_OWN)),
+                _ => error,
+            }
+        })?;
+        for source in &mut sources {
+            source.attributes.in_kernel = true;
+        }
+        if let Err(errno) = sources[0].probe() {
+            for source in &mut sources {
+                source.attributes.in_kernel = false;
+            }
+            let mend = ladder::refused(errno).or_mend(ladder::PERMIT_KERNEL);
+            self.unseen.push(format!(
+                "faults that the kernel takes for the program (read(2) into fresh memory){mend}"
+            ));
+        }
+        self.names.extend(["minor-faults", "major-faults"].map(str::to_owned));
+        self.sources.extend(sources);
+        Ok(())
+    }
+
+    fn add_calls(&mut self, with_stacks: bool) {
+        let mut added = Vec::new();
+        let mut names = Vec::new();
+        for (call, name) in CALLS {
+            for (step, role) in [("enter", Role::Enter(call)), ("exit", Role::Leave(call))] {
+                match Source::tracepoint(&format!("syscalls/sys_{step}_{name}"), role) {
+                    Ok(mut source) => {
+                        if with_stacks && role == Role::Enter(Call::Map) {
+                            source.attributes.frames = Some(MOST_FRAMES);
+                        }
+                        names.push(format!("syscalls:sys_{step}_{name}"));
+                        added.push(source);
+                    }
+                    Err(answer) => {
+                        let mend = answer.or_mend(ladder::PERMIT_TRACEPOINTS);
+                        self.unseen.push(format!(
+                            "munmap, mremap and madvise, where a mapping begins that the kernel joined to \
+                             its neighbours, and who mapped it{mend}"
+                        ));
+                        return;
+                    }
+                }
+            }
+        }
+        self.sources.append(&mut added);
+        self.names.append(&mut names);
+    }
+
+    fn add_access(&mut self) {
+        let entries: Result<Vec<_>, _> =
+            ENTRIES.iter().map(|name| Source::tracepoint(name, Role::Entry)).collect();
+        let mut entries = match entries {
+            Ok(entries) => entries,
+            Err(answer) => {
+                let mend = answer.or_mend(ladder::PERMIT_TRACEPOINTS);
+                self.unseen.push(format!(
+                    "whether memory was read or written, whether a page was there, and huge pages{mend}"
+                ));
+                let mut begin = Source::software(Kind::PageFaults, Role::Begin, 1);
+                begin.attributes.in_kernel = self.sources[0].attributes.in_kernel;
+                self.sources.push(begin);
+                self.names.push("page-faults".into());
+                return;
+            }
+        };
+        self.sources.append(&mut entries);
+        self.names.extend(ENTRIES.map(|name| name.replace('/', ":")));
+        match Source::tracepoint(ALLOCATION, Role::HugePage) {
+            Ok(source) => {
+                self.sources.push(source);
+                self.names.push(ALLOCATION.replace('/', ":"));
+            }
+            Err(answer) => {
+                let mend = answer.or_mend(ladder::PERMIT_TRACEPOINTS);
+                self.unseen.push(format!("huge pages{mend}"));
+            }
+        }
+    }
+}

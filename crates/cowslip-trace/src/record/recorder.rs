@@ -1,0 +1,248 @@
+//! A recording, from its start to its end.
+
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+
+use cowslip_sys::perf::{self, Ready};
+use cowslip_sys::program::Program;
+use cowslip_sys::units::ByteCount;
+use cowslip_sys::{BorrowedFd, process};
+
+use super::assemble::Assembler;
+use super::attach::Attached;
+use super::decode::{Decoder, Happening, Oddities};
+use super::error::{Error, ErrorKind};
+use super::merge::Merge;
+use super::options::Options;
+use super::plan::{Plan, Role};
+use super::{before, machine};
+use crate::model::{Event, Header, Sink, What};
+
+/// What is in a ring that is never half full waits no longer.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// Records programs, until they end or one has enough.
+///
+/// ```no_run
+/// use std::os::fd::AsFd;
+/// use cowslip_trace::record::{Options, Recorder};
+/// # fn sink() -> Box<dyn cowslip_trace::Sink> { unimplemented!() }
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut sink = sink();
+/// let mut recorder = Recorder::launch(&["ls".into()], &Options::default())?;
+/// let (never, _keep) = std::io::pipe()?;
+/// recorder.start(&mut *sink)?;
+/// while !recorder.has_ended() {
+///     recorder.round(never.as_fd(), &mut *sink)?;
+/// }
+/// println!("{} faults", recorder.finish(&mut *sink)?.faults);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Recorder {
+    header: Header,
+    plan: Plan,
+    attached: Attached,
+    pids: Vec<i32>,
+    program: Option<Program>,
+    /// By [`Attached::watched`].
+    ended: Vec<bool>,
+    answers: Vec<Ready>,
+    merge: Merge,
+    assembler: Assembler,
+    tally: Tally,
+    frames: Vec<u64>,
+}
+
+/// What is counted on the way.
+#[derive(Clone, Copy, Default, Debug)]
+struct Tally {
+    oddities: Oddities,
+    bad_bytes: u64,
+    told_lost: u64,
+}
+
+/// What a recording came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// Faults that the kernel counted, recorded or not.
+    pub faults: u64,
+    /// Records for which there was no room, of any kind; so many were told to the sink.
+    pub lost: u64,
+    /// Records that came out of order by more than a round: they have a later time than they should.
+    pub late: u64,
+    /// Records, or bytes, of which the meaning is not known.
+    pub strange: u64,
+    /// Times that the kernel stopped telling for a while, because something happened too often.
+    pub throttled: u64,
+    /// Each processor's ring.
+    pub ring: ByteCount,
+}
+
+impl Recorder {
+    /// Prepares the recording of all threads of running processes, and of what they make.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Vanished`](super::ErrorKind) if one is not there, `Denied` if it may not be watched.
+    pub fn attach(pids: &[i32], options: &Options) -> Result<Self, Error> {
+        Self::new(pids, None, options)
+    }
+
+    /// Prepares the recording of a command: a program and its arguments, which do not run yet.
+    pub fn launch(command: &[OsString], options: &Options) -> Result<Self, Error> {
+        let name = command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let program = Program::prepare(command)
+            .map_err(|errno| Error::refused(format!("prepare to run {name}"), errno))?;
+        let mut recorder = Self::new(&[program.pid()], Some(program), options)?;
+        recorder.header.command =
+            command.iter().map(|it| it.to_string_lossy().into_owned()).collect();
+        Ok(recorder)
+    }
+
+    fn new(pids: &[i32], program: Option<Program>, options: &Options) -> Result<Self, Error> {
+        let plan = Plan::new(options, program.is_some())?;
+        let attached = Attached::open(&plan, pids, options.ring)?;
+        let ended = vec![false; attached.watched().count()];
+        let header = Header {
+            began_unix_seconds: machine::unix_seconds(),
+            clock: "monotonic".into(),
+            sampling_period: options.period,
+            sources: plan.names.clone(),
+            unseen: plan.unseen.clone(),
+            ..match &program {
+                Some(_) => machine::header_of_own(),
+                None => machine::header_of(pids),
+            }
+        };
+        Ok(Self {
+            header,
+            plan,
+            attached,
+            pids: pids.to_vec(),
+            program,
+            ended,
+            answers: Vec::new(),
+            merge: Merge::default(),
+            assembler: Assembler::default(),
+            tally: Tally::default(),
+            frames: Vec::new(),
+        })
+    }
+
+    /// What is known before the first event.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Each processor's ring: smaller than it should be where that is not permitted.
+    pub fn ring(&self) -> ByteCount {
+        self.attached.rings.iter().map(|ring| ring.size()).min().unwrap_or_default()
+    }
+
+    /// Begins. Of running processes, `sink` is given what they have mapped.
+    pub fn start(&mut self, sink: &mut dyn Sink) -> Result<(), Error> {
+        self.merge.begin_round(process::now_ns());
+        if let Some(program) = &mut self.program {
+            self.assembler.spaces.add_thread(program.pid().unsigned_abs());
+            let name = self.header.command.first().cloned().unwrap_or_default();
+            return program.start().map_err(|errno| Error::refused(format!("run {name}"), errno));
+        }
+        let began_ns = process::now_ns();
+        self.attached.start()?;
+        for pid in self.pids.iter().map(|pid| pid.unsigned_abs()) {
+            let threads = before::threads(pid);
+            threads.iter().for_each(|_| self.assembler.spaces.add_thread(pid));
+            for event in before::events(pid, &threads, began_ns) {
+                self.assembler.begin_with(event, sink).map_err(|error| {
+                    Error::new(ErrorKind::System, format!("write an event: {error}"))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all that is recorded has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended.iter().all(|it| *it)
+    }
+
+    /// Waits until there is something to do, `wake` can be read, or some time has passed; gives `sink` what is
+    /// old enough to be in order.
+    pub fn round(&mut self, wake: BorrowedFd<'_>, sink: &mut dyn Sink) -> io::Result<()> {
+        let ended = &mut self.ended;
+        let watched: Vec<_> =
+            self.attached.watched().enumerate().filter(|(number, _)| !ended[*number]).collect();
+        let fds: Vec<_> = watched.iter().map(|(_, fd)| *fd).chain([wake]).collect();
+        perf::poll(&fds, ROUND, &mut self.answers)?;
+        for ((number, _), answer) in watched.iter().zip(&self.answers) {
+            ended[*number] = answer.has_ended;
+        }
+        self.drain(sink, false)
+    }
+
+    /// Detaches, and gives `sink` the rest. What is recorded goes on.
+    pub fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<Outcome> {
+        self.attached.stop();
+        self.drain(sink, true)?;
+        let counts = self.attached.counts();
+        let sources = self.plan.sources.iter().zip(&counts);
+        let ends = sources.filter(|(source, _)| matches!(source.role, Role::End(_)));
+        let faults = ends.map(|(_, count)| count.value).sum();
+        // The kernel tells what was lost before the next record that finds room; the last ones it only counts.
+        let counted: u64 = counts.iter().filter_map(|count| count.lost).sum();
+        let untold = counted.saturating_sub(self.tally.told_lost);
+        if untold > 0 {
+            let pid = self.pids.first().map_or(0, |pid| pid.unsigned_abs());
+            let what = What::Lost { count: untold };
+            sink.event(&Event { time_ns: self.merge.last_ns, pid, tid: pid, what })?;
+        }
+        Ok(Outcome {
+            faults,
+            lost: self.tally.told_lost + untold,
+            late: self.merge.late,
+            strange: self.tally.oddities.strange + self.tally.bad_bytes,
+            throttled: self.tally.oddities.throttled,
+            ring: self.ring(),
+        })
+    }
+
+    /// The program that was launched.
+    pub fn program(&mut self) -> Option<&mut Program> {
+        self.program.as_mut()
+    }
+
+    fn drain(&mut self, sink: &mut dyn Sink, is_end: bool) -> io::Result<()> {
+        let Self { plan, attached, merge, assembler, tally, frames, .. } = self;
+        merge.begin_round(process::now_ns());
+        let Attached { rings, routes, claims, .. } = attached;
+        let mut decoder = Decoder {
+            sources: &plan.sources,
+            routes,
+            claims,
+            oddities: &mut tally.oddities,
+            frames,
+            sink,
+        };
+        let mut failure = None;
+        for ring in rings {
+            let drained = ring.drain(|bytes| match decoder.decode(bytes) {
+                Ok(Some(told)) => merge.push(told),
+                Ok(None) => {}
+                Err(error) => failure = Some(error),
+            });
+            tally.bad_bytes += drained.bad_bytes;
+        }
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        for told in merge.release(is_end) {
+            if let Happening::Lost(count) = told.what {
+                tally.told_lost += count;
+            }
+            assembler.take(told, sink)?;
+        }
+        if is_end { assembler.finish(sink) } else { Ok(()) }
+    }
+}

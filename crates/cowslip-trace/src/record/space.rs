@@ -1,0 +1,308 @@
+//! What is mapped where in each process, as events tell it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use cowslip_sys::units::VirtRange;
+
+use crate::model::{Event, Map, StackId, What};
+
+/// The kernel's name for what `brk(2)` moves the end of.
+const HEAP: &str = "[heap]";
+const MAP_PRIVATE: u32 = 2;
+
+/// The address space of one process.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Space {
+    maps: BTreeMap<usize, Map>,
+    break_at: Option<u64>,
+    threads: u32,
+}
+
+/// The address spaces of all processes, and the names of their threads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spaces {
+    pub(super) spaces: BTreeMap<u32, Space>,
+    names: HashMap<u32, (u32, Arc<str>)>,
+}
+
+impl Spaces {
+    pub(super) fn apply(&mut self, event: &Event) {
+        match &event.what {
+            What::Fault(_) | What::Advise { .. } | What::Lost { .. } => {}
+            What::Fork { child_pid, child_tid } => {
+                if *child_pid == event.pid {
+                    self.spaces.entry(event.pid).or_default().threads += 1;
+                } else {
+                    let parent = self.spaces.get(&event.pid);
+                    let mut child = parent.cloned().unwrap_or_default();
+                    child.threads = 1;
+                    self.spaces.insert(*child_pid, child);
+                }
+                if let Some((_, name)) = self.names.get(&event.tid).cloned() {
+                    self.names.insert(*child_tid, (*child_pid, name));
+                }
+            }
+            What::Exec { name } => {
+                let threads = 1;
+                self.spaces.insert(event.pid, Space { threads, ..Space::default() });
+                self.names.insert(event.tid, (event.pid, name.clone()));
+            }
+            What::Name { name } => {
+                self.names.insert(event.tid, (event.pid, name.clone()));
+            }
+            What::Exit => {
+                self.names.remove(&event.tid);
+                if let Some(space) = self.spaces.get_mut(&event.pid) {
+                    space.threads = space.threads.saturating_sub(1);
+                    if space.threads == 0 {
+                        self.spaces.remove(&event.pid);
+                    }
+                }
+            }
+            _ => self.spaces.entry(event.pid).or_default().apply(&event.what),
+        }
+    }
+
+    /// A thread of a process that was there before the first event.
+    pub(super) fn add_thread(&mut self, pid: u32) {
+        self.spaces.entry(pid).or_default().threads += 1;
+    }
+
+    /// The stacks of all mappings.
+    pub(super) fn stacks(&self) -> impl Iterator<Item = &StackId> {
+        let maps = self.spaces.values().flat_map(|space| space.maps.values());
+        maps.filter_map(|map| map.stack.as_ref())
+    }
+
+    /// What a process that does everything that was applied would have, as events of this time.
+    pub(super) fn describe(&self, time_ns: u64) -> impl Iterator<Item = Event> {
+        let names = self.names.iter().map(move |(&tid, (pid, name))| Event {
+            time_ns,
+            pid: *pid,
+            tid,
+            what: What::Name { name: name.clone() },
+        });
+        let maps = self.spaces.iter().flat_map(move |(&pid, space)| {
+            space.maps.values().map(move |map| {
+                let map = Map { is_old: true, ..map.clone() };
+                Event { time_ns, pid, tid: pid, what: What::Map(map) }
+            })
+        });
+        names.chain(maps)
+    }
+}
+
+impl Space {
+    fn apply(&mut self, what: &What) {
+        match what {
+            What::Map(map) => {
+                self.remove(map.range);
+                self.insert(map.clone());
+            }
+            What::Unmap { range } => self.remove(*range),
+            What::Remap { from, to, kept } => {
+                let moved = self.at(from.start).cloned();
+                if !kept {
+                    self.remove(*from);
+                }
+                self.remove(*to);
+                if let Some(map) = moved {
+                    self.insert(Map { range: *to, ..map });
+                }
+            }
+            What::Break { end } => self.set_break(*end),
+            _ => {}
+        }
+    }
+
+    fn insert(&mut self, map: Map) {
+        if !map.range.is_empty() {
+            self.maps.insert(map.range.start, map);
+        }
+    }
+
+    fn set_break(&mut self, end: u64) {
+        let heap = self.maps.values().rev().find(|map| map.name.as_deref() == Some(HEAP));
+        let start = heap.map(|map| map.range.start).or(self.break_at.map(|at| at as usize));
+        if let Some(start) = start {
+            let whole = heap.map_or(VirtRange::new(start, 0), |map| map.range);
+            let protection = 3;
+            let name = Some(HEAP.into());
+            self.remove(whole);
+            self.insert(Map {
+                range: VirtRange::between(start, end as usize),
+                protection,
+                flags: MAP_PRIVATE,
+                offset_bytes: 0,
+                name,
+                is_old: false,
+                stack: None,
+            });
+        }
+        self.break_at.get_or_insert(end);
+    }
+
+    /// The mapping that `address` lies in.
+    pub(super) fn at(&self, address: usize) -> Option<&Map> {
+        let (_, map) = self.maps.range(..=address).next_back()?;
+        map.range.contains(address).then_some(map)
+    }
+
+    /// What is known of `range`, in the order of addresses.
+    fn pieces(&self, range: VirtRange) -> impl Iterator<Item = Map> {
+        let first = self.at(range.start).map_or(range.start, |map| map.range.start);
+        let all = self.maps.range(first..range.end().max(first));
+        all.filter_map(move |(_, map)| part(map, map.range.intersect(range)))
+    }
+
+    fn remove(&mut self, range: VirtRange) {
+        let first = self.at(range.start).map_or(range.start, |map| map.range.start);
+        let hit: Vec<_> =
+            self.maps.range(first..range.end().max(first)).map(|(at, _)| *at).collect();
+        for at in hit {
+            let map = self.maps.remove(&at).expect("just seen");
+            let below = VirtRange::between(map.range.start, range.start.min(map.range.end()));
+            let above = VirtRange::between(range.end().max(map.range.start), map.range.end());
+            for rest in [below, above] {
+                if let Some(rest) = part(&map, rest) {
+                    self.insert(rest);
+                }
+            }
+        }
+    }
+
+    /// The parts of a mapping that are new, where the kernel told the whole of it: joined with its neighbours,
+    /// or after a change of its protection.
+    pub(super) fn news(&mut self, told: &Map) -> Vec<Map> {
+        let known: Vec<_> = self.pieces(told.range).filter(|it| is_same_memory(it, told)).collect();
+        let mut gaps = Vec::new();
+        let mut from = told.range.start;
+        for piece in &known {
+            gaps.extend(part(told, VirtRange::between(from, piece.range.start)));
+            from = piece.range.end();
+        }
+        gaps.extend(part(told, VirtRange::between(from, told.range.end())));
+        let (protection, is_protected) =
+            (told.protection, known.iter().any(|it| it.protection != told.protection));
+        if gaps.is_empty() && !is_protected {
+            return vec![told.clone()];
+        }
+        for piece in known {
+            self.remove(piece.range);
+            self.insert(Map { protection, ..piece });
+        }
+        gaps
+    }
+}
+
+/// `map` as far as it lies in `range`; `None` if that is empty.
+fn part(map: &Map, range: VirtRange) -> Option<Map> {
+    let range = map.range.intersect(range);
+    let is_file = map.name.as_deref().is_some_and(|name| name.starts_with('/'));
+    let skipped = if is_file { range.start.saturating_sub(map.range.start) as u64 } else { 0 };
+    let offset_bytes = map.offset_bytes + skipped;
+    (!range.is_empty()).then(|| Map { range, offset_bytes, ..map.clone() })
+}
+
+/// Whether `piece`, which lies in `whole`, is of the same file and place in it, or like it of none.
+fn is_same_memory(piece: &Map, whole: &Map) -> bool {
+    let is_private = |map: &Map| map.flags & MAP_PRIVATE != 0;
+    let expected = part(whole, piece.range).map(|it| it.offset_bytes);
+    piece.name == whole.name
+        && is_private(piece) == is_private(whole)
+        && (piece.name.is_none() || expected == Some(piece.offset_bytes))
+}
+
+/// Whether it is private memory of no file.
+pub(super) fn is_anonymous(map: &Map) -> bool {
+    map.flags & MAP_PRIVATE != 0
+        && map.name.as_deref().is_none_or(|name| name == HEAP || name.starts_with("[anon"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(start: usize, end: usize, protection: u32, name: Option<&str>) -> Map {
+        Map {
+            range: VirtRange::between(start, end),
+            protection,
+            flags: MAP_PRIVATE,
+            offset_bytes: 0,
+            name: name.map(Arc::from),
+            is_old: false,
+            stack: None,
+        }
+    }
+
+    fn news(space: &mut Space, told: Map) -> Vec<(usize, usize)> {
+        let news = space.news(&told);
+        for map in &news {
+            space.apply(&What::Map(map.clone()));
+        }
+        news.iter().map(|map| (map.range.start, map.range.end())).collect()
+    }
+
+    #[test]
+    fn of_a_mapping_that_grew_only_the_growth_is_new() {
+        let mut space = Space::default();
+        assert_eq!(news(&mut space, map(0x8000, 0x9000, 3, None)), [(0x8000, 0x9000)]);
+        assert_eq!(news(&mut space, map(0x6000, 0x9000, 3, None)), [(0x6000, 0x8000)]);
+        assert_eq!(news(&mut space, map(0x6000, 0xb000, 3, None)), [(0x9000, 0xb000)]);
+        assert_eq!(news(&mut space, map(0x6000, 0x9000, 3, None)), [(0x6000, 0x9000)], "again");
+        assert_eq!(news(&mut space, map(0x6000, 0x8000, 3, Some("/a"))), [(0x6000, 0x8000)]);
+    }
+
+    #[test]
+    fn another_protection_is_no_news() {
+        let mut space = Space::default();
+        news(&mut space, map(0x10000, 0x20000, 0, None));
+        for protection in [3, 1, 3] {
+            assert_eq!(news(&mut space, map(0x10000, 0x14000, protection, None)), []);
+        }
+        assert_eq!(news(&mut space, map(0x10000, 0x18000, 3, None)), []);
+        assert_eq!(space.at(0x16000).unwrap().protection, 3);
+        assert_eq!(space.at(0x18000).unwrap().protection, 0);
+    }
+
+    #[test]
+    fn parts_of_a_file_keep_their_offsets() {
+        let mut space = Space::default();
+        news(&mut space, map(0x10000, 0x20000, 1, Some("/lib")));
+        space.apply(&What::Unmap { range: VirtRange::between(0x14000, 0x18000) });
+        assert!(space.at(0x14000).is_none() && space.at(0x17fff).is_none());
+        assert_eq!(space.at(0x18000).unwrap().offset_bytes, 0x8000);
+        let above = Map { offset_bytes: 0x8000, ..map(0x18000, 0x20000, 3, Some("/lib")) };
+        assert_eq!(news(&mut space, above), [], "the same place of the file, protected");
+    }
+
+    #[test]
+    fn the_heap_follows_the_break() {
+        let mut space = Space::default();
+        for end in [0x5000, 0x9000, 0x7000] {
+            space.apply(&What::Break { end });
+        }
+        let heap = space.at(0x6fff).unwrap();
+        assert_eq!((heap.range, is_anonymous(heap)), (VirtRange::between(0x5000, 0x7000), true));
+        assert!(space.at(0x7000).is_none());
+    }
+
+    #[test]
+    fn moved_mappings_are_where_they_went_and_children_have_their_parents() {
+        let mut spaces = Spaces::default();
+        let mut apply = |pid, what| {
+            spaces.apply(&Event { time_ns: 0, pid, tid: pid, what });
+        };
+        apply(1, What::Exec { name: "one".into() });
+        apply(1, What::Map(map(0x1000, 0x3000, 3, None)));
+        apply(1, What::Fork { child_pid: 2, child_tid: 2 });
+        let (from, to) = (VirtRange::new(0x1000, 0x2000), VirtRange::new(0x8000, 0x4000));
+        apply(2, What::Remap { from, to, kept: false });
+        apply(1, What::Exit);
+        assert!(!spaces.spaces.contains_key(&1));
+        let child = &spaces.spaces[&2];
+        assert!(child.at(0x1000).is_none() && child.at(0xbfff).is_some());
+        assert!(spaces.describe(0).any(|it| it.what == What::Name { name: "one".into() }));
+    }
+}
