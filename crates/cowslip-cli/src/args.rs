@@ -9,6 +9,7 @@ use cowslip::units::ByteCount;
 use crate::bench::{cow, fork, restore};
 use crate::promote::args::PromoteArgs;
 use crate::restoring::StrategyArg;
+use crate::trace::args::TraceArgs;
 
 /// Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
 #[derive(Parser, Debug)]
@@ -31,6 +32,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Bench(Bench),
     Promote(PromoteArgs),
+    Trace(TraceArgs),
     /// Look at images: frozen arenas in files
     #[command(subcommand)]
     Image(Image),

@@ -8,6 +8,7 @@ mod exit;
 mod output;
 mod promote;
 mod restoring;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         args::Command::Bench(args::Bench::RestoreProcess(args)) => bench::restore::process(&args),
         args::Command::Restore(args) => commands::restore::run(&args),
         args::Command::Promote(args) => promote::run(&args),
+        args::Command::Trace(args) => trace::run(&args),
         args::Command::Image(args::Image::Info(args)) => commands::image::info(&args),
         args::Command::Image(args::Image::Verify(args)) => commands::image::verify(&args),
         args::Command::Image(args::Image::Diff(args)) => commands::image::diff(&args),

@@ -6,7 +6,9 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 
 use rustix::fs::Access;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -65,6 +67,17 @@ impl Program {
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
+        }
+    }
+
+    /// How it ended; `None` if it has not. It is asked for once: then its number may be somebody else's.
+    pub fn status(&self) -> Result<Option<ExitStatus>> {
+        let mut status = 0;
+        // SAFETY: waitpid writes the status to the place it is given.
+        match unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG) } {
+            -1 => Err(process::last_errno()),
+            0 => Ok(None),
+            _ => Ok(Some(ExitStatus::from_raw(status))),
         }
     }
 

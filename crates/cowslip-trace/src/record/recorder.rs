@@ -150,6 +150,7 @@ impl Recorder {
             return program.start().map_err(|errno| Error::refused(format!("run {name}"), errno));
         }
         let began_ns = process::now_ns();
+        self.merge.last_ns = began_ns;
         self.attached.start()?;
         for pid in self.pids.iter().map(|pid| pid.unsigned_abs()) {
             let threads = before::threads(pid);

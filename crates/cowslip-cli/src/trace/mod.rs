@@ -1,0 +1,16 @@
+//! `cowslip trace`: page faults and mappings of programs, recorded and explained.
+
+pub(crate) mod args;
+mod ladder;
+mod record;
+mod signals;
+
+use crate::exit::Answer;
+use args::{Action, TraceArgs};
+
+pub(crate) fn run(args: &TraceArgs) -> Answer {
+    match &args.action {
+        Some(Action::Ladder(args)) => ladder::run(args),
+        None => record::run(&args.record),
+    }
+}
