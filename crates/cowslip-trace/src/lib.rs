@@ -1,10 +1,11 @@
 //! Page faults and mappings of a program: recorded, kept in a file, explained.
 //!
 //! * [`model`]: what a trace holds; every other part speaks in its terms;
+//! * [`record`]: traces of running programs;
 //! * [`mod@file`]: the compact file it is kept in;
 //! * [`symbols`]: names of instructions;
-//! * [`record`]: traces of running programs;
-//! * [`export`]: traces for other programs.
+//! * [`export`]: traces for other programs;
+//! * [`import`]: what perf recorded.
 //!
 //! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library.
 
@@ -12,6 +13,7 @@
 
 pub mod export;
 pub mod file;
+pub mod import;
 pub mod model;
 pub mod record;
 pub mod symbols;

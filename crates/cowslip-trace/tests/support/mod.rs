@@ -118,3 +118,11 @@ pub(crate) fn written(
     events.iter().for_each(|event| writer.event(event).unwrap());
     writer.finish(0).unwrap()
 }
+
+/// Says that a test could not be done; `COWSLIP_EXPECT` makes that a failure.
+pub(crate) fn skip(capability: &str, why: &str) {
+    let declared = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
+    let is_declared = declared.split(',').any(|it| it.trim() == capability);
+    assert!(!is_declared, "{capability} is declared present, but: {why}");
+    println!("SKIPPED: {capability}: {why}");
+}

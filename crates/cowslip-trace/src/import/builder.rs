@@ -1,0 +1,234 @@
+//! Records into events.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use cowslip_sys::units::{VirtRange, round_up};
+
+use super::Imported;
+use super::facts::Facts;
+use super::record::{At, Call, Family, Fault, Record, Source};
+use crate::file::{FRAMES_MOST, Writer};
+use crate::model::{self, Access, Event, Header, Map, Sink, What};
+
+const MAP_ANONYMOUS: u32 = 0x20;
+const MREMAP_DONTUNMAP: u32 = 4;
+/// x86's page, as all that perf tells is x86's (error codes) or rounded already.
+const PAGE_BYTES: usize = 4096;
+
+/// Bits of x86's error code.
+const PRESENT: u64 = 1;
+const WRITE: u64 = 2;
+const INSTRUCTION: u64 = 16;
+
+/// Writes the trace.
+pub(super) struct Builder<W> {
+    writer: Writer<W>,
+    family: Option<Family>,
+    has_results: bool,
+    /// The process of each thread that was told of.
+    pids: HashMap<u32, u32>,
+    /// Calls that have not returned, and what perf said of the mapping meanwhile.
+    calls: HashMap<u32, (Call, Option<Map>)>,
+    /// What was there before the first time that is known.
+    before: Vec<Event>,
+    last_ns: Option<u64>,
+    lost: u64,
+    ignored: u64,
+    unplaced: u64,
+    without_address: u64,
+    late_ns: u64,
+}
+
+impl<W: Write> Builder<W> {
+    pub(super) fn new(writer: Writer<W>, facts: &Facts) -> Self {
+        Self {
+            writer,
+            family: facts.family,
+            has_results: facts.has_results,
+            pids: HashMap::new(),
+            calls: HashMap::new(),
+            before: Vec::new(),
+            last_ns: None,
+            lost: 0,
+            ignored: 0,
+            unplaced: 0,
+            without_address: 0,
+            late_ns: 0,
+        }
+    }
+
+    pub(super) fn finish(mut self, header: Header) -> io::Result<Imported> {
+        if self.last_ns.is_none() {
+            self.begin(0)?;
+        }
+        // Calls that never returned, or not before the end.
+        self.unplaced += self.calls.len() as u64;
+        let (_, totals) = self.writer.finish(self.lost)?;
+        Ok(Imported {
+            header,
+            totals,
+            ignored: self.ignored,
+            unplaced: self.unplaced,
+            without_address: self.without_address,
+            late_ns: self.late_ns,
+        })
+    }
+
+    pub(super) fn take(&mut self, at: At, record: Record<'_>) -> io::Result<()> {
+        if let Some(pid) = at.pid {
+            self.pids.insert(at.tid, pid);
+        }
+        let what = match record {
+            Record::Fault(fault) => self.fault(fault)?,
+            Record::Map(map) => self.map(at, map),
+            Record::Comm { name, is_exec: true } => Some(What::Exec { name: name.into() }),
+            Record::Comm { name, is_exec: false } => Some(What::Name { name: name.into() }),
+            Record::Fork { child_pid, child_tid } => {
+                self.pids.insert(child_tid, child_pid);
+                Some(What::Fork { child_pid, child_tid })
+            }
+            Record::Exit => Some(What::Exit),
+            Record::Lost { count } => {
+                self.lost = self.lost.saturating_add(count);
+                Some(What::Lost { count })
+            }
+            Record::Enter(call) if self.has_results => {
+                self.calls.insert(at.tid, (call, None));
+                None
+            }
+            Record::Enter(call) => self.call(call, None),
+            Record::Leave { result } => match self.calls.remove(&at.tid) {
+                Some((Call::Mmap { .. }, Some(map))) if is_address(result) => Some(What::Map(map)),
+                Some((call, _)) if is_address(result) => self.call(call, Some(result)),
+                _ => None,
+            },
+            Record::Other => {
+                self.ignored += 1;
+                None
+            }
+        };
+        what.map_or(Ok(()), |what| self.event(at, what))
+    }
+
+    fn event(&mut self, at: At, what: What) -> io::Result<()> {
+        let pid = at.pid.or_else(|| self.pids.get(&at.tid).copied()).unwrap_or(at.tid);
+        let event = Event { time_ns: 0, pid, tid: at.tid, what };
+        match at.time_ns.filter(|&time_ns| time_ns > 0) {
+            None if self.last_ns.is_none() => {
+                self.before.push(event);
+                Ok(())
+            }
+            time_ns => {
+                let time_ns = time_ns.or(self.last_ns).unwrap_or_default();
+                if self.last_ns.is_none() {
+                    self.begin(time_ns)?;
+                }
+                let last_ns = self.last_ns.unwrap_or_default();
+                self.late_ns = self.late_ns.max(last_ns.saturating_sub(time_ns));
+                let time_ns = time_ns.max(last_ns);
+                self.last_ns = Some(time_ns);
+                self.writer.event(&Event { time_ns, ..event })
+            }
+        }
+    }
+
+    /// Writes what was there before.
+    fn begin(&mut self, time_ns: u64) -> io::Result<()> {
+        self.last_ns = Some(time_ns);
+        for mut event in std::mem::take(&mut self.before) {
+            event.time_ns = time_ns;
+            if let What::Map(map) = &mut event.what {
+                map.is_old = true;
+            }
+            self.writer.event(&event)?;
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self, fault: Fault<'_>) -> io::Result<Option<What>> {
+        if Some(fault.source.family()) != self.family {
+            self.ignored += 1;
+            return Ok(None);
+        }
+        let Some(address) = fault.address else {
+            self.without_address += 1;
+            return Ok(None);
+        };
+        let frames = &fault.frames[..fault.frames.len().min(FRAMES_MOST)];
+        let stack = if frames.is_empty() { None } else { Some(self.writer.stack(frames)?) };
+        let ip = fault.ip.or(frames.first().copied()).unwrap_or_default();
+        let has = |bit| fault.error_code.map(|code| code & bit != 0);
+        let access = fault.error_code.map(|code| match code {
+            code if code & INSTRUCTION != 0 => Access::Execute,
+            code if code & WRITE != 0 => Access::Write,
+            _ => Access::Read,
+        });
+        let severity = match fault.source {
+            Source::Severity(severity) => Some(severity),
+            _ => None,
+        };
+        let in_user_mode = match fault.source {
+            Source::Exception { in_user_mode } => Some(in_user_mode),
+            _ => fault.in_user_mode,
+        };
+        let was_present = has(PRESENT);
+        let fault = model::Fault::at(address, ip);
+        let fault = model::Fault { severity, access, was_present, in_user_mode, stack, ..fault };
+        Ok(Some(What::Fault(fault)))
+    }
+
+    /// perf tells of anonymous mappings together with their neighbours: a call that is recorded knows better.
+    fn map(&mut self, at: At, map: Map) -> Option<What> {
+        match self.calls.get_mut(&at.tid) {
+            Some((Call::Mmap { flags, .. }, _)) if *flags & MAP_ANONYMOUS != 0 => None,
+            Some((Call::Mmap { .. }, meanwhile)) => {
+                *meanwhile = Some(map);
+                None
+            }
+            _ => Some(What::Map(map)),
+        }
+    }
+
+    /// `result`: what the call returned; `None` if that is not recorded, so that it is taken to succeed.
+    fn call(&mut self, call: Call, result: Option<u64>) -> Option<What> {
+        match call {
+            Call::Mmap { address, length, protection, flags, offset_bytes } => {
+                let start = self.placed(result.or((address > 0).then_some(address)))?;
+                let range = pages(start, length)?;
+                let (name, is_old, stack) = (None::<Arc<str>>, false, None);
+                Some(What::Map(Map { range, protection, flags, offset_bytes, name, is_old, stack }))
+            }
+            Call::Munmap { address, length } => {
+                Some(What::Unmap { range: pages(address, length)? })
+            }
+            Call::Mremap { address, old_length, new_length, flags } => {
+                let to = self.placed(result)?;
+                let (from, to) = (pages(address, old_length)?, pages(to, new_length)?);
+                Some(What::Remap { from, to, kept: flags & MREMAP_DONTUNMAP != 0 })
+            }
+            Call::Madvise { address, length, advice } => {
+                Some(What::Advise { range: pages(address, length)?, advice })
+            }
+            Call::Brk => result.map(|end| What::Break { end }),
+        }
+    }
+
+    fn placed(&mut self, address: Option<u64>) -> Option<u64> {
+        self.unplaced += u64::from(address.is_none());
+        address
+    }
+}
+
+/// Not an error number.
+fn is_address(result: u64) -> bool {
+    result < -4095_i64 as u64
+}
+
+/// The pages that a call is about; none that is beyond all addresses succeeds.
+fn pages(start: u64, length: u64) -> Option<VirtRange> {
+    let length = round_up(length as usize, PAGE_BYTES)?;
+    let start = start as usize;
+    start.checked_add(length).map(|_| VirtRange::new(start, length))
+}

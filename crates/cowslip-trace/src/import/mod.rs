@@ -1,0 +1,121 @@
+//! What `perf` recorded, as a trace: its `perf.data`, or the text that `perf script` makes of it.
+//!
+//! A file is read twice: first for what it holds at all, which the trace's header says, then for its events.
+
+mod builder;
+mod facts;
+mod perf_data;
+mod perf_script;
+mod record;
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, Write};
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+use crate::file::{MAGIC, Writer};
+use crate::model::{Header, Totals};
+use builder::Builder;
+use facts::Facts;
+use record::Take;
+
+const PERF_DATA: &[u8; 8] = b"PERFILE2";
+
+/// What became of a file.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Imported {
+    /// What the trace says of its origin, and of what could not be seen.
+    pub header: Header,
+    /// What is in the trace.
+    pub totals: Totals,
+    /// Lines or records that are no faults, mappings or tasks.
+    pub ignored: u64,
+    /// Calls of `mmap(2)` and `mremap(2)` of which perf did not record where the kernel put them.
+    pub unplaced: u64,
+    /// Faults without an address: of the kernel, by the name of a variable.
+    pub without_address: u64,
+    /// Events that came up to so many nanoseconds after younger ones, and have those's time.
+    pub late_ns: u64,
+}
+
+/// Writes what perf recorded into `input` as a trace. `progress` is told of so many bytes out of so many.
+///
+/// ```no_run
+/// let output = std::fs::File::create("seed.trace")?;
+/// let imported = cowslip_trace::import::import("perf.data".as_ref(), output, &mut |_, _| {})?;
+/// println!("{} faults, {} lost", imported.totals.faults, imported.totals.lost);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// What the file system answers; [`io::ErrorKind::InvalidData`] if `input` is neither, is damaged, or has no
+/// page fault with an address, with what to do about it.
+pub fn import(
+    input: &Path,
+    output: impl Write,
+    progress: &mut dyn FnMut(u64, u64),
+) -> io::Result<Imported> {
+    let explain = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot import {}: {error}", input.display()))
+    };
+    let mut file = File::open(input).map_err(explain)?;
+    let mut beginning = Vec::new();
+    (&mut file).take(8).read_to_end(&mut beginning).map_err(explain)?;
+    if beginning == MAGIC {
+        return Err(explain(invalid("it is a trace already")));
+    }
+    let is_perf_data = beginning == PERF_DATA;
+    let length = file.metadata().map_err(explain)?.len();
+    let mut pass = |number: u64, header: &mut Header, take: &mut Take<'_>| {
+        file.rewind()?;
+        let mut counted = |bytes: u64| progress(number * length + bytes.min(length), 2 * length);
+        let input = BufReader::new(Counting { input: &file, bytes: 0, counted: &mut counted });
+        if is_perf_data {
+            perf_data::read(input, header, take)
+        } else {
+            perf_script::read(input, header, take)
+        }
+    };
+
+    let mut facts = Facts::default();
+    let mut header = Header::default();
+    pass(0, &mut header, &mut |at, record| {
+        facts.observe(at, &record);
+        Ok(())
+    })
+    .map_err(explain)?;
+    facts.check().map_err(|error| explain(invalid(error)))?;
+    let changed = input.metadata().and_then(|it| it.modified()).ok();
+    let changed = changed.and_then(|it| it.duration_since(UNIX_EPOCH).ok());
+    let ended_unix_seconds = changed.map_or(0, |it| it.as_secs());
+    facts.complete(&mut header, ended_unix_seconds);
+    let mut builder = Builder::new(Writer::new(output, &header)?, &facts);
+    pass(1, &mut Header::default(), &mut |at, record| builder.take(at, record)).map_err(explain)?;
+    builder.finish(header)
+}
+
+fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.into())
+}
+
+/// Counts what is read.
+struct Counting<'a> {
+    input: &'a File,
+    bytes: u64,
+    counted: &'a mut dyn FnMut(u64),
+}
+
+impl Read for Counting<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.bytes += read as u64;
+        (self.counted)(self.bytes);
+        Ok(read)
+    }
+}
+
+impl Seek for Counting<'_> {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        self.input.seek(to)
+    }
+}

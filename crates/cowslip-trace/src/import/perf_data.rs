@@ -1,0 +1,193 @@
+//! `perf.data`, as perf wrote it.
+
+use std::borrow::Cow;
+use std::io::{self, Read, Seek};
+
+use cowslip_sys::units::VirtRange;
+use linux_perf_data::linux_perf_event_reader::{
+    CpuMode, EventRecord, PerfClock, RawData, RecordType, SampleRecord,
+};
+use linux_perf_data::{Endianness, PerfFile, PerfFileReader, PerfFileRecord};
+
+use super::invalid;
+use super::record::{At, Edge, Fault, Record, Source, Take};
+use crate::model::{Header, Map};
+
+/// From here on, the "addresses" of call chains say in whose memory the next ones lie.
+const CONTEXT_LEAST: u64 = -4095_i64 as u64;
+const PROT_EXEC: u32 = 4;
+/// Where the fields of a tracepoint begin, behind those common to all; those of system calls have their number
+/// between.
+const FIELDS_AT: usize = 8;
+const ARGUMENTS_AT: usize = 16;
+
+/// What an event's samples mean.
+enum Meaning {
+    Fault(Source),
+    Edge(Edge),
+    Other,
+}
+
+/// Gives every record to `take`, and what the file says of the machine to `header`.
+pub(super) fn read(
+    input: impl Read + Seek,
+    header: &mut Header,
+    take: &mut Take<'_>,
+) -> io::Result<()> {
+    let reader = PerfFileReader::parse_file(input).map_err(damaged)?;
+    let PerfFileReader { mut perf_file, mut record_iter } = reader;
+    if perf_file.endian() != Endianness::LittleEndian {
+        return Err(invalid("it was recorded on a big-endian machine"));
+    }
+    describe(&perf_file, header).map_err(damaged)?;
+    let events =
+        perf_file.event_attributes().iter().map(|it| meaning(it.name().unwrap_or_default()));
+    let events: Vec<Meaning> = events.collect();
+    let mut frames = Vec::new();
+    while let Some(record) = record_iter.next_record(&mut perf_file).map_err(damaged)? {
+        let PerfFileRecord::EventRecord { attr_index, record } = record else { continue };
+        let common = record.common_data().map_err(damaged)?;
+        let (pid, tid) = (common.pid.unwrap_or_default(), common.tid.unwrap_or_default());
+        let time_ns = common.timestamp;
+        if record.record_type == RecordType::LOST_SAMPLES {
+            let count = u64_at(&record.data.as_slice(), 0);
+            take(at(time_ns, pid, tid), Record::Lost { count })?;
+            continue;
+        }
+        match record.parse().map_err(damaged)? {
+            EventRecord::Sample(it) => {
+                let record = sample(&it, &events[attr_index], &mut frames);
+                take(at(time_ns, pid, tid), record)?;
+            }
+            EventRecord::Comm(it) => {
+                let name = text(it.name);
+                let record = Record::Comm { name: &name, is_exec: it.is_execve };
+                take(at(time_ns, it.pid, it.tid), record)?;
+            }
+            EventRecord::Fork(it) => {
+                let (child_pid, child_tid) = (it.pid as u32, it.tid as u32);
+                let record = Record::Fork { child_pid, child_tid };
+                take(at(time_ns, it.ppid, it.ptid), record)?;
+            }
+            EventRecord::Exit(it) => take(at(time_ns, it.pid, it.tid), Record::Exit)?,
+            EventRecord::Lost(it) => {
+                take(at(time_ns, pid, tid), Record::Lost { count: it.count })?;
+            }
+            // The kernel's own are told of as well.
+            EventRecord::Mmap2(it) if it.pid >= 0 => {
+                let memory = (it.address, it.length, it.page_offset);
+                let record = map(memory, it.protection, it.flags, &text(it.path));
+                take(at(time_ns, it.pid, it.tid), record)?;
+            }
+            EventRecord::Mmap(it) if it.pid >= 0 => {
+                let protection = if it.is_executable { PROT_EXEC } else { 0 };
+                let memory = (it.address, it.length, it.page_offset);
+                let record = map(memory, protection, 0, &text(it.path));
+                take(at(time_ns, it.pid, it.tid), record)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn at(time_ns: Option<u64>, pid: i32, tid: i32) -> At {
+    At { time_ns, pid: Some(pid as u32), tid: tid as u32 }
+}
+
+fn meaning(event: &str) -> Meaning {
+    match (Source::named(event), Edge::named(event)) {
+        (Some(source), _) => Meaning::Fault(source),
+        (_, Some(edge)) => Meaning::Edge(edge),
+        _ => Meaning::Other,
+    }
+}
+
+fn sample<'a>(
+    sample: &SampleRecord<'_>,
+    meaning: &Meaning,
+    frames: &'a mut Vec<u64>,
+) -> Record<'a> {
+    let fields = sample.raw.map(|raw| raw.as_slice()).unwrap_or_default();
+    let field = |i: usize| u64_at(&fields, FIELDS_AT + 8 * i);
+    match *meaning {
+        Meaning::Other => Record::Other,
+        Meaning::Edge(Edge::Leave) => Record::Leave { result: u64_at(&fields, ARGUMENTS_AT) },
+        Meaning::Edge(Edge::Enter(name)) => {
+            Record::Enter(name.call(|i| u64_at(&fields, ARGUMENTS_AT + 8 * i)))
+        }
+        Meaning::Fault(source) => {
+            frames.clear();
+            if let Some(chain) = sample.callchain {
+                frames.extend((0..chain.len()).filter_map(|i| chain.get(i)));
+                frames.retain(|&frame| frame < CONTEXT_LEAST);
+            }
+            let is_exception = matches!(source, Source::Exception { .. });
+            let exception = |i| is_exception.then(|| field(i));
+            Record::Fault(Fault {
+                source,
+                address: if is_exception { exception(0) } else { sample.addr },
+                ip: exception(1).or(sample.ip),
+                error_code: exception(2),
+                in_user_mode: match sample.cpu_mode {
+                    CpuMode::User => Some(true),
+                    CpuMode::Kernel => Some(false),
+                    _ => None,
+                },
+                frames,
+                has_unusable_stack: false,
+                period: sample.period,
+            })
+        }
+    }
+}
+
+/// `memory`: its address, its length, and where in the file it begins.
+fn map(memory: (u64, u64, u64), protection: u32, flags: u32, path: &str) -> Record<'static> {
+    let (address, length, offset_bytes) = memory;
+    let is_anonymous = path.is_empty() || path == "//anon";
+    let length = length.min(u64::MAX - address);
+    Record::Map(Map {
+        range: VirtRange::new(address as usize, length as usize),
+        protection,
+        flags,
+        offset_bytes: if is_anonymous { 0 } else { offset_bytes },
+        name: (!is_anonymous).then(|| path.into()),
+        is_old: false,
+        stack: None,
+    })
+}
+
+fn text(bytes: RawData<'_>) -> String {
+    match String::from_utf8_lossy(&bytes.as_slice()) {
+        Cow::Borrowed(text) => text.into(),
+        Cow::Owned(text) => text,
+    }
+}
+
+/// Zero where the record is too short.
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(0, u64::from_le_bytes)
+}
+
+fn describe(file: &PerfFile, header: &mut Header) -> Result<(), linux_perf_data::Error> {
+    let owned = |text: Option<&str>| text.unwrap_or_default().to_owned();
+    header.sources.push("import:perf.data".into());
+    let command = file.cmdline()?.unwrap_or_default();
+    header.command = command.into_iter().map(Into::into).collect();
+    header.machine.kernel_release = owned(file.os_release()?);
+    header.machine.architecture = owned(file.arch()?);
+    header.machine.cpu_model = owned(file.cpu_desc()?);
+    header.machine.cpus = file.nr_cpus()?.map_or(0, |cpus| cpus.nr_cpus_online);
+    header.machine.memory_bytes = file.total_mem()?.unwrap_or(0).saturating_mul(1024);
+    header.clock = match file.event_attributes().first().map(|it| it.attributes().clock) {
+        Some(PerfClock::ClockId(clock)) => format!("{clock:?}").to_lowercase(),
+        _ => "perf".into(),
+    };
+    Ok(())
+}
+
+fn damaged(error: impl std::fmt::Display) -> io::Error {
+    invalid(format!("it is damaged: {error}"))
+}
