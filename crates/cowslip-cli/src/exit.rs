@@ -72,6 +72,7 @@ pub(crate) fn io(what: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Fail
         let code = match error.kind() {
             Io::PermissionDenied => DENIED,
             Io::Unsupported => UNSUPPORTED,
+            Io::InvalidData => CORRUPT,
             _ => NO,
         };
         Failure::new(code, format!("{what}: {error}"))

@@ -11,6 +11,7 @@ pub(crate) mod latency;
 pub(crate) mod progress;
 pub(crate) mod report;
 pub(crate) mod sink;
+pub(crate) mod stream;
 pub(crate) mod table;
 pub(crate) mod text;
 pub(crate) mod units;

@@ -35,7 +35,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// A name in the same directory, hence on the same file system, that no other process uses.
-fn beside(path: &Path) -> io::Result<PathBuf> {
+pub(super) fn beside(path: &Path) -> io::Result<PathBuf> {
     let Some(name) = path.file_name() else {
         let message = format!("cannot write {}: it is not a file name", path.display());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -46,6 +46,6 @@ fn beside(path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(temporary))
 }
 
-fn explain(action: &str, path: &Path, error: &io::Error) -> io::Error {
+pub(super) fn explain(action: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
 }

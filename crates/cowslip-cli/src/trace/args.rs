@@ -29,6 +29,54 @@ pub(crate) struct TraceArgs {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Action {
     Ladder(LadderArgs),
+    Export(ExportArgs),
+    Import(ImportArgs),
+}
+
+/// Give a trace to other programs: as a table, as lines of JSON, or as call stacks for a flame graph
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  cowslip trace export build.trace -o faults.csv\n  \
+    cowslip trace export build.trace --format jsonl | jq 'select(.kind == \"fault\")'\n  \
+    cowslip trace export build.trace --format folded | inferno-flamegraph > faults.svg")]
+pub(crate) struct ExportArgs {
+    /// The trace
+    pub(super) file: PathBuf,
+    /// What it becomes
+    #[arg(long, value_enum, default_value_t = FormatArg::Csv)]
+    pub(super) format: FormatArg,
+    /// Where it goes, or `-` for stdout
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub(super) output: PathBuf,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FormatArg {
+    /// A row an event
+    Csv,
+    /// An object an event, a line each
+    Jsonl,
+    /// Call stacks with how many faults each had, functions by name
+    Folded,
+    /// Columns, compressed (if built with the feature `parquet`)
+    Parquet,
+}
+
+/// Make a trace of what perf recorded: its perf.data, or the text of `perf script`
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  perf record -e page-faults -c 1 -d -- ./cache\n  \
+    cowslip trace import perf.data -o cache.trace\n\n  \
+    perf record -e 'syscalls:sys_*_m*map' -e 'exceptions:page_fault_*' -p PID sleep 30\n  \
+    perf script -F +pid --show-mmap-events --show-task-events > script.txt\n  \
+    cowslip trace import script.txt -o cache.trace")]
+pub(crate) struct ImportArgs {
+    /// perf.data or text: its content tells
+    pub(super) file: PathBuf,
+    /// Where the trace goes, whole or not at all
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: PathBuf,
+    /// Write what was imported, in numbers, as JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
 }
 
 /// Say what each privilege lets one see here, and which command gives it

@@ -1,6 +1,8 @@
 //! `cowslip trace`: page faults and mappings of programs, recorded and explained.
 
 pub(crate) mod args;
+mod export;
+mod import;
 mod ladder;
 mod record;
 mod signals;
@@ -11,6 +13,8 @@ use args::{Action, TraceArgs};
 pub(crate) fn run(args: &TraceArgs) -> Answer {
     match &args.action {
         Some(Action::Ladder(args)) => ladder::run(args),
+        Some(Action::Export(args)) => export::run(args),
+        Some(Action::Import(args)) => import::run(args),
         None => record::run(&args.record),
     }
 }
