@@ -5,17 +5,23 @@
 //! * [`mod@file`]: the compact file it is kept in;
 //! * [`symbols`]: names of instructions;
 //! * [`export`]: traces for other programs;
-//! * [`import`]: what perf recorded.
+//! * [`import`]: what perf recorded;
+//! * [`attribute`]: which mapping a fault lies in, and what it was for;
+//! * [`analysis`]: a trace summed up, with its [`patterns`].
 //!
 //! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library.
 
 #![forbid(unsafe_code)]
 
+pub mod analysis;
+pub mod attribute;
 pub mod export;
 pub mod file;
 pub mod import;
 pub mod model;
+pub mod patterns;
 pub mod record;
 pub mod symbols;
 
+pub use analysis::Analysis;
 pub use model::{Event, Fault, Header, Sink, StackId, Totals, What};

@@ -152,7 +152,7 @@ pub enum Access {
 }
 
 /// A new mapping.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Map {
     /// Whole pages.
     pub range: VirtRange,

@@ -1,0 +1,73 @@
+//! What a fault was for.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a fault was for, by the rules of `docs/trace.md`: never more than the events say.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The first touch of a page of anonymous memory.
+    FirstTouch,
+    /// The first write to a page of anonymous memory that had only been read, as zeroes.
+    FirstWrite,
+    /// The first write since a fork to a page that was there before it.
+    CowAfterFork,
+    /// The first write to a page of a private file mapping: a copy of the file's.
+    FileCopy,
+    /// A touch after `MADV_DONTNEED`, `MADV_FREE` or `MADV_REMOVE`.
+    Refault,
+    /// Read back from swap.
+    SwapIn,
+    /// A file's page that had to be read.
+    FileRead,
+    /// A file's page that was in memory.
+    FileMapped,
+    /// Answered by another: what major faults are on memory that has never been anywhere else.
+    Userfault,
+    /// The page had been touched, and no event took it away (`mprotect`, NUMA hints, migration, races).
+    Repeated,
+    /// The events do not tell.
+    Unknown,
+}
+
+impl Kind {
+    /// All of them, in the order of tables.
+    pub const ALL: [Self; 11] = [
+        Self::FirstTouch,
+        Self::FirstWrite,
+        Self::CowAfterFork,
+        Self::FileCopy,
+        Self::Refault,
+        Self::SwapIn,
+        Self::FileRead,
+        Self::FileMapped,
+        Self::Userfault,
+        Self::Repeated,
+        Self::Unknown,
+    ];
+
+    /// A few words for it.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::FirstTouch => "first touch",
+            Self::FirstWrite => "first write after read",
+            Self::CowAfterFork => "copy-on-write after fork",
+            Self::FileCopy => "private copy of a file's page",
+            Self::Refault => "refault after madvise",
+            Self::SwapIn => "swapped in",
+            Self::FileRead => "file read",
+            Self::FileMapped => "file mapped",
+            Self::Userfault => "userfault",
+            Self::Repeated => "repeated",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.words())
+    }
+}
