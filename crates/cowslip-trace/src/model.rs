@@ -89,6 +89,20 @@ pub enum What {
     },
 }
 
+impl What {
+    /// The addresses it is about, other than that of a fault.
+    pub fn ranges(&self) -> impl Iterator<Item = VirtRange> {
+        let (first, second) = match self {
+            Self::Map(map) => (Some(map.range), None),
+            Self::Unmap { range } | Self::Advise { range, .. } => (Some(*range), None),
+            Self::Remap { from, to, .. } => (Some(*from), Some(*to)),
+            Self::Break { end } => (Some(VirtRange::new(*end as usize, 0)), None),
+            _ => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+}
+
 /// A page fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {

@@ -28,6 +28,8 @@ pub struct Mapping {
     pub mapped_by: Option<StackId>,
     /// Whether it is older than what the trace knows: what it held before, nobody saw.
     pub is_old: bool,
+    /// How much of it was unmapped, or mapped over, in bytes; more than its length if it grew again.
+    pub unmapped_bytes: u64,
     /// That of the parent process from which it was inherited by a fork.
     pub inherited_from: Option<MappingId>,
 }

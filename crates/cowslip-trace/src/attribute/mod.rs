@@ -1,12 +1,39 @@
 //! Which mapping a fault lies in, and what it was for.
+//!
+//! An [`Attributor`] replays the events in the order of time into an address space for each process: maps,
+//! unmaps, moves, the program break, forks (the child gets the space) and execs (it is gone). Beside the
+//! mappings it keeps which pages were touched, given back, or shared by a fork. `docs/trace.md` has the rule
+//! of each [`Kind`].
+//!
+//! ```
+//! use cowslip_sys::units::VirtRange;
+//! use cowslip_trace::attribute::{Attributor, Kind};
+//! use cowslip_trace::model::{Event, Fault, Header, Map, What};
+//!
+//! let mut attributor = Attributor::new(&Header::default());
+//! let mut happened = |what| attributor.observe(&Event { time_ns: 0, pid: 7, tid: 7, what });
+//! let map = Map { range: VirtRange::new(0x20_0000, 0x1000), flags: 0x22, ..Map::default() };
+//! happened(What::Map(map));
+//! let fault = happened(What::Fault(Fault::at(0x20_0010, 0x40_1000))).unwrap();
+//! assert_eq!(fault.kind, Kind::FirstTouch);
+//! ```
 
+mod area;
 mod kind;
+mod ledger;
 mod mapping;
+mod pages;
 mod place;
+mod replay;
+mod rule;
+mod space;
+
+use serde::{Deserialize, Serialize};
 
 pub use kind::Kind;
 pub use mapping::{Mapping, MappingId, Span};
 pub use place::Place;
+pub use replay::Attributor;
 
 /// What is known of a fault besides what the event says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,4 +42,18 @@ pub struct Attribution {
     pub mapping: Option<MappingId>,
     /// What it was for.
     pub kind: Kind,
+    /// For a page of anonymous memory that was not there: whether a huge page would fit around it.
+    pub fit: Option<HugeFit>,
+}
+
+/// Whether a huge page would fit around a base page that is touched.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HugeFit {
+    /// It would, and nothing of it had been touched: it would have come now.
+    First,
+    /// It would, and another page of it had been touched: it would have been there.
+    Further,
+    /// It would not: the memory is too short, or not aligned.
+    No,
 }

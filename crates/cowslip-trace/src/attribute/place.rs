@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::model::Map;
 
+const MAP_SHARED: u32 = 1;
 const MAP_STACK: u32 = 0x2_0000;
 const MAP_HUGETLB: u32 = 0x4_0000;
 
@@ -50,6 +51,7 @@ impl Place {
         else {
             return match map.flags {
                 flags if flags & MAP_HUGETLB != 0 => Self::Hugetlb,
+                flags if flags & MAP_SHARED != 0 => Self::MemoryFile("/dev/zero".into()),
                 flags if flags & MAP_STACK != 0 => Self::ThreadStack,
                 _ => Self::Anonymous,
             };
@@ -121,6 +123,7 @@ mod tests {
         assert_eq!(place("", 0x2_0022), Place::ThreadStack);
         assert_eq!(place("", 0x4_0022), Place::Hugetlb);
         assert_eq!(place("/anon_hugepage (deleted)", 2), Place::Hugetlb);
+        assert_eq!(place("", 0x21), Place::MemoryFile("/dev/zero".into()));
         assert_eq!(place("[heap]", 0), Place::Heap);
         assert_eq!(place("[vdso]", 0), Place::Kernel("[vdso]".into()));
         assert_eq!(

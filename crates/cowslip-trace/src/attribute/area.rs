@@ -1,0 +1,100 @@
+//! The ranges of an address space.
+
+use std::collections::BTreeMap;
+
+use cowslip_sys::units::VirtRange;
+
+use super::ledger::{Ledger, SpanId};
+use super::mapping::MappingId;
+
+/// A mapping's part, at a range of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Area {
+    pub(super) range: VirtRange,
+    pub(super) mapping: MappingId,
+    /// `None`: a forked child's, without a fault until now.
+    pub(super) span: Option<SpanId>,
+    /// Where in the mapping it begins, in bytes.
+    pub(super) into_mapping_bytes: u64,
+    /// `PROT_` bits.
+    pub(super) protection: u32,
+    /// Whether huge pages were asked for, or refused, with `madvise`.
+    pub(super) wants_huge: Option<bool>,
+    /// How often events had been lost when it was mapped.
+    pub(super) losses_before: u32,
+}
+
+/// Areas by address; no two overlap.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Areas(BTreeMap<usize, Area>);
+
+impl Area {
+    /// Its part from `start` to `end`.
+    fn part(self, start: usize, end: usize) -> Self {
+        let into_mapping_bytes = self.into_mapping_bytes + (start - self.range.start) as u64;
+        Self { range: VirtRange::between(start, end), into_mapping_bytes, ..self }
+    }
+
+    /// Itself at another address, up to `end`.
+    pub(super) fn moved(self, start: usize, end: usize) -> Self {
+        Self { range: VirtRange::between(start, end), ..self }
+    }
+}
+
+impl Areas {
+    pub(super) fn at(&self, address: usize) -> Option<&Area> {
+        let (_, area) = self.0.range(..=address).next_back()?;
+        area.range.contains(address).then_some(area)
+    }
+
+    pub(super) fn at_mut(&mut self, address: usize) -> Option<&mut Area> {
+        let (_, area) = self.0.range_mut(..=address).next_back()?;
+        area.range.contains(address).then_some(area)
+    }
+
+    /// The first one above `address`.
+    pub(super) fn above(&self, address: usize) -> Option<&Area> {
+        self.0.range(address..).next().map(|(_, area)| area)
+    }
+
+    /// Those with something in `range`, in order.
+    pub(super) fn within(&self, range: VirtRange) -> impl Iterator<Item = &Area> {
+        let first = self.at(range.start).map_or(range.start, |area| area.range.start);
+        self.0.range(first..range.end().max(first)).map(|(_, area)| area)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Area> {
+        self.0.values()
+    }
+
+    /// Puts one where there is none.
+    pub(super) fn insert(&mut self, area: Area) {
+        if !area.range.is_empty() {
+            self.0.insert(area.range.start, area);
+        }
+    }
+
+    /// Takes what lies in `range`, and cuts what lies in it in part.
+    pub(super) fn take(&mut self, range: VirtRange, ledger: &mut Ledger) -> Vec<Area> {
+        self.cut(range.start, ledger);
+        self.cut(range.end(), ledger);
+        let starts: Vec<_> = self.within(range).map(|area| area.range.start).collect();
+        starts.iter().filter_map(|start| self.0.remove(start)).collect()
+    }
+
+    /// Gives the area at `start` another end.
+    pub(super) fn resize(&mut self, start: usize, end: usize, ledger: &mut Ledger) {
+        if let Some(area) = self.0.get_mut(&start) {
+            area.range = VirtRange::between(start, end);
+            area.span = area.span.map(|span| ledger.change(span, area.range));
+        }
+    }
+
+    fn cut(&mut self, at: usize, ledger: &mut Ledger) {
+        let Some(area) = self.at(at).filter(|area| area.range.start < at).copied() else { return };
+        let mut upper = area.part(at, area.range.end());
+        upper.span = area.span.map(|_| ledger.begin(area.mapping, upper.range));
+        self.insert(upper);
+        self.resize(area.range.start, at, ledger);
+    }
+}

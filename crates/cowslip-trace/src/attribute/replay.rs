@@ -1,0 +1,131 @@
+//! Events in, attributions out.
+
+use std::collections::{HashMap, HashSet};
+
+use cowslip_sys::units::VirtRange;
+
+use super::Attribution;
+use super::ledger::{Circumstances, Ledger};
+use super::mapping::{Mapping, MappingId, Span};
+use super::space::Space;
+use crate::model::{Event, Header, What};
+
+/// The end of what user programs have on any machine of 64 bits.
+const HIGHEST: usize = 1 << 56;
+
+/// Replays the events of a trace and says of each fault what it lies in and was for.
+#[derive(Debug)]
+pub struct Attributor {
+    processes: HashMap<u32, Process>,
+    ledger: Ledger,
+    programs: u32,
+}
+
+#[derive(Debug)]
+struct Process {
+    space: Space,
+    /// A number of its program: another one after an exec, the same one after a fork.
+    program: u32,
+    /// Threads that were seen and have not ended.
+    threads: HashSet<u32>,
+    has_leader_ended: bool,
+}
+
+impl Attributor {
+    /// One for the trace with this header.
+    pub fn new(header: &Header) -> Self {
+        let ledger = Ledger::new(Circumstances::new(header));
+        Self { processes: HashMap::new(), ledger, programs: 0 }
+    }
+
+    /// Takes the next event in the order of time; of a fault, says what it lies in and was for.
+    pub fn observe(&mut self, event: &Event) -> Option<Attribution> {
+        let Event { time_ns, pid, tid, ref what } = *event;
+        self.ledger.now_ns = time_ns;
+        if let What::Lost { .. } = what {
+            self.ledger.circumstances.losses += 1;
+            return None;
+        }
+        if !what.ranges().all(is_sound) {
+            return None;
+        }
+        let programs = &mut self.programs;
+        let process = self.processes.entry(pid).or_insert_with(|| {
+            *programs += 1;
+            Process::new(Space::new(pid), *programs)
+        });
+        let (space, ledger) = (&mut process.space, &mut self.ledger);
+        process.threads.insert(tid);
+        match what {
+            What::Fault(fault) => return Some(space.fault(fault, ledger)),
+            What::Map(map) => space.map(map, ledger),
+            What::Unmap { range } => space.unmap(*range, ledger),
+            What::Remap { from, to, kept } => {
+                space.remap((*from, *to, *kept), ledger);
+            }
+            What::Advise { range, advice } => space.advise(*range, *advice, ledger),
+            What::Break { end } => space.set_break(*end, ledger),
+            What::Fork { child_pid, child_tid } if *child_pid == pid => {
+                process.threads.insert(*child_tid);
+            }
+            What::Fork { child_pid, child_tid } => {
+                let child = space.fork(*child_pid, time_ns);
+                let mut child = Process::new(child, process.program);
+                child.threads.insert(*child_tid);
+                self.end(*child_pid);
+                self.processes.insert(*child_pid, child);
+            }
+            What::Exec { .. } => {
+                self.end(pid);
+                self.programs += 1;
+                self.processes.insert(pid, Process::new(Space::new(pid), self.programs));
+            }
+            What::Exit => {
+                process.threads.remove(&tid);
+                process.has_leader_ended |= tid == pid;
+                if process.has_leader_ended && process.threads.is_empty() {
+                    self.end(pid);
+                }
+            }
+            What::Name { .. } | What::Lost { .. } => {}
+        }
+        None
+    }
+
+    /// All mappings until now; [`MappingId`] is the place in here.
+    pub fn mappings(&self) -> &[Mapping] {
+        &self.ledger.mappings
+    }
+
+    /// Where an address of a process lies now: its mapping, and how far into it in bytes.
+    pub fn locate(&self, pid: u32, address: u64) -> Option<(MappingId, u64)> {
+        self.processes.get(&pid)?.space.locate(address)
+    }
+
+    /// A number of the program that a process runs: another one after an exec, the same one after a fork.
+    pub fn program(&self, pid: u32) -> Option<u32> {
+        Some(self.processes.get(&pid)?.program)
+    }
+
+    /// All mappings, and where they lay when.
+    pub fn finish(self) -> (Vec<Mapping>, Vec<Span>) {
+        (self.ledger.mappings, self.ledger.spans)
+    }
+
+    fn end(&mut self, pid: u32) {
+        if let Some(mut process) = self.processes.remove(&pid) {
+            process.space.end(&mut self.ledger);
+        }
+    }
+}
+
+/// Whether a range lies in an address space; a broken trace may say anything.
+fn is_sound(range: VirtRange) -> bool {
+    range.start.checked_add(range.len).is_some_and(|end| end <= HIGHEST)
+}
+
+impl Process {
+    fn new(space: Space, program: u32) -> Self {
+        Self { space, program, threads: HashSet::new(), has_leader_ended: false }
+    }
+}

@@ -1,0 +1,147 @@
+//! The rules by which a fault has its kind; `docs/trace.md` says them in words.
+
+use super::kind::Kind;
+use super::pages::Page;
+use crate::model::{Access, Fault, Severity};
+
+/// Whose pages a mapping has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Memory {
+    /// The process's, from zeroes on.
+    Anonymous,
+    /// A file's on a device, or the process's copies of them.
+    PrivateFile,
+    /// A file's on a device.
+    SharedFile,
+    /// A memory file's, or the process's copies of them.
+    PrivateMemoryFile,
+    /// A memory file's.
+    SharedMemoryFile,
+    /// The kernel's, or not known.
+    Other,
+}
+
+/// What the events say of a fault.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Evidence {
+    pub(super) fault: Fault,
+    pub(super) memory: Memory,
+    /// The page that was touched.
+    pub(super) page: Page,
+    /// The mapping has a past that was not seen.
+    pub(super) is_old: bool,
+    /// The process was forked, or forked, while the trace ran.
+    pub(super) has_forked: bool,
+    /// The page may have been there when the process forked, without a fault of its own in the trace.
+    pub(super) may_have_come_unseen: bool,
+    /// Every map and unmap is seen, one event each.
+    pub(super) sees_unmaps: bool,
+}
+
+impl Evidence {
+    pub(super) fn kind(&self) -> Kind {
+        match self.memory {
+            Memory::Anonymous => self.anonymous(),
+            Memory::Other => Kind::Unknown,
+            _ => self.file(),
+        }
+    }
+
+    fn anonymous(&self) -> Kind {
+        match self.page {
+            Page::Unseen => self.unseen(),
+            // A page that was given back is neither in memory nor in swap.
+            Page::Discarded if self.is_major() => Kind::Userfault,
+            Page::Discarded if self.fault.was_present == Some(true) => Kind::Unknown,
+            Page::Discarded => Kind::Refault,
+            Page::Clean | Page::CleanBeforeFork if self.may_be_write() && !self.is_major() => {
+                Kind::FirstWrite
+            }
+            _ => self.seen(),
+        }
+    }
+
+    /// A page of anonymous memory that no event touched.
+    fn unseen(&self) -> Kind {
+        let present_write =
+            self.fault.was_present == Some(true) && self.fault.access == Some(Access::Write);
+        match self.fault.was_present {
+            _ if present_write && self.has_forked => Kind::CowAfterFork,
+            Some(true) => Kind::Unknown,
+            _ if self.is_old => Kind::Unknown,
+            None if self.may_have_come_unseen => Kind::Unknown,
+            _ if self.is_major() => Kind::Userfault,
+            _ => Kind::FirstTouch,
+        }
+    }
+
+    /// A page that the process has, or had when it forked.
+    fn seen(&self) -> Kind {
+        match self.page {
+            _ if self.is_major() => Kind::SwapIn,
+            Page::OwnBeforeFork if self.may_be_write() => Kind::CowAfterFork,
+            _ => self.repeated(),
+        }
+    }
+
+    fn file(&self) -> Kind {
+        let is_private = matches!(self.memory, Memory::PrivateFile | Memory::PrivateMemoryFile);
+        let is_write = self.fault.access == Some(Access::Write);
+        let is_of_device = matches!(self.memory, Memory::PrivateFile | Memory::SharedFile);
+        match self.page {
+            Page::Own | Page::OwnBeforeFork if is_private => self.seen(),
+            _ if self.is_major() && is_of_device => Kind::FileRead,
+            _ if self.is_major() => Kind::Unknown,
+            Page::Discarded => Kind::Refault,
+            _ if is_private && is_write => Kind::FileCopy,
+            // Present and yet refused, without a word on the access: it was a write.
+            Page::Clean | Page::CleanBeforeFork
+                if is_private
+                    && self.fault.was_present == Some(true)
+                    && self.fault.access.is_none() =>
+            {
+                Kind::FileCopy
+            }
+            Page::Clean if is_private && self.fault.access.is_none() => Kind::Unknown,
+            Page::Clean => self.repeated(),
+            _ if self.fault.severity.is_none() => Kind::Unknown,
+            _ => Kind::FileMapped,
+        }
+    }
+
+    fn repeated(&self) -> Kind {
+        if self.sees_unmaps { Kind::Repeated } else { Kind::Unknown }
+    }
+
+    /// Whether the page was there and not writable, as far as the fault says.
+    fn may_be_write(&self) -> bool {
+        !matches!(self.fault.access, Some(Access::Read | Access::Execute))
+            && self.fault.was_present != Some(false)
+    }
+
+    fn is_major(&self) -> bool {
+        self.fault.severity == Some(Severity::Major)
+    }
+
+    /// Whether a page of anonymous memory comes with this fault, as far as the events say.
+    pub(super) fn is_new_anonymous(&self) -> bool {
+        self.memory == Memory::Anonymous && matches!(self.page, Page::Unseen | Page::Discarded)
+    }
+
+    /// What the page is after the fault, if it was of that kind.
+    pub(super) fn page_after(&self, kind: Kind) -> Page {
+        let is_read = matches!(self.fault.access, Some(Access::Read | Access::Execute));
+        let is_write = self.fault.access == Some(Access::Write);
+        match (kind, self.memory) {
+            (Kind::Repeated, _) => self.page,
+            (Kind::FileCopy | Kind::CowAfterFork | Kind::FirstWrite, _) => Page::Own,
+            (Kind::FirstTouch | Kind::Refault, Memory::Anonymous) if is_read => Page::Clean,
+            (_, Memory::Anonymous) | (Kind::SwapIn, _) => match self.page {
+                Page::OwnBeforeFork if is_read => self.page,
+                _ => Page::Own,
+            },
+            (_, Memory::PrivateFile | Memory::PrivateMemoryFile) if is_write => Page::Own,
+            _ => Page::Clean,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The address space of one process, replayed.
+
+use std::collections::HashMap;
+
+use super::Attribution;
+use super::area::{Area, Areas};
+use super::kind::Kind;
+use super::ledger::Ledger;
+use super::mapping::{Mapping, MappingId};
+use super::pages::Pages;
+use super::place::Place;
+use super::rule::{Evidence, Memory};
+use crate::model::Fault;
+
+mod advise;
+mod change;
+mod huge;
+
+/// The address space of one process.
+#[derive(Default, Debug)]
+pub(super) struct Space {
+    pid: u32,
+    areas: Areas,
+    pages: Pages,
+    /// The program break, as far as it is known.
+    program_break: Option<usize>,
+    has_forked: bool,
+    /// Since when a forked child's areas are its own.
+    forked_ns: u64,
+    /// A forked child's mappings, by those of its parent.
+    inherited: HashMap<MappingId, MappingId>,
+}
+
+impl Space {
+    pub(super) fn new(pid: u32) -> Self {
+        Self { pid, ..Self::default() }
+    }
+
+    /// The child that this process makes at `now_ns`.
+    pub(super) fn fork(&mut self, child_pid: u32, now_ns: u64) -> Self {
+        self.has_forked = true;
+        let mut areas = Areas::default();
+        self.areas.iter().for_each(|area| areas.insert(Area { span: None, ..*area }));
+        Self {
+            pid: child_pid,
+            areas,
+            pages: self.pages.fork(),
+            program_break: self.program_break,
+            has_forked: true,
+            forked_ns: now_ns,
+            inherited: HashMap::new(),
+        }
+    }
+
+    /// Nothing of it is left.
+    pub(super) fn end(&mut self, ledger: &mut Ledger) {
+        for span in self.areas.iter().filter_map(|area| area.span) {
+            ledger.end(span);
+        }
+    }
+
+    /// Where an address lies: its mapping, and how far into it in bytes.
+    pub(super) fn locate(&self, address: u64) -> Option<(MappingId, u64)> {
+        let area = self.areas.at(address as usize)?;
+        let offset = address - area.range.start as u64 + area.into_mapping_bytes;
+        Some((area.mapping, offset))
+    }
+
+    /// What a fault lies in and was for.
+    pub(super) fn fault(&mut self, fault: &Fault, ledger: &mut Ledger) -> Attribution {
+        let at = ledger.circumstances;
+        self.grow_stack(fault.address as usize, ledger);
+        let Some(area) = self.own_area(fault.address as usize, ledger) else {
+            return Attribution { mapping: None, kind: Kind::Unknown, fit: None };
+        };
+        let mapping = ledger.get(area.mapping);
+        let page = fault.address / at.page_bytes;
+        let evidence = Evidence {
+            fault: *fault,
+            memory: memory(mapping),
+            page: self.pages.get(page),
+            is_old: mapping.is_old || area.losses_before < at.losses,
+            has_forked: self.has_forked,
+            may_have_come_unseen: self.has_forked
+                && fault.huge.is_none()
+                && (!at.is_complete || self.may_have_come_unseen(page, ledger)),
+            sees_unmaps: at.sees_unmaps,
+        };
+        let is_pool = mapping.place == Place::Hugetlb;
+        let fit = (evidence.is_new_anonymous() && !is_pool).then(|| self.fit(&area, page, ledger));
+        let kind = evidence.kind();
+        let after = evidence.page_after(kind);
+        if after != evidence.page {
+            let is_huge = is_pool || fault.huge == Some(true);
+            let huge = at.range(&at.huge_around(page)).intersect(area.range);
+            self.pages.set(if is_huge { at.pages(huge) } else { page..page + 1 }, after);
+        }
+        Attribution { mapping: Some(area.mapping), kind, fit }
+    }
+
+    /// The area at an address. A forked child's mapping becomes one of its own at its first fault.
+    fn own_area(&mut self, address: usize, ledger: &mut Ledger) -> Option<Area> {
+        let area = self.areas.at_mut(address)?;
+        if area.span.is_none() {
+            let parents = area.mapping;
+            area.mapping = *self.inherited.entry(parents).or_insert_with(|| {
+                let inherited_from = Some(parents);
+                ledger.add(Mapping { pid: self.pid, inherited_from, ..ledger.get(parents).clone() })
+            });
+            area.span = Some(ledger.begin_at(area.mapping, area.range, self.forked_ns));
+        }
+        Some(*area)
+    }
+}
+
+fn memory(mapping: &Mapping) -> Memory {
+    match (&mapping.place, mapping.is_private) {
+        (place, _) if place.is_anonymous() => Memory::Anonymous,
+        (Place::File(_), Some(true)) => Memory::PrivateFile,
+        (Place::File(_), Some(false)) => Memory::SharedFile,
+        (place, Some(true)) if place.is_file() => Memory::PrivateMemoryFile,
+        (place, Some(false)) if place.is_file() => Memory::SharedMemoryFile,
+        _ => Memory::Other,
+    }
+}

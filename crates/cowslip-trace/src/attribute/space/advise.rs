@@ -1,0 +1,74 @@
+//! What advice does to pages.
+
+use cowslip_sys::units::VirtRange;
+
+use super::{Space, memory};
+use crate::attribute::area::Area;
+use crate::attribute::ledger::Ledger;
+use crate::attribute::pages::Page;
+use crate::attribute::rule::Memory;
+
+// madvise(2)
+const DONTNEED: u32 = 4;
+const FREE: u32 = 8;
+const REMOVE: u32 = 9;
+const HUGEPAGE: u32 = 14;
+const NOHUGEPAGE: u32 = 15;
+const POPULATE_WRITE: u32 = 23;
+const DONTNEED_LOCKED: u32 = 24;
+const COLLAPSE: u32 = 25;
+
+impl Space {
+    pub(in crate::attribute) fn advise(
+        &mut self,
+        range: VirtRange,
+        advice: u32,
+        ledger: &mut Ledger,
+    ) {
+        match advice {
+            DONTNEED | FREE | REMOVE | DONTNEED_LOCKED => self.discard(range, ledger),
+            POPULATE_WRITE | COLLAPSE => {
+                let areas: Vec<_> = self.areas.within(range).copied().collect();
+                for area in areas {
+                    if memory(ledger.get(area.mapping)) == Memory::Anonymous {
+                        self.fill(area.range.intersect(range), ledger);
+                    }
+                }
+            }
+            HUGEPAGE | NOHUGEPAGE => {
+                for area in self.areas.take(range, ledger) {
+                    let wants_huge = Some(advice == HUGEPAGE);
+                    self.areas.insert(Area { wants_huge, ..area });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The kernel fills the range without a fault.
+    pub(super) fn fill(&mut self, range: VirtRange, ledger: &Ledger) {
+        self.pages.set(ledger.circumstances.pages(range), Page::Own);
+    }
+
+    fn discard(&mut self, range: VirtRange, ledger: &Ledger) {
+        let at = ledger.circumstances;
+        for area in self.areas.within(range) {
+            let pages = at.pages(area.range.intersect(range));
+            // Of memory that was not seen from its beginning, any page may have been there.
+            let is_old = ledger.get(area.mapping).is_old || area.losses_before < at.losses;
+            if is_old || !at.is_complete {
+                self.pages.set(pages, Page::Discarded);
+                continue;
+            }
+            for first in self.pages.touched(&pages, at.huge_pages()) {
+                let huge = at.huge_around(first);
+                let part = huge.start.max(pages.start)..huge.end.min(pages.end);
+                if self.may_have_come_unseen(first, ledger) {
+                    self.pages.set(part, Page::Discarded);
+                } else {
+                    self.pages.discard_present(part);
+                }
+            }
+        }
+    }
+}
