@@ -7,7 +7,8 @@
 //! * [`export`]: traces for other programs;
 //! * [`import`]: what perf recorded;
 //! * [`attribute`]: which mapping a fault lies in, and what it was for;
-//! * [`analysis`]: a trace summed up, with its [`patterns`].
+//! * [`analysis`]: a trace summed up, with its [`patterns`];
+//! * [`cost`]: what faults take.
 //!
 //! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library.
 
@@ -15,6 +16,7 @@
 
 pub mod analysis;
 pub mod attribute;
+pub mod cost;
 pub mod export;
 pub mod file;
 pub mod import;
@@ -22,6 +24,7 @@ pub mod model;
 pub mod patterns;
 pub mod record;
 pub mod symbols;
+mod words;
 
 pub use analysis::Analysis;
 pub use model::{Event, Fault, Header, Sink, StackId, Totals, What};

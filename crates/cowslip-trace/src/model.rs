@@ -254,6 +254,16 @@ pub struct Machine {
     pub page_bytes: u64,
 }
 
+impl Machine {
+    /// Bytes in a base page; 4096 if the source told no size that exists.
+    pub fn base_page_bytes(&self) -> u64 {
+        match self.page_bytes {
+            bytes @ 4096..=65536 if bytes.is_power_of_two() => bytes,
+            _ => 4096,
+        }
+    }
+}
+
 /// What is known after the last event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

@@ -1,28 +1,51 @@
 //! A trace summed up: by kind, mapping, stack, thread and time, with the patterns in it.
 
+mod analyser;
+mod frames;
+mod rate;
+mod shape;
 mod sums;
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::attribute::{Mapping, Place, Span};
+use crate::cost::{Cost, FaultCost};
+use crate::model::{Header, Trace};
 use crate::patterns::Pattern;
 
+pub use analyser::Analyser;
+pub use frames::Frame;
+pub use rate::Rate;
+pub use shape::Shape;
 pub use sums::Sums;
 
 /// A trace summed up. Counts are of recorded faults.
 #[derive(Clone, Debug)]
 pub struct Analysis {
+    /// The trace's.
+    pub header: Header,
     /// From the first event to the last, in nanoseconds.
     pub duration_ns: u64,
+    /// Each recorded fault stands for so many.
+    pub sampling_period: u64,
+    /// Bytes in a base page.
+    pub page_bytes: u64,
+    /// Events that are missing.
+    pub lost: u64,
+    /// Processes that were forked.
+    pub forks: u64,
+    /// What faults take that do not say so themselves, if that is known.
+    pub cost: Option<FaultCost>,
     /// Over all faults.
     pub sums: Sums,
     /// All mappings; [`MappingId`](crate::attribute::MappingId) is the place in here.
     pub mappings: Vec<Mapping>,
     /// Where they lay and when, in the order in which they began.
     pub spans: Vec<Span>,
+    /// By mapping: the place of its group in `groups`.
+    pub group_of: Vec<u32>,
     /// Mappings of the same identity together, those with the most faults first.
     pub groups: Vec<Group>,
     /// Call stacks of faults, those with the most faults first.
@@ -46,15 +69,6 @@ pub struct Identity {
     pub mapped_by: Arc<[Frame]>,
 }
 
-/// An instruction, wherever its module is loaded.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
-pub struct Frame {
-    /// The file that is mapped there, or the kernel's name in brackets; `None`: nothing known is.
-    pub module: Option<Arc<str>>,
-    /// Where in the file, in bytes; the address if there is no file.
-    pub offset_bytes: u64,
-}
-
 /// Mappings of one identity.
 #[derive(Clone, Debug, Serialize)]
 pub struct Group {
@@ -64,8 +78,10 @@ pub struct Group {
     pub mappings: u64,
     /// Their lengths together, in bytes.
     pub mapped_bytes: u64,
-    /// How many were unmapped.
-    pub unmapped: u64,
+    /// How much was unmapped again, in bytes; more than `mapped_bytes` if it grew again.
+    pub unmapped_bytes: u64,
+    /// How their pages come.
+    pub shape: Shape,
     /// Over their faults.
     #[serde(flatten)]
     pub sums: Sums,
@@ -95,20 +111,33 @@ pub struct ThreadSums {
     pub sums: Sums,
 }
 
-/// Faults over time.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Rate {
-    /// How long each interval is, in nanoseconds.
-    pub interval_ns: u64,
-    /// Faults in each, from the first event on.
-    pub faults: Vec<u64>,
-}
-
-impl fmt::Display for Frame {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.module {
-            Some(module) => write!(f, "{module}+{:#x}", self.offset_bytes),
-            None => write!(f, "{:#x}", self.offset_bytes),
+impl Analysis {
+    /// Sums up a trace; `cost` says what faults take that do not say so themselves.
+    ///
+    /// ```
+    /// use cowslip_trace::Analysis;
+    /// use cowslip_trace::attribute::Kind;
+    /// use cowslip_trace::model::{Event, Fault, Trace, What};
+    /// let what = What::Fault(Fault::at(0x20_0000, 0x40_1000));
+    /// let events = vec![Event { time_ns: 5, pid: 7, tid: 7, what }];
+    /// let analysis = Analysis::of(&Trace { events, ..Trace::default() }, None);
+    /// assert_eq!(analysis.sums.of(Kind::Unknown), 1, "nothing was mapped there");
+    /// ```
+    pub fn of(trace: &Trace, cost: Option<FaultCost>) -> Self {
+        let mut analyser = Analyser::new(&trace.header);
+        for event in &trace.events {
+            analyser.observe(event, |stack| trace.frames(stack));
         }
+        analyser.finish(cost)
+    }
+
+    /// So many faults for `recorded` ones.
+    pub fn scaled(&self, recorded: u64) -> u64 {
+        recorded.saturating_mul(self.sampling_period)
+    }
+
+    /// What some of its faults took, if that is known.
+    pub fn cost_of(&self, sums: &Sums) -> Option<Cost> {
+        Cost::of(sums, self.cost.as_ref(), self.sampling_period)
     }
 }

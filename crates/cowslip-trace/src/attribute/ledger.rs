@@ -43,11 +43,7 @@ impl Circumstances {
         let machine = &header.machine;
         let thp = machine.thp.get("enabled").map(|line| Policy::parse(line));
         Self {
-            page_bytes: if machine.page_bytes.is_power_of_two() {
-                machine.page_bytes
-            } else {
-                4096
-            },
+            page_bytes: machine.base_page_bytes(),
             may_have_huge: thp != Some(Policy::Never),
             sees_unmaps: header.sources.iter().any(|source| source.contains("munmap")),
             is_complete: header.sampling_period <= 1,

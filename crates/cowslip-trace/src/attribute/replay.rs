@@ -102,9 +102,10 @@ impl Attributor {
         self.processes.get(&pid)?.space.locate(address)
     }
 
-    /// A number of the program that a process runs: another one after an exec, the same one after a fork.
-    pub fn program(&self, pid: u32) -> Option<u32> {
-        Some(self.processes.get(&pid)?.program)
+    /// A number of the program that a process runs: another one after an exec, the same one after a fork;
+    /// 0 before its first event.
+    pub fn program(&self, pid: u32) -> u32 {
+        self.processes.get(&pid).map_or(0, |process| process.program)
     }
 
     /// All mappings, and where they lay when.

@@ -100,7 +100,8 @@ impl Space {
         for area in &gone {
             if let Some(span) = area.span {
                 ledger.end(span);
-                ledger.get_mut(area.mapping).unmapped_bytes += area.range.len as u64;
+                let unmapped = &mut ledger.get_mut(area.mapping).unmapped_bytes;
+                *unmapped = unmapped.saturating_add(area.range.len as u64);
             }
         }
         if !gone.is_empty() {

@@ -1,0 +1,247 @@
+//! Events in, sums out.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::frames::{Site, Sites};
+use super::shape::{Shape, Walks, Watch, is_arrival};
+use super::{Analysis, Group, Identity, Rate, StackSums, Sums, ThreadSums};
+use crate::attribute::{Attribution, Attributor, Mapping, Place};
+use crate::cost::FaultCost;
+use crate::model::{Event, Fault, Header, StackId, What};
+use crate::patterns;
+
+/// Sums a trace up event by event, in memory that grows with its mappings, stacks and touched pages, not
+/// with its faults.
+#[derive(Debug)]
+pub struct Analyser {
+    attributor: Attributor,
+    page_bytes: u64,
+    header: Header,
+    sites: Sites,
+    groups: Vec<Work>,
+    group_of: HashMap<(Place, Option<u64>, Option<Site>), u32>,
+    /// By mapping: its group, and the pages that came in it.
+    mappings: Vec<(u32, u32)>,
+    walks: Walks,
+    sums: Sums,
+    by_site: Vec<Sums>,
+    threads: HashMap<(u32, u32), Thread>,
+    rate: Rate,
+    first_ns: Option<u64>,
+    last_ns: u64,
+    lost: u64,
+    forks: u64,
+}
+
+#[derive(Debug)]
+struct Work {
+    group: Group,
+    watch: Watch,
+    /// The pages that came in each of its mappings.
+    per_mapping: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    name: Arc<str>,
+    sums: Sums,
+}
+
+impl Analyser {
+    /// One for the trace with this header.
+    pub fn new(header: &Header) -> Self {
+        Self {
+            attributor: Attributor::new(header),
+            page_bytes: header.machine.base_page_bytes(),
+            header: header.clone(),
+            sites: Sites::default(),
+            groups: Vec::new(),
+            group_of: HashMap::new(),
+            mappings: Vec::new(),
+            walks: Walks::default(),
+            sums: Sums::default(),
+            by_site: Vec::new(),
+            threads: HashMap::new(),
+            rate: Rate::default(),
+            first_ns: None,
+            last_ns: 0,
+            lost: 0,
+            forks: 0,
+        }
+    }
+
+    /// Takes the next event in the order of time; of a fault, says what it lies in and was for. `frames`
+    /// are those of a call stack, the innermost first.
+    pub fn observe<'a>(
+        &mut self,
+        event: &Event,
+        frames: impl Fn(StackId) -> &'a [u64] + Copy,
+    ) -> Option<Attribution> {
+        let first_ns = *self.first_ns.get_or_insert(event.time_ns);
+        self.last_ns = self.last_ns.max(event.time_ns);
+        match &event.what {
+            What::Exec { name } | What::Name { name } => {
+                self.thread(event.pid, event.tid).name = name.clone();
+            }
+            What::Lost { count } => self.lost = self.lost.saturating_add(*count),
+            What::Fork { child_pid, child_tid } => {
+                let name = self.thread(event.pid, event.tid).name.clone();
+                self.thread(*child_pid, *child_tid).name = name;
+                self.forks += u64::from(*child_pid != event.pid);
+            }
+            _ => {}
+        }
+        let attribution = self.attributor.observe(event);
+        self.add_mappings(frames);
+        if let (What::Fault(fault), Some(attribution)) = (&event.what, attribution) {
+            self.rate.add(event.time_ns.saturating_sub(first_ns));
+            self.count(event, fault, attribution, frames);
+        }
+        attribution
+    }
+
+    /// What it comes to. `cost` says what faults take that do not say so themselves.
+    pub fn finish(mut self, cost: Option<FaultCost>) -> Analysis {
+        let (mappings, spans) = self.attributor.finish();
+        for (mapping, (group, arrivals)) in mappings.iter().zip(&self.mappings) {
+            self.groups[*group as usize].count(mapping, *arrivals);
+        }
+        let (groups, places) = sorted(self.groups);
+        let group_of = self.mappings.iter().map(|(group, _)| places[*group as usize]).collect();
+        let stacks = self.sites.into_frames().into_iter().zip(self.by_site);
+        let mut stacks: Vec<_> = stacks.map(|(frames, sums)| StackSums { frames, sums }).collect();
+        stacks.retain(|stack| stack.sums.faults() > 0);
+        stacks.sort_by_key(|stack| Reverse(stack.sums.faults()));
+        let threads = self.threads.into_iter();
+        let mut threads: Vec<_> = threads
+            .map(|((pid, tid), Thread { name, sums })| ThreadSums { pid, tid, name, sums })
+            .filter(|thread| thread.sums.faults() > 0)
+            .collect();
+        threads.sort_by_key(|thread| (Reverse(thread.sums.faults()), thread.pid, thread.tid));
+        let mut analysis = Analysis {
+            duration_ns: self.last_ns - self.first_ns.unwrap_or(self.last_ns),
+            sampling_period: self.header.sampling_period.max(1),
+            header: self.header,
+            page_bytes: self.page_bytes,
+            lost: self.lost,
+            forks: self.forks,
+            cost,
+            sums: self.sums,
+            mappings,
+            spans,
+            group_of,
+            groups,
+            stacks,
+            threads,
+            patterns: Vec::new(),
+            rate: self.rate,
+        };
+        analysis.patterns = patterns::find(&analysis);
+        analysis
+    }
+
+    fn count<'a>(
+        &mut self,
+        event: &Event,
+        fault: &Fault,
+        attribution: Attribution,
+        frames: impl Fn(StackId) -> &'a [u64],
+    ) {
+        let kind = attribution.kind;
+        self.sums.add(fault, kind);
+        self.thread(event.pid, event.tid).sums.add(fault, kind);
+        let site = self.sites.of_fault(fault, event.pid, &self.attributor, frames).index();
+        self.by_site.resize(self.by_site.len().max(site + 1), Sums::default());
+        self.by_site[site].add(fault, kind);
+        let Some(mapping) = attribution.mapping else { return };
+        let (group, arrivals) = &mut self.mappings[mapping.0 as usize];
+        let group = &mut self.groups[*group as usize];
+        group.group.sums.add(fault, kind);
+        if is_arrival(attribution) {
+            *arrivals = arrivals.saturating_add(1);
+            let page = fault.address / self.page_bytes;
+            let step = self.walks.step(event.tid, mapping, page);
+            group.watch.add(attribution.fit, step, fault.huge == Some(true));
+        }
+    }
+
+    /// Puts what was mapped since the event before into groups.
+    fn add_mappings<'a>(&mut self, frames: impl Fn(StackId) -> &'a [u64] + Copy) {
+        for index in self.mappings.len()..self.attributor.mappings().len() {
+            let mapping = &self.attributor.mappings()[index];
+            let group = match mapping.inherited_from {
+                Some(parents) => self.mappings[parents.0 as usize].0,
+                None => {
+                    let size_bytes = size_class(mapping);
+                    let site = mapping.mapped_by.map(|stack| {
+                        self.sites.of_stack(stack, mapping.pid, &self.attributor, frames)
+                    });
+                    let key = (mapping.place.clone(), size_bytes, site);
+                    let next = self.groups.len() as u32;
+                    let group = *self.group_of.entry(key).or_insert(next);
+                    if group == next {
+                        let place = mapping.place.clone();
+                        let mapped_by = site.map(|site| self.sites.frames(site));
+                        let mapped_by = mapped_by.unwrap_or_default();
+                        let identity = Identity { place, size_bytes, mapped_by };
+                        self.groups.push(Work::new(identity));
+                    }
+                    group
+                }
+            };
+            self.mappings.push((group, 0));
+        }
+    }
+
+    fn thread(&mut self, pid: u32, tid: u32) -> &mut Thread {
+        let make = || Thread { name: "".into(), sums: Sums::default() };
+        self.threads.entry((pid, tid)).or_insert_with(make)
+    }
+}
+
+impl Work {
+    fn new(identity: Identity) -> Self {
+        let group = Group {
+            identity,
+            mappings: 0,
+            mapped_bytes: 0,
+            unmapped_bytes: 0,
+            shape: Shape::default(),
+            sums: Sums::default(),
+        };
+        Self { group, watch: Watch::default(), per_mapping: Vec::new() }
+    }
+
+    fn count(&mut self, mapping: &Mapping, arrivals: u32) {
+        let group = &mut self.group;
+        group.mappings += 1;
+        group.mapped_bytes = group.mapped_bytes.saturating_add(mapping.length_bytes);
+        group.unmapped_bytes = group.unmapped_bytes.saturating_add(mapping.unmapped_bytes);
+        if arrivals > 0 {
+            self.per_mapping.push(arrivals);
+        }
+    }
+
+    fn finish(self) -> Group {
+        Group { shape: self.watch.finish(self.per_mapping), ..self.group }
+    }
+}
+
+/// The groups with the most faults first, and where each went.
+fn sorted(groups: Vec<Work>) -> (Vec<Group>, Vec<u32>) {
+    let mut groups: Vec<_> = groups.into_iter().map(Work::finish).enumerate().collect();
+    groups.sort_by_key(|(_, group)| Reverse(group.sums.faults()));
+    let mut places = vec![0; groups.len()];
+    for (place, (before, _)) in groups.iter().enumerate() {
+        places[*before] = place as u32;
+    }
+    (groups.into_iter().map(|(_, group)| group).collect(), places)
+}
+
+/// How long mappings of its identity are.
+fn size_class(mapping: &Mapping) -> Option<u64> {
+    let has_one = matches!(mapping.place, Place::Anonymous | Place::Named(_) | Place::Hugetlb);
+    has_one.then(|| mapping.length_bytes.checked_next_power_of_two()).flatten()
+}

@@ -1,0 +1,127 @@
+//! Call stacks by module and offset, so that they are the same wherever modules are loaded.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::attribute::{Attributor, Place};
+use crate::model::{Fault, StackId};
+
+/// The kernel's addresses.
+const KERNEL: u64 = 1 << 63;
+
+/// An instruction, wherever its module is loaded.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+pub struct Frame {
+    /// The file that is mapped there, or a name in brackets; `None`: nothing known is.
+    pub module: Option<Arc<str>>,
+    /// Where in the file, in bytes; the address if there is no file.
+    pub offset_bytes: u64,
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.module {
+            Some(module) => write!(f, "{module}+{:#x}", self.offset_bytes),
+            None => write!(f, "{:#x}", self.offset_bytes),
+        }
+    }
+}
+
+/// The number of a call stack by module and offset.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Site(u32);
+
+/// Knows each call stack once.
+#[derive(Debug, Default)]
+pub(super) struct Sites {
+    /// By the program (the same addresses mean others in another one) and the trace's number.
+    by_stack: HashMap<(u32, StackId), Site>,
+    /// Of faults without a stack, by program and instruction.
+    by_instruction: HashMap<(u32, u64), Site>,
+    known: HashMap<Arc<[Frame]>, Site>,
+    frames: Vec<Arc<[Frame]>>,
+}
+
+impl Sites {
+    /// Who took a fault: its stack, or at least its instruction.
+    pub(super) fn of_fault<'a>(
+        &mut self,
+        fault: &Fault,
+        pid: u32,
+        attributor: &Attributor,
+        frames: impl Fn(StackId) -> &'a [u64],
+    ) -> Site {
+        if let Some(stack) = fault.stack {
+            return self.of_stack(stack, pid, attributor, frames);
+        }
+        let program = attributor.program(pid);
+        if let Some(site) = self.by_instruction.get(&(program, fault.ip)) {
+            return *site;
+        }
+        let site = self.intern([resolve(fault.ip, pid, attributor)].into());
+        self.by_instruction.insert((program, fault.ip), site);
+        site
+    }
+
+    pub(super) fn of_stack<'a>(
+        &mut self,
+        stack: StackId,
+        pid: u32,
+        attributor: &Attributor,
+        frames: impl Fn(StackId) -> &'a [u64],
+    ) -> Site {
+        let program = attributor.program(pid);
+        if let Some(site) = self.by_stack.get(&(program, stack)) {
+            return *site;
+        }
+        let users = frames(stack).iter().filter(|address| **address < KERNEL);
+        let site = self.intern(users.map(|address| resolve(*address, pid, attributor)).collect());
+        self.by_stack.insert((program, stack), site);
+        site
+    }
+
+    pub(super) fn frames(&self, site: Site) -> Arc<[Frame]> {
+        self.frames[site.index()].clone()
+    }
+
+    /// All of them, in the order of [`Site::index`].
+    pub(super) fn into_frames(self) -> Vec<Arc<[Frame]>> {
+        self.frames
+    }
+
+    fn intern(&mut self, frames: Arc<[Frame]>) -> Site {
+        let next = Site(u32::try_from(self.frames.len()).expect("fewer than 2^32 stacks"));
+        let site = *self.known.entry(frames.clone()).or_insert(next);
+        if site == next {
+            self.frames.push(frames);
+        }
+        site
+    }
+}
+
+impl Site {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+fn resolve(address: u64, pid: u32, attributor: &Attributor) -> Frame {
+    if address >= KERNEL {
+        return Frame { module: Some("[kernel]".into()), offset_bytes: address };
+    }
+    let Some((mapping, into_bytes)) = attributor.locate(pid, address) else {
+        return Frame { module: None, offset_bytes: address };
+    };
+    let mapping = &attributor.mappings()[mapping.0 as usize];
+    match &mapping.place {
+        Place::File(name) | Place::MemoryFile(name) => Frame {
+            module: Some(name.clone()),
+            offset_bytes: mapping.file_offset_bytes.saturating_add(into_bytes),
+        },
+        Place::Kernel(name) => Frame { module: Some(name.clone()), offset_bytes: into_bytes },
+        other => Frame { module: Some(format!("[{other}]").into()), offset_bytes: into_bytes },
+    }
+}

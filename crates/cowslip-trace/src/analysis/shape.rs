@@ -1,0 +1,112 @@
+//! In which order, and how often, the pages of mappings come.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::attribute::{Attribution, HugeFit, Kind, MappingId};
+
+/// Distances that are told apart; the others count together.
+const MOST_STEPS: usize = 64;
+/// Walks that are followed at once.
+const MOST_WALKS: usize = 1 << 16;
+
+/// How the pages of some mappings come: those that were not there, of anonymous memory and of files.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Shape {
+    /// Faults that brought a page.
+    pub arrivals: u64,
+    /// Mappings with such faults.
+    pub mappings: u64,
+    /// The least, the median and the most of them in one mapping.
+    pub per_mapping: [u64; 3],
+    /// Steps from one such fault to the next of the same thread in the same mapping.
+    pub steps: u64,
+    /// The most frequent step, in pages; negative: towards lower addresses.
+    pub step_pages: i64,
+    /// How many steps were that one.
+    pub steps_of_it: u64,
+    /// Pages of anonymous memory around which a huge page fits, and that were the first ones in it.
+    pub huge_first: u64,
+    /// The same, with another page of the huge page there before.
+    pub huge_further: u64,
+    /// Pages of anonymous memory around which no huge page fits.
+    pub huge_unfit: u64,
+    /// Those pages that came with a huge page, by the events.
+    pub came_huge: u64,
+}
+
+impl Shape {
+    /// Faults that these pages would have taken if huge pages had come wherever they fit.
+    pub fn faults_with_huge_pages(&self) -> u64 {
+        self.huge_first + self.huge_unfit
+    }
+
+    /// Whether nine in ten steps are the most frequent one.
+    pub fn is_regular(&self) -> bool {
+        self.steps > 0 && self.steps_of_it * 10 >= self.steps * 9
+    }
+}
+
+/// A shape that is being watched.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    shape: Shape,
+    steps: HashMap<i64, u64>,
+}
+
+/// Where each thread was last in each mapping.
+#[derive(Debug, Default)]
+pub(super) struct Walks(HashMap<(u32, MappingId), u64>);
+
+impl Walks {
+    /// How far it is from the page before, in pages.
+    pub(super) fn step(&mut self, tid: u32, mapping: MappingId, page: u64) -> Option<i64> {
+        if self.0.len() >= MOST_WALKS {
+            self.0.clear();
+        }
+        let before = self.0.insert((tid, mapping), page)?;
+        Some(page.wrapping_sub(before).cast_signed())
+    }
+}
+
+/// Whether the fault brought a page that was not there.
+pub(super) fn is_arrival(attribution: Attribution) -> bool {
+    attribution.fit.is_some() || matches!(attribution.kind, Kind::FileRead | Kind::FileMapped)
+}
+
+impl Watch {
+    pub(super) fn add(&mut self, fit: Option<HugeFit>, step: Option<i64>, is_huge: bool) {
+        let shape = &mut self.shape;
+        shape.arrivals += 1;
+        shape.came_huge += u64::from(is_huge);
+        match fit {
+            Some(HugeFit::First) => shape.huge_first += 1,
+            Some(HugeFit::Further) => shape.huge_further += 1,
+            Some(HugeFit::No) => shape.huge_unfit += 1,
+            None => {}
+        }
+        if let Some(step) = step {
+            shape.steps += 1;
+            if self.steps.len() < MOST_STEPS || self.steps.contains_key(&step) {
+                *self.steps.entry(step).or_default() += 1;
+            }
+        }
+    }
+
+    /// The shape, with what each of its mappings had.
+    pub(super) fn finish(self, mut per_mapping: Vec<u32>) -> Shape {
+        per_mapping.sort_unstable();
+        let at = |index: usize| per_mapping.get(index).copied().map_or(0, u64::from);
+        let last = per_mapping.len().saturating_sub(1);
+        let most = self.steps.into_iter().max_by_key(|(step, count)| (*count, -step.abs()));
+        let (step_pages, steps_of_it) = most.unwrap_or_default();
+        Shape {
+            mappings: per_mapping.len() as u64,
+            per_mapping: [at(0), at(last / 2), at(last)],
+            step_pages,
+            steps_of_it,
+            ..self.shape
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What faults take.
+
+use serde::Serialize;
+
+use crate::analysis::Sums;
+use crate::model::Header;
+
+/// What a fault takes that does not say so itself.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct FaultCost {
+    /// A minor fault of a base page, in nanoseconds.
+    pub base_ns: f64,
+    /// A fault that a huge page answers, in nanoseconds.
+    pub huge_ns: Option<f64>,
+    /// Where that was measured.
+    pub measured: Measured,
+}
+
+/// Where the cost of a fault was measured.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measured {
+    /// Each fault said what it took.
+    Faults,
+    /// On the machine of the trace, when it was made.
+    WithTrace,
+    /// On this machine, now, which may not be that of the trace.
+    Here,
+}
+
+/// What some faults took.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Cost {
+    /// In nanoseconds, all threads together.
+    pub ns: f64,
+    /// Where that was measured.
+    pub measured: Measured,
+}
+
+impl FaultCost {
+    /// What the trace itself says, if it does.
+    pub fn of(header: &Header) -> Option<Self> {
+        let (huge_ns, measured) = (header.huge_fault_ns, Measured::WithTrace);
+        header.base_fault_ns.map(|base_ns| Self { base_ns, huge_ns, measured })
+    }
+}
+
+impl Cost {
+    /// What the faults of `sums` took, each of which stands for `sampling_period`: by their own latencies,
+    /// else by `cost`. `None` if neither is known.
+    pub fn of(sums: &Sums, cost: Option<&FaultCost>, sampling_period: u64) -> Option<Self> {
+        let period = sampling_period as f64;
+        if sums.timed > 0 {
+            let mean = sums.latency_ns as f64 / sums.timed as f64;
+            let ns = mean * sums.faults() as f64 * period;
+            return Some(Self { ns, measured: Measured::Faults });
+        }
+        let cost = cost?;
+        let huge = sums.huge as f64;
+        let base = sums.faults() as f64 - huge;
+        let ns = (base * cost.base_ns + huge * cost.huge_ns.unwrap_or(cost.base_ns)) * period;
+        Some(Self { ns, measured: cost.measured })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attribute::Kind;
+    use crate::model::Fault;
+
+    #[test]
+    fn latencies_count_before_calibration() {
+        let cost = FaultCost { base_ns: 500.0, huge_ns: Some(1e5), measured: Measured::WithTrace };
+        let mut sums = Sums::default();
+        assert_eq!(Cost::of(&sums, None, 1), None);
+        sums.add(&Fault::at(0, 0), Kind::FirstTouch);
+        sums.add(&Fault { huge: Some(true), ..Fault::at(0, 0) }, Kind::FirstTouch);
+        let ns = |sums: &Sums, period| Cost::of(sums, Some(&cost), period).unwrap().ns;
+        assert_eq!(ns(&sums, 1), 100_500.0);
+        assert_eq!(ns(&sums, 10), 1_005_000.0);
+        sums.add(&Fault { latency_ns: Some(700), ..Fault::at(0, 0) }, Kind::FirstTouch);
+        assert_eq!(ns(&sums, 1), 2_100.0);
+    }
+}

@@ -1,0 +1,35 @@
+//! Copies after forks.
+
+use super::{Draft, Pattern, PatternName, is_many};
+use crate::analysis::Analysis;
+use crate::attribute::Kind;
+use crate::words::{counted, mappings, percent};
+
+pub(super) fn find(analysis: &Analysis) -> Option<Pattern> {
+    let faults = analysis.sums.of(Kind::CowAfterFork);
+    if !is_many(analysis, faults) {
+        return None;
+    }
+    let most = analysis.groups.iter().max_by_key(|group| group.sums.of(Kind::CowAfterFork))?;
+    let share = percent(most.sums.of(Kind::CowAfterFork) as f64, faults as f64);
+    let forks = counted(analysis.forks, "fork");
+    let writes = counted(analysis.scaled(faults), "first write");
+    let draft = Draft {
+        analysis,
+        name: PatternName::CowStorm,
+        group: None,
+        faults,
+        among: &analysis.sums,
+        evidence: format!(
+            "{forks}, then {writes} to pages from before, {share} of them in {}",
+            mappings(most)
+        ),
+        advice: Some(
+            "`cowslip run` makes the fork itself short and keeps huge pages whole; each page is still \
+             copied at its first write"
+                .into(),
+        ),
+        faults_with_huge_pages: None,
+    };
+    Some(draft.finish())
+}

@@ -1,0 +1,29 @@
+//! Patterns of a trace as a whole.
+
+use super::{Draft, Pattern, PatternName, is_many};
+use crate::analysis::Analysis;
+use crate::words::{counted, percent};
+
+/// Faults in the kernel's copies to and from user memory.
+pub(super) fn kernel_copies(analysis: &Analysis) -> Option<Pattern> {
+    let faults = analysis.sums.in_kernel_mode;
+    if !is_many(analysis, faults) {
+        return None;
+    }
+    let share = percent(faults as f64, analysis.sums.faults() as f64);
+    let times = counted(analysis.scaled(faults), "fault");
+    let draft = Draft {
+        analysis,
+        name: PatternName::KernelCopies,
+        group: None,
+        faults,
+        among: &analysis.sums,
+        evidence: format!(
+            "{times} ({share}) taken by the kernel for the program: system calls on memory that was not \
+             there, such as read(2) into a new buffer"
+        ),
+        advice: Some("use buffers again, or fill them first (MAP_POPULATE)".into()),
+        faults_with_huge_pages: None,
+    };
+    Some(draft.finish())
+}

@@ -1,0 +1,78 @@
+//! Numbers and mappings in words.
+
+use cowslip_sys::units::ByteCount;
+
+use crate::analysis::{Group, Identity};
+use crate::attribute::Place;
+
+/// A number with its thousands apart.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number of things: `1 fault`, `2 faults`.
+pub(crate) fn counted(number: u64, thing: &str) -> String {
+    format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+/// A duration with two or three digits.
+pub(crate) fn duration(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ns if ns < 999.5 => return format!("{ns:.0} ns"),
+        ns if ns < 999_500.0 => (ns / 1e3, "µs"),
+        ns if ns < 999_500_000.0 => (ns / 1e6, "ms"),
+        ns => (ns / 1e9, "s"),
+    };
+    if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
+}
+
+pub(crate) fn percent(part: f64, whole: f64) -> String {
+    let share = if whole > 0.0 { part / whole * 100.0 } else { 0.0 };
+    if share < 9.95 { format!("{share:.1} %") } else { format!("{share:.0} %") }
+}
+
+/// The mappings of a group, as the subject of a sentence.
+pub(crate) fn mappings(group: &Group) -> String {
+    let Identity { place, size_bytes, .. } = &group.identity;
+    let is_exact = |size: &u64| group.mappings.checked_mul(*size) == Some(group.mapped_bytes);
+    let size = size_bytes.map(|size| match is_exact(&size) {
+        true => ByteCount(size).to_string(),
+        false => format!("{} to {}", ByteCount(size / 2), ByteCount(size)),
+    });
+    match (place, size) {
+        (Place::Anonymous, Some(size)) => format!("{size} anonymous maps"),
+        (Place::Named(name), Some(size)) => format!("{size} maps {name}"),
+        (Place::Hugetlb, Some(size)) => format!("{size} hugetlb maps"),
+        (Place::Heap, _) => "the heap".into(),
+        (Place::Stack, _) => "the stack".into(),
+        (Place::ThreadStack, _) => "threads' stacks".into(),
+        (Place::Arena, _) => "Cowslip's arenas".into(),
+        (place, _) => place.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(counted(1, "fault"), "1 fault");
+        assert_eq!(duration(486.0), "486 ns");
+        assert_eq!(duration(9_940.0), "9.9 µs");
+        assert_eq!(duration(999_600.0), "1.0 ms");
+        assert_eq!(duration(12e9), "12 s");
+        assert_eq!(percent(1.0, 3.0), "33 %");
+        assert_eq!(percent(1.0, 0.0), "0.0 %");
+    }
+}
