@@ -1,0 +1,303 @@
+//! Faults have the mapping and the kind that a model of every page gives them, and those that can be
+//! worked out by hand.
+
+#[path = "support/replay.rs"]
+mod replay;
+#[allow(dead_code, reason = "shared with the tests of files")]
+mod support;
+
+use std::collections::BTreeMap;
+
+use cowslip_sys::units::VirtRange;
+use cowslip_trace::attribute::{Attribution, Attributor, HugeFit, Kind, MappingId, Place};
+use cowslip_trace::model::{Access, Event, Fault, Header, Machine, Map, Severity, What};
+use replay::Model;
+use support::Scatter;
+
+const MIB: usize = 1 << 20;
+const START: usize = 0x7f00_0000_0000;
+
+/// The header of a trace that sees everything, on a machine without huge pages.
+fn plain() -> Header {
+    let thp = BTreeMap::from([("enabled".into(), "always madvise [never]".into())]);
+    let machine = Machine { thp, ..Machine::default() };
+    Header { machine, sources: vec!["syscalls:sys_exit_munmap".into()], ..Header::default() }
+}
+
+#[test]
+fn random_histories_are_told_as_a_model_of_every_page_tells_them() {
+    for seed in 0..12 {
+        let mut scatter = Scatter(seed);
+        let mut model = Model::new();
+        let mut attributor = Attributor::new(&plain());
+        let mut maps: BTreeMap<usize, MappingId> = BTreeMap::new();
+        for step in 0..6_000 {
+            let (event, expected) = model.next(&mut scatter);
+            let before = attributor.mappings().len();
+            let told = attributor.observe(&event);
+            if let What::Map(_) = event.what {
+                maps.insert(maps.len() + 1, MappingId(before as u32));
+            }
+            let Some(expected) = expected else { continue };
+            let told = told.expect("a fault");
+            let at = || format!("seed {seed}, step {step}: {event:?} {expected:?}");
+            assert_eq!((told.kind, told.fit), (expected.kind, expected.fit), "{}", at());
+            let origin = told.mapping.map(|id| origin(&attributor, id));
+            assert_eq!(origin, expected.map.map(|map| maps[&map]), "{}", at());
+        }
+        check_spans(attributor, &model, &maps);
+    }
+}
+
+/// The mapping from which forks handed it down.
+fn origin(attributor: &Attributor, mut id: MappingId) -> MappingId {
+    while let Some(parents) = attributor.mappings()[id.0 as usize].inherited_from {
+        id = parents;
+    }
+    id
+}
+
+/// The spans that have not ended are what is mapped.
+fn check_spans(attributor: Attributor, model: &Model, maps: &BTreeMap<usize, MappingId>) {
+    let (mappings, spans) = attributor.finish();
+    let mut mapped = BTreeMap::new();
+    for span in spans.iter().filter(|span| span.ended_ns.is_none()) {
+        let mapping = &mappings[span.mapping.0 as usize];
+        for page in (span.range.start..span.range.end()).step_by(4096) {
+            if mapping.pid == 1 {
+                let page = page as u64 / replay::PAGE;
+                assert_eq!(mapped.insert(page, span.mapping), None, "two spans at {page:#x}");
+            }
+        }
+    }
+    let expected: BTreeMap<_, _> =
+        model.processes[&1].0.iter().map(|(page, it)| (*page, maps[&it.map])).collect();
+    assert_eq!(mapped, expected);
+}
+
+/// What happens to process 7 unless said otherwise, a microsecond apart.
+struct Story {
+    attributor: Attributor,
+    now_ns: u64,
+}
+
+impl Story {
+    fn new(header: &Header) -> Self {
+        Self { attributor: Attributor::new(header), now_ns: 0 }
+    }
+
+    fn in_process(&mut self, pid: u32, what: What) -> Option<Attribution> {
+        self.now_ns += 1_000;
+        self.attributor.observe(&Event { time_ns: self.now_ns, pid, tid: pid, what })
+    }
+
+    fn then(&mut self, what: What) -> &mut Self {
+        self.in_process(7, what);
+        self
+    }
+
+    fn map(&mut self, start: usize, len: usize) -> &mut Self {
+        let (protection, flags) = (3, 0x22);
+        let range = VirtRange::new(start, len);
+        self.then(What::Map(Map { range, protection, flags, ..Map::default() }))
+    }
+
+    fn old(&mut self, start: usize, len: usize) -> &mut Self {
+        let (protection, flags, is_old) = (3, 0x22, true);
+        let range = VirtRange::new(start, len);
+        self.then(What::Map(Map { range, protection, flags, is_old, ..Map::default() }))
+    }
+
+    fn fork(&mut self) -> &mut Self {
+        self.then(What::Fork { child_pid: 8, child_tid: 8 })
+    }
+
+    fn fault(&mut self, fault: Fault) -> Attribution {
+        self.in_process(7, What::Fault(fault)).expect("a fault")
+    }
+
+    fn kind(&mut self, fault: Fault) -> Kind {
+        self.fault(fault).kind
+    }
+}
+
+fn at(address: usize) -> Fault {
+    Fault { severity: Some(Severity::Minor), ..Fault::at(address as u64, 0) }
+}
+
+fn write(address: usize) -> Fault {
+    Fault { access: Some(Access::Write), ..at(address) }
+}
+
+fn major(address: usize) -> Fault {
+    Fault { severity: Some(Severity::Major), ..at(address) }
+}
+
+fn present(address: usize) -> Fault {
+    Fault { was_present: Some(true), ..write(address) }
+}
+
+/// Huge pages may come, and a fault need not say that it brought one.
+fn with_huge_pages() -> Header {
+    Header { sources: plain().sources, ..Header::default() }
+}
+
+#[test]
+fn a_huge_page_is_there_after_the_fault_that_says_so() {
+    let mut story = Story::new(&with_huge_pages());
+    story.map(START, 4 * MIB);
+    let huge = Fault { huge: Some(true), ..write(START + 0x5000) };
+    assert_eq!(story.fault(huge).fit, Some(HugeFit::First));
+    story.fork();
+    assert_eq!(story.kind(write(START + 0x9000)), Kind::CowAfterFork);
+    assert_eq!(story.kind(write(START + 2 * MIB)), Kind::FirstTouch, "the next huge page");
+}
+
+#[test]
+fn what_may_have_come_with_a_huge_page_is_unknown_after_a_fork() {
+    let mut story = Story::new(&with_huge_pages());
+    story.map(START, 4 * MIB);
+    story.kind(write(START));
+    story.kind(write(START + 2 * MIB));
+    story.kind(write(START + 2 * MIB + 0x1000));
+    story.fork();
+    assert_eq!(story.kind(write(START)), Kind::CowAfterFork, "seen before");
+    assert_eq!(story.kind(write(START + 0x3000)), Kind::Unknown);
+    assert_eq!(
+        story.kind(present(START + 0x4000)),
+        Kind::CowAfterFork,
+        "it says that it was there"
+    );
+    let second = START + 2 * MIB;
+    assert_eq!(story.kind(write(second + 0x3000)), Kind::FirstTouch, "two faults: base pages");
+}
+
+#[test]
+fn memory_older_than_the_trace_is_not_guessed_at() {
+    let mut story = Story::new(&plain());
+    story.old(START, MIB);
+    assert_eq!(story.kind(write(START)), Kind::Unknown);
+    assert_eq!(story.kind(major(START + 0x1000)), Kind::Unknown);
+    assert_eq!(story.kind(present(START + 0x2000)), Kind::Unknown);
+    story.fork();
+    assert_eq!(story.kind(present(START + 0x3000)), Kind::CowAfterFork);
+    let range = VirtRange::new(START, MIB);
+    story.then(What::Advise { range, advice: 4 });
+    assert_eq!(story.kind(write(START + 0x4000)), Kind::Refault);
+    story.map(START, MIB);
+    assert_eq!(story.kind(write(START + 0x4000)), Kind::FirstTouch);
+}
+
+#[test]
+fn what_was_mapped_before_events_were_lost_is_old() {
+    let mut story = Story::new(&plain());
+    story.map(START, MIB).then(What::Lost { count: 3 });
+    assert_eq!(story.kind(write(START)), Kind::Unknown);
+    story.map(START + MIB, MIB);
+    assert_eq!(story.kind(write(START + MIB)), Kind::FirstTouch);
+}
+
+#[test]
+fn major_faults_are_swap_files_or_answered_by_another() {
+    let mut story = Story::new(&plain());
+    story.map(START, MIB);
+    assert_eq!(story.kind(major(START)), Kind::Userfault, "nothing could have been swapped out");
+    story.kind(write(START + 0x1000));
+    assert_eq!(story.kind(major(START + 0x1000)), Kind::SwapIn);
+    let name = Some("/data".into());
+    let (range, flags) = (VirtRange::new(START + MIB, MIB), 1);
+    story.then(What::Map(Map { range, flags, name, ..Map::default() }));
+    assert_eq!(story.kind(major(START + MIB)), Kind::FileRead);
+    assert_eq!(story.kind(at(START + MIB + 0x1000)), Kind::FileMapped);
+}
+
+#[test]
+fn without_unmaps_a_repeated_fault_is_unknown() {
+    let mut story = Story::new(&Header { sources: Vec::new(), ..plain() });
+    story.map(START, MIB);
+    assert_eq!(story.kind(at(START)), Kind::FirstTouch);
+    assert_eq!(story.kind(at(START)), Kind::Unknown);
+    let mut story = Story::new(&plain());
+    story.map(START, MIB).kind(at(START));
+    assert_eq!(story.kind(at(START)), Kind::Repeated);
+}
+
+#[test]
+fn the_heap_grows_and_shrinks_and_stays_one_mapping() {
+    let mut story = Story::new(&plain());
+    let heap = START as u64;
+    story.then(What::Break { end: heap }).then(What::Break { end: heap + 0x3000 });
+    let first = story.fault(at(START + 0x1000));
+    story.then(What::Break { end: heap + 0x8000 });
+    let second = story.fault(at(START + 0x7000));
+    assert_eq!((first.mapping, first.kind), (second.mapping, Kind::FirstTouch));
+    let id = first.mapping.unwrap().0 as usize;
+    assert_eq!(story.attributor.mappings()[id].place, Place::Heap);
+    story.then(What::Break { end: heap + 0x1001 });
+    assert_eq!(story.fault(at(START + 0x7000)).mapping, None);
+    assert_eq!(
+        story.kind(at(START + 0x1000)),
+        Kind::Repeated,
+        "the page of the end is still there"
+    );
+    story.then(What::Break { end: heap + 0x8000 });
+    assert_eq!(story.kind(at(START + 0x7000)), Kind::FirstTouch);
+}
+
+#[test]
+fn a_stack_grows_down_to_what_was_touched() {
+    let mut story = Story::new(&plain());
+    let (range, flags, name) = (VirtRange::new(START, 0x3000), 2, Some("[stack]".into()));
+    story.then(What::Map(Map { range, flags, name, ..Map::default() }));
+    let below = story.fault(write(START - 0x5008));
+    assert_eq!(below.kind, Kind::FirstTouch);
+    let stack = &story.attributor.mappings()[below.mapping.unwrap().0 as usize];
+    assert_eq!((&stack.place, stack.length_bytes), (&Place::Stack, 0x9000));
+    assert_eq!(story.fault(write(START - 9 * MIB)).mapping, None, "beyond the usual limit");
+}
+
+#[test]
+fn an_exec_leaves_nothing_and_an_exit_neither() {
+    let mut story = Story::new(&plain());
+    story.map(START, MIB).fork();
+    story.in_process(8, What::Exec { name: "other".into() });
+    let fault = What::Fault(write(START));
+    assert_eq!(story.in_process(8, fault.clone()).unwrap().mapping, None);
+    assert!(story.fault(write(START)).mapping.is_some(), "the parent goes on");
+    story.then(What::Exit);
+    assert_eq!(story.in_process(7, fault).unwrap().mapping, None);
+    let (_, spans) = story.attributor.finish();
+    assert!(spans.iter().all(|span| span.ended_ns.is_some()));
+}
+
+#[test]
+fn neighbours_that_are_alike_make_room_for_a_huge_page() {
+    let mut story = Story::new(&plain());
+    story.map(START, MIB).map(START + MIB, MIB);
+    assert_eq!(story.fault(write(START + MIB)).fit, Some(HugeFit::First));
+    assert_eq!(story.fault(write(START)).fit, Some(HugeFit::Further));
+    let far = START + 16 * MIB;
+    let (range, protection, flags) = (VirtRange::new(far + MIB, MIB), 1, 0x22);
+    story.map(far, MIB).then(What::Map(Map { range, protection, flags, ..Map::default() }));
+    assert_eq!(story.fault(write(far)).fit, Some(HugeFit::No), "the neighbour is read-only");
+}
+
+#[test]
+fn populated_memory_is_there_without_a_fault() {
+    let mut story = Story::new(&plain());
+    let (range, protection, flags) = (VirtRange::new(START, MIB), 3, 0x8022);
+    story.then(What::Map(Map { range, protection, flags, ..Map::default() })).fork();
+    assert_eq!(story.kind(write(START + 0x7000)), Kind::CowAfterFork);
+}
+
+#[test]
+fn nonsense_is_survived() {
+    for seed in 0..40 {
+        let mut scatter = Scatter(seed);
+        let mut attributor = Attributor::new(&with_huge_pages());
+        for event in scatter.events(3_000, 5) {
+            let is_fault = matches!(event.what, What::Fault(_));
+            assert_eq!(attributor.observe(&event).is_some(), is_fault);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Address spaces page by page, with the rules of `docs/trace.md` written a second time: slow and plain.
+
+use std::collections::BTreeMap;
+
+use cowslip_sys::units::VirtRange;
+use cowslip_trace::attribute::{HugeFit, Kind};
+use cowslip_trace::model::{Access, Event, Fault, Map, Severity, What};
+
+use crate::support::Scatter;
+
+pub(crate) const PAGE: u64 = 4096;
+/// Pages that a model has, from `FIRST` on: eight huge pages.
+pub(crate) const PAGES: u64 = 4096;
+pub(crate) const FIRST: u64 = 512 * 1000;
+
+const ANONYMOUS: u32 = 0x22;
+const PRIVATE: u32 = 2;
+const DONTNEED: u32 = 4;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Unseen,
+    Own,
+    Clean,
+    Discarded,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Page {
+    /// The number of the map that made it.
+    pub(crate) map: usize,
+    is_file: bool,
+    state: State,
+    /// A fork came after what made its state.
+    is_before_fork: bool,
+}
+
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Process(pub(crate) BTreeMap<u64, Page>);
+
+/// What a fault should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Expected {
+    pub(crate) map: Option<usize>,
+    pub(crate) kind: Kind,
+    pub(crate) fit: Option<HugeFit>,
+}
+
+#[derive(Default, Debug)]
+pub(crate) struct Model {
+    pub(crate) processes: BTreeMap<u32, Process>,
+    maps: usize,
+    pids: u32,
+}
+
+impl Process {
+    fn fault(&mut self, page: u64, access: Option<Access>) -> Expected {
+        let fit = self.fit(page);
+        let Some(it) = self.0.get_mut(&page) else {
+            return Expected { map: None, kind: Kind::Unknown, fit: None };
+        };
+        let is_read = access == Some(Access::Read);
+        let is_write = access == Some(Access::Write);
+        let own_or_clean = if is_read { State::Clean } else { State::Own };
+        let copy_or_clean = if is_write { State::Own } else { State::Clean };
+        let repeated = (Kind::Repeated, it.state, it.is_before_fork);
+        let (kind, state, is_before_fork) = match (it.is_file, it.state) {
+            (_, State::Own) if it.is_before_fork && !is_read => {
+                (Kind::CowAfterFork, State::Own, false)
+            }
+            (_, State::Own) => repeated,
+            (false, State::Unseen) => (Kind::FirstTouch, own_or_clean, false),
+            (false, State::Discarded) => (Kind::Refault, own_or_clean, false),
+            (false, State::Clean) if is_read => repeated,
+            (false, State::Clean) => (Kind::FirstWrite, State::Own, false),
+            (true, State::Discarded) => (Kind::Refault, copy_or_clean, false),
+            (true, _) if is_write => (Kind::FileCopy, State::Own, false),
+            (true, State::Clean) if !it.is_before_fork && is_read => repeated,
+            (true, State::Clean) if !it.is_before_fork => (Kind::Unknown, State::Clean, false),
+            (true, _) => (Kind::FileMapped, State::Clean, false),
+        };
+        let is_new = matches!(it.state, State::Unseen | State::Discarded);
+        let fit = (!it.is_file && is_new).then_some(fit);
+        let map = Some(it.map);
+        *it = Page { state, is_before_fork, ..*it };
+        Expected { map, kind, fit }
+    }
+
+    fn fit(&self, page: u64) -> HugeFit {
+        let first = page / 512 * 512;
+        let all: Vec<_> = (first..first + 512).map(|page| self.0.get(&page)).collect();
+        let is_there = |it: &Page| matches!(it.state, State::Own | State::Clean);
+        match () {
+            () if all.iter().any(|it| it.is_none_or(|it| it.is_file)) => HugeFit::No,
+            () if all.iter().flatten().any(|it| is_there(it)) => HugeFit::Further,
+            () => HugeFit::First,
+        }
+    }
+
+    fn clear(&mut self, first: u64, count: u64) {
+        self.0.retain(|page, _| !(first..first + count).contains(page));
+    }
+
+    /// The longest run of pages of one map from a random page on.
+    fn some_run(&self, scatter: &mut Scatter) -> Option<(u64, u64)> {
+        let first = FIRST + scatter.below(PAGES);
+        let map = self.0.get(&first)?.map;
+        let is_same = |page: &u64| self.0.get(page).is_some_and(|it| it.map == map);
+        Some((first, (first..).take_while(is_same).count() as u64))
+    }
+}
+
+impl Model {
+    pub(crate) fn new() -> Self {
+        Self { processes: BTreeMap::from([(1, Process::default())]), maps: 0, pids: 1 }
+    }
+
+    /// Something that may happen, and what it should be if it is a fault.
+    pub(crate) fn next(&mut self, scatter: &mut Scatter) -> (Event, Option<Expected>) {
+        let pids: Vec<u32> = self.processes.keys().copied().collect();
+        let pid = pids[scatter.below(pids.len() as u64) as usize];
+        let mut expected = None;
+        let what = loop {
+            let what = match scatter.below(40) {
+                0 | 1 => Some(self.map(pid, scatter)),
+                2 => Some(self.unmap(pid, scatter)),
+                3 => self.remap(pid, scatter),
+                4 => Some(self.discard(pid, scatter)),
+                5 if pids.len() < 4 => Some(self.fork(pid)),
+                6 if pid != 1 && scatter.below(3) == 0 => {
+                    self.processes.remove(&pid);
+                    Some(What::Exit)
+                }
+                5 | 6 => None,
+                _ => {
+                    let page = FIRST + scatter.below(PAGES);
+                    let access =
+                        [None, Some(Access::Read), Some(Access::Write)][scatter.below(3) as usize];
+                    let process = self.processes.get_mut(&pid).unwrap();
+                    expected = Some(process.fault(page, access));
+                    let address = page * PAGE + scatter.below(PAGE);
+                    let severity = Some(Severity::Minor);
+                    Some(What::Fault(Fault { access, severity, ..Fault::at(address, 0) }))
+                }
+            };
+            if let Some(what) = what {
+                break what;
+            }
+        };
+        (Event { time_ns: 0, pid, tid: pid, what }, expected)
+    }
+
+    fn map(&mut self, pid: u32, scatter: &mut Scatter) -> What {
+        let (first, count) = place(scatter, 1500);
+        let is_file = scatter.below(4) == 0;
+        self.maps += 1;
+        let page = Page { map: self.maps, is_file, state: State::Unseen, is_before_fork: false };
+        let process = self.processes.get_mut(&pid).unwrap();
+        process.0.extend((first..first + count).map(|at| (at, page)));
+        What::Map(Map {
+            range: range(first, count),
+            protection: 3,
+            flags: if is_file { PRIVATE } else { ANONYMOUS },
+            name: is_file.then(|| "/a/file".into()),
+            ..Map::default()
+        })
+    }
+
+    fn unmap(&mut self, pid: u32, scatter: &mut Scatter) -> What {
+        let (first, count) = place(scatter, 700);
+        self.processes.get_mut(&pid).unwrap().clear(first, count);
+        What::Unmap { range: range(first, count) }
+    }
+
+    fn discard(&mut self, pid: u32, scatter: &mut Scatter) -> What {
+        let (first, count) = place(scatter, 700);
+        let process = self.processes.get_mut(&pid).unwrap();
+        for (_, page) in process.0.range_mut(first..first + count) {
+            if matches!(page.state, State::Own | State::Clean) {
+                *page = Page { state: State::Discarded, is_before_fork: false, ..*page };
+            }
+        }
+        What::Advise { range: range(first, count), advice: DONTNEED }
+    }
+
+    fn remap(&mut self, pid: u32, scatter: &mut Scatter) -> Option<What> {
+        let process = self.processes.get_mut(&pid).unwrap();
+        let (first, run) = process.some_run(scatter)?;
+        let (to, new) = place(scatter, 700);
+        let is_in_place = scatter.below(3) == 0;
+        let old = if is_in_place { run } else { 1 + scatter.below(run) };
+        if is_in_place {
+            let end = (first + new).min(FIRST + PAGES);
+            process.resize(first, old, end - first);
+            let (from, to) = (range(first, old), range(first, end - first));
+            return Some(What::Remap { from, to, kept: false });
+        }
+        if first < to + new && to < first + old {
+            return None;
+        }
+        let is_file = process.0[&first].is_file;
+        let kept = scatter.below(3) == 0 && !is_file;
+        let new = if kept { old } else { new };
+        if to + new > FIRST + PAGES || (first < to + new && to < first + old) {
+            return None;
+        }
+        process.relocate((first, old), (to, new), kept);
+        Some(What::Remap { from: range(first, old), to: range(to, new), kept })
+    }
+
+    fn fork(&mut self, pid: u32) -> What {
+        let parent = self.processes.get_mut(&pid).unwrap();
+        parent.0.values_mut().for_each(|page| page.is_before_fork = true);
+        let child = parent.clone();
+        self.pids += 1;
+        self.processes.insert(self.pids, child);
+        What::Fork { child_pid: self.pids, child_tid: self.pids }
+    }
+}
+
+impl Process {
+    fn resize(&mut self, first: u64, old: u64, new: u64) {
+        let fresh = Page { state: State::Unseen, is_before_fork: false, ..self.0[&first] };
+        self.clear(first + new.min(old), old.saturating_sub(new));
+        self.0.extend((first + old..first + new).map(|page| (page, fresh)));
+    }
+
+    fn relocate(&mut self, (from, old): (u64, u64), (to, new): (u64, u64), kept: bool) {
+        let moved: Vec<_> = (from..from + old.min(new)).map(|page| self.0[&page]).collect();
+        let fresh = Page { state: State::Unseen, is_before_fork: false, ..self.0[&from] };
+        self.clear(from, old);
+        if kept {
+            self.0.extend((from..from + old).map(|page| (page, fresh)));
+        }
+        for offset in 0..new {
+            let page = moved.get(offset as usize).copied().unwrap_or(fresh);
+            self.0.insert(to + offset, page);
+        }
+    }
+}
+
+fn place(scatter: &mut Scatter, most: u64) -> (u64, u64) {
+    let first = scatter.below(PAGES);
+    let count = 1 + scatter.below(most.min(PAGES - first));
+    (FIRST + first, count)
+}
+
+fn range(first: u64, count: u64) -> VirtRange {
+    VirtRange::new((first * PAGE) as usize, (count * PAGE) as usize)
+}
