@@ -8,7 +8,8 @@
 //! * [`import`]: what perf recorded;
 //! * [`attribute`]: which mapping a fault lies in, and what it was for;
 //! * [`analysis`]: a trace summed up, with its [`patterns`];
-//! * [`cost`]: what faults take.
+//! * [`cost`]: what faults take;
+//! * [`diff`]: what differs between two traces.
 //!
 //! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library.
 
@@ -17,6 +18,7 @@
 pub mod analysis;
 pub mod attribute;
 pub mod cost;
+pub mod diff;
 pub mod export;
 pub mod file;
 pub mod import;

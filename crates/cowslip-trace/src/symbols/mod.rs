@@ -1,5 +1,6 @@
 //! Names of instructions: functions where the program's files have symbols, else a place in a file.
 
+mod frames;
 mod modules;
 
 use std::collections::HashMap;
@@ -63,6 +64,11 @@ impl Symbols {
         let Some((file, offset_bytes)) = self.spaces.find(pid, ip) else {
             return format!("{ip:#x}").into();
         };
+        self.name_in(file, offset_bytes)
+    }
+
+    /// The same for a place in a file.
+    pub fn name_in(&mut self, file: Arc<str>, offset_bytes: u64) -> Arc<str> {
         let key = (file, offset_bytes);
         if let Some(name) = self.names.get(&key) {
             return name.clone();

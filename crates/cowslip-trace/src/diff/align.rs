@@ -1,0 +1,72 @@
+//! Mappings of two traces side by side.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Basis, GroupDiff, GroupSide};
+use crate::analysis::{Analysis, Frame, Group, Shape, Sums};
+use crate::attribute::Place;
+use crate::symbols::Symbols;
+
+/// Names of a trace's instructions: functions, or without symbols modules and offsets.
+#[derive(Default)]
+pub struct Names(Option<Symbols>);
+
+/// What a mapping is in either trace.
+type Key = (Place, Option<u64>, Vec<Arc<str>>);
+
+impl Names {
+    /// Those that the files of the trace's programs have.
+    pub fn new(symbols: Symbols) -> Self {
+        Self(Some(symbols))
+    }
+
+    /// The functions of a call stack, the innermost first.
+    pub fn of(&mut self, frames: &[Frame]) -> Vec<Arc<str>> {
+        match &mut self.0 {
+            Some(symbols) => symbols.frames(frames),
+            None => frames.iter().map(|frame| frame.to_string().into()).collect(),
+        }
+    }
+}
+
+pub(super) fn align(
+    analyses: [&Analysis; 2],
+    names: [&mut Names; 2],
+    basis: Basis,
+) -> Vec<GroupDiff> {
+    let tells_callers = |analysis: &Analysis| {
+        analysis.groups.iter().any(|group| !group.identity.mapped_by.is_empty())
+    };
+    let with_callers = analyses.iter().all(|analysis| tells_callers(analysis));
+    let mut all: BTreeMap<Key, [Option<GroupSide>; 2]> = BTreeMap::new();
+    for (side, (analysis, names)) in analyses.into_iter().zip(names).enumerate() {
+        let mut together: BTreeMap<Key, Vec<&Group>> = BTreeMap::new();
+        for group in &analysis.groups {
+            let identity = &group.identity;
+            let callers = if with_callers { names.of(&identity.mapped_by) } else { Vec::new() };
+            let key = (identity.place.clone(), identity.size_bytes, callers);
+            together.entry(key).or_default().push(group);
+        }
+        for (key, groups) in together {
+            all.entry(key).or_default()[side] = Some(sum(&groups, analysis, basis));
+        }
+    }
+    let diff =
+        |((place, size_bytes, mapped_by), sides)| GroupDiff { place, size_bytes, mapped_by, sides };
+    all.into_iter().map(diff).collect()
+}
+
+/// Groups that have one name; the largest one's shape stands for all.
+fn sum(groups: &[&Group], analysis: &Analysis, basis: Basis) -> GroupSide {
+    let mut sums = Sums::default();
+    groups.iter().for_each(|group| sums += &group.sums);
+    let largest = groups.iter().max_by_key(|group| group.sums.faults());
+    GroupSide {
+        mappings: groups.iter().map(|group| group.mappings).sum(),
+        faults: analysis.scaled(sums.faults()),
+        compared: basis.of(analysis, sums.faults()),
+        kind: sums.kinds().first().map(|(kind, _)| *kind),
+        shape: largest.map_or(Shape::default(), |group| group.shape.clone()),
+    }
+}

@@ -1,0 +1,205 @@
+//! What differs between two traces.
+//!
+//! Mappings are set side by side by what they are (file, who mapped them, size class), not by address: that
+//! is another one in each run.
+//!
+//! ```
+//! use cowslip_trace::Analysis;
+//! use cowslip_trace::diff::{Basis, Diff, Names};
+//! use cowslip_trace::model::Trace;
+//! let analysis = Analysis::of(&Trace::default(), None);
+//! let names = &mut Names::default();
+//! let diff = Diff::of([&analysis, &analysis], [names, &mut Names::default()], Basis::PerRun);
+//! assert!(diff.is_empty());
+//! ```
+
+mod align;
+mod explain;
+mod settings;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::{Analysis, Shape};
+use crate::attribute::{Kind, Place};
+
+pub use align::Names;
+pub use settings::Setting;
+
+/// Less than a quarter more or less is no difference,
+const FACTOR: f64 = 1.25;
+/// nor is less than one in so many of all faults,
+const SHARE: f64 = 100.0;
+/// nor are fewer faults than this.
+const FEWEST: f64 = 100.0;
+
+/// What differs between two traces.
+#[derive(Clone, Debug, Serialize)]
+pub struct Diff {
+    /// By what numbers of faults are compared.
+    pub basis: Basis,
+    /// Both traces as a whole.
+    pub sides: [Whole; 2],
+    /// All kinds that there are.
+    pub kinds: Vec<KindDiff>,
+    /// What differs, that with the most faults more or less first.
+    pub groups: Vec<GroupDiff>,
+    /// Settings, environment and programs that differ.
+    pub settings: Vec<Setting>,
+    /// What the difference probably comes from, as far as there is evidence; the most probable first.
+    pub explanations: Vec<String>,
+}
+
+/// By what numbers of faults are compared.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// Faults a second.
+    PerSecond,
+    /// Faults in the whole trace: for programs that did the same work.
+    PerRun,
+}
+
+/// A trace as a whole.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Whole {
+    /// From the first event to the last, in nanoseconds.
+    pub duration_ns: u64,
+    /// With 1-in-N sampling, N times the recorded ones.
+    pub faults: u64,
+    /// Faults by the basis.
+    pub compared: f64,
+    /// Events that are missing.
+    pub lost: u64,
+    /// Each recorded fault stands for so many.
+    pub sampling_period: u64,
+}
+
+/// One kind of fault in both traces.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct KindDiff {
+    /// Which.
+    pub kind: Kind,
+    /// How many, by the basis.
+    pub compared: [f64; 2],
+    /// Whether that is a difference.
+    pub differs: bool,
+}
+
+/// Mappings of one identity in both traces.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct GroupDiff {
+    /// What they are of.
+    pub place: Place,
+    /// How long they are, up to the next power of two.
+    pub size_bytes: Option<u64>,
+    /// The functions that mapped them, the innermost first.
+    pub mapped_by: Vec<Arc<str>>,
+    /// In each trace; `None`: there are none.
+    pub sides: [Option<GroupSide>; 2],
+}
+
+/// Mappings of one identity in one trace.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct GroupSide {
+    /// How many.
+    pub mappings: u64,
+    /// With 1-in-N sampling, N times the recorded ones.
+    pub faults: u64,
+    /// Faults by the basis.
+    pub compared: f64,
+    /// The most frequent kind.
+    pub kind: Option<Kind>,
+    /// How their pages come.
+    pub shape: Shape,
+}
+
+impl Diff {
+    /// What differs between two traces, whose instructions `names` knows.
+    pub fn of(analyses: [&Analysis; 2], names: [&mut Names; 2], basis: Basis) -> Self {
+        let sides = analyses.map(|analysis| Whole {
+            duration_ns: analysis.duration_ns,
+            faults: analysis.scaled(analysis.sums.faults()),
+            compared: basis.of(analysis, analysis.sums.faults()),
+            lost: analysis.lost,
+            sampling_period: analysis.sampling_period,
+        });
+        let whole = sides[0].compared.max(sides[1].compared);
+        let kinds = Kind::ALL.map(|kind| {
+            let compared = analyses.map(|analysis| basis.of(analysis, analysis.sums.of(kind)));
+            KindDiff { kind, compared, differs: is_difference(compared, whole, analyses, basis) }
+        });
+        let kinds = kinds.into_iter().filter(|it| it.compared != [0.0; 2]).collect();
+        let mut groups = align::align(analyses, names, basis);
+        groups.retain(|group| {
+            is_difference(group.compared(), whole, analyses, basis) || group.has_other_kind()
+        });
+        groups.sort_by(|one, other| other.distance().total_cmp(&one.distance()));
+        let settings = settings::differing([&analyses[0].header, &analyses[1].header]);
+        let mut diff = Self { basis, sides, kinds, groups, settings, explanations: Vec::new() };
+        diff.explanations = explain::explain(&diff, analyses);
+        diff
+    }
+
+    /// Whether no faults differ; settings may.
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty() && !self.kinds.iter().any(|kind| kind.differs)
+    }
+}
+
+impl Basis {
+    /// What to compare by if nobody said: whole runs if both are of one command from its start.
+    pub fn fitting(analyses: [&Analysis; 2]) -> Self {
+        let [first, second] = analyses.map(|analysis| &analysis.header);
+        let is_whole = [first, second].iter().all(|it| it.attached_pids.is_empty());
+        let is_same = first.command == second.command && !first.command.is_empty();
+        if is_whole && is_same { Self::PerRun } else { Self::PerSecond }
+    }
+
+    fn of(self, analysis: &Analysis, recorded: u64) -> f64 {
+        let faults = analysis.scaled(recorded) as f64;
+        match self {
+            Self::PerRun => faults,
+            Self::PerSecond => faults / (analysis.duration_ns.max(1) as f64 / 1e9),
+        }
+    }
+}
+
+/// Whether two numbers of faults differ enough to say so.
+fn is_difference(compared: [f64; 2], whole: f64, analyses: [&Analysis; 2], basis: Basis) -> bool {
+    let [less, more] = [compared[0].min(compared[1]), compared[0].max(compared[1])];
+    let fewest = match basis {
+        Basis::PerRun => FEWEST,
+        Basis::PerSecond => {
+            let longest = analyses.map(|it| it.duration_ns).into_iter().max().unwrap_or(0).max(1);
+            FEWEST / (longest as f64 / 1e9)
+        }
+    };
+    more >= less * FACTOR && more - less >= (whole / SHARE).max(fewest)
+}
+
+impl GroupDiff {
+    /// Faults by the basis, in each trace.
+    pub fn compared(&self) -> [f64; 2] {
+        self.sides.each_ref().map(|side| side.as_ref().map_or(0.0, |side| side.compared))
+    }
+
+    fn distance(&self) -> f64 {
+        let [first, second] = self.compared();
+        (second - first).abs()
+    }
+
+    /// Whether faults of another kind are the most frequent, or another number comes in each mapping.
+    fn has_other_kind(&self) -> bool {
+        let [Some(first), Some(second)] = &self.sides else { return false };
+        let is_many = first.faults.min(second.faults) as f64 >= FEWEST;
+        let [few, many] = {
+            let [a, b] = [first.shape.per_mapping[1], second.shape.per_mapping[1]];
+            [a.min(b), a.max(b)]
+        };
+        let has_other_number =
+            self.size_bytes.is_some() && many >= few * 2 && first.mappings + second.mappings > 2;
+        is_many && (first.kind != second.kind || has_other_number)
+    }
+}
