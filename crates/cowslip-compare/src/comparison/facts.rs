@@ -1,0 +1,30 @@
+//! Which settings go with good and bad.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::inputs::Run;
+
+/// Something known of the runs that is not the same on both sides.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct FactDifference {
+    /// Such as `thp.enabled`.
+    pub name: String,
+    /// Its values in the good runs.
+    pub good: BTreeSet<String>,
+    /// Its values in the bad runs.
+    pub bad: BTreeSet<String>,
+}
+
+pub(super) fn differences(good: &[Run], bad: &[Run]) -> Vec<FactDifference> {
+    let names: BTreeSet<&String> =
+        good.iter().chain(bad).flat_map(|run| run.facts.keys()).collect();
+    let of = |runs: &[Run], name: &String| -> BTreeSet<String> {
+        runs.iter().filter_map(|run| run.facts.get(name)).cloned().collect()
+    };
+    let both = names.into_iter().map(|name| (name, of(good, name), of(bad, name)));
+    both.filter(|(_, good, bad)| good != bad)
+        .map(|(name, good, bad)| FactDifference { name: name.clone(), good, bad })
+        .collect()
+}

@@ -1,0 +1,135 @@
+//! Tests every metric of good and bad runs, and ranks what differs.
+
+mod facts;
+mod notes;
+mod row;
+mod values;
+
+use serde::Serialize;
+
+use crate::inputs::{Run, find_counters};
+use crate::stats::adjusted;
+use crate::{Error, Result};
+
+pub use facts::FactDifference;
+pub use row::{Row, Verdict};
+pub use values::{Unit, UnitChoice};
+
+use values::{Values, values};
+
+/// How to compare.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Options {
+    /// The level of each test, and one minus the confidence of the intervals.
+    pub alpha: f64,
+    /// The share of false ones that is accepted among what is said to differ.
+    pub fdr: f64,
+    /// What counts as one value.
+    pub unit: UnitChoice,
+    /// The change that the advice on runs is about, as a part of the good mean.
+    pub wanted_change: f64,
+    /// The order of the rows.
+    pub sort: Sort,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let (unit, sort) = (UnitChoice::Auto, Sort::T);
+        Self { alpha: 0.05, fdr: 0.05, unit, wanted_change: 0.05, sort }
+    }
+}
+
+/// The order of the rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sort {
+    /// Ascending t of (good, bad): what grew comes first.
+    T,
+    /// Ascending p.
+    P,
+    /// The greatest effect first, in either direction.
+    Effect,
+}
+
+/// What came of a comparison.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// What one value is.
+    pub unit: Unit,
+    /// How many runs were good and bad.
+    pub runs: (usize, usize),
+    /// The metrics that were tested, in the order asked for.
+    pub rows: Vec<Row>,
+    /// Metrics with the same value everywhere.
+    pub constant: Vec<String>,
+    /// Metrics of the good runs only.
+    pub only_good: Vec<String>,
+    /// Metrics of the bad runs only.
+    pub only_bad: Vec<String>,
+    /// Metrics with fewer than two values on a side.
+    pub too_few: Vec<String>,
+    /// What is known of the runs and is not the same on both sides.
+    pub facts: Vec<FactDifference>,
+    /// What a reader must know before believing any of it.
+    pub notes: Vec<String>,
+}
+
+impl Comparison {
+    /// Whether any metric differs.
+    pub fn differs(&self) -> bool {
+        self.rows.iter().any(|row| row.verdict == Verdict::Differs)
+    }
+}
+
+/// Compares good runs with bad ones.
+pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Comparison> {
+    for (name, value) in [("alpha", options.alpha), ("fdr", options.fdr)] {
+        if !(value > 0.0 && value < 1.0) {
+            return Err(Error::usage(format!("{name} is {value}, not between 0 and 1")));
+        }
+    }
+    let (mut good, mut bad) = (good.to_vec(), bad.to_vec());
+    let counters = find_counters(&mut good.iter_mut().chain(&mut bad).collect::<Vec<_>>());
+    let unit = Unit::choose(options.unit, &good, &bad)?;
+    let mut comparison = Comparison {
+        unit,
+        runs: (good.len(), bad.len()),
+        rows: Vec::new(),
+        constant: Vec::new(),
+        only_good: Vec::new(),
+        only_bad: Vec::new(),
+        too_few: Vec::new(),
+        facts: facts::differences(&good, &bad),
+        notes: Vec::new(),
+    };
+    for (metric, values) in values(&good, &bad, unit) {
+        match values {
+            Values::Both(good, bad) => comparison.rows.push(Row::of(metric, good, bad, options)),
+            Values::Constant => comparison.constant.push(metric),
+            Values::OnlyGood => comparison.only_good.push(metric),
+            Values::OnlyBad => comparison.only_bad.push(metric),
+            Values::TooFew => comparison.too_few.push(metric),
+        }
+    }
+    let p: Vec<f64> = comparison.rows.iter().map(|row| row.p).collect();
+    for (row, adjusted) in comparison.rows.iter_mut().zip(adjusted(&p)) {
+        row.judge(adjusted, options);
+    }
+    if unit == Unit::Sample && comparison.runs == (1, 1) {
+        comparison.rows.iter_mut().for_each(Row::measure_dependence);
+    }
+    sort(&mut comparison.rows, options.sort);
+    comparison.notes = notes::notes(&comparison, &good, &bad, &counters);
+    Ok(comparison)
+}
+
+fn sort(rows: &mut [Row], by: Sort) {
+    let change = |row: &Row| row.change.map_or(f64::INFINITY, |it| it.value.abs());
+    rows.sort_by(|a, b| {
+        let order = match by {
+            Sort::T => a.t_or_sign().total_cmp(&b.t_or_sign()),
+            Sort::P => a.p.total_cmp(&b.p),
+            Sort::Effect => b.effect_size().total_cmp(&a.effect_size()),
+        };
+        order.then(change(b).total_cmp(&change(a)))
+    });
+}

@@ -1,0 +1,84 @@
+//! What a reader must know before believing a comparison.
+
+use super::{Comparison, Unit, Verdict};
+use crate::inputs::Run;
+
+/// From this ratio of sizes on, and below so many values, Welch's test finds too much.
+const UNEQUAL: f64 = 1.5;
+const SMALL: usize = 20;
+/// Below it a rank test of so many metrics can hardly find anything.
+const FEW: usize = 4;
+
+pub(super) fn notes(
+    comparison: &Comparison,
+    good: &[Run],
+    bad: &[Run],
+    counters: &[String],
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    let rows = &comparison.rows;
+    if comparison.unit == Unit::Sample {
+        notes.push(dependence(comparison));
+    }
+    let sizes = rows
+        .iter()
+        .map(|row| (row.good.len().min(row.bad.len()), row.good.len().max(row.bad.len())));
+    let unequal =
+        sizes.clone().filter(|(few, many)| *few < SMALL && *many as f64 >= UNEQUAL * *few as f64);
+    let unequal_count = unequal.count();
+    if unequal_count > 0 {
+        notes.push(format!(
+            "{unequal_count} metrics have few values on one side and more on the other: Welch's test then says \
+             too often that they differ (docs/compare.md); have as many runs on both sides"
+        ));
+    }
+    if sizes.clone().any(|(few, _)| few < FEW) {
+        notes.push(format!(
+            "fewer than {FEW} values on a side: only great differences can be found, and the tests rely on \
+             normally distributed values"
+        ));
+    }
+    let disagree =
+        rows.iter().filter(|it| it.verdict == Verdict::Differs && it.rank.p > 0.05).count();
+    if disagree > 0 {
+        notes.push(format!(
+            "of {disagree} metrics that differ by their means the rank test sees nothing: look at their values \
+             for outliers"
+        ));
+    }
+    if !counters.is_empty() {
+        let list = counters.join(", ");
+        notes.push(format!(
+            "taken for counters, as they only grow: {list}; what counts is their growth"
+        ));
+    }
+    let left_out: usize = good.iter().chain(bad).map(|run| run.left_out).sum();
+    if left_out > 0 {
+        notes.push(format!(
+            "{left_out} columns of text and values that are not finite were left out"
+        ));
+    }
+    notes
+}
+
+fn dependence(comparison: &Comparison) -> String {
+    let (good, bad) = comparison.runs;
+    if good > 1 || bad > 1 {
+        return format!(
+            "samples of {good} good and {bad} bad runs count as independent, which those of the same run are \
+             not: their p is too small"
+        );
+    }
+    let shares = comparison.rows.iter().filter_map(|row| row.independent_share);
+    let least = shares.clone().fold(1.0, f64::min);
+    let (dependent, all) = (shares.count(), comparison.rows.len());
+    if dependent == 0 {
+        return "one run on each side: what differs may differ between any two runs; several of each would tell"
+            .to_owned();
+    }
+    format!(
+        "one run on each side, and the samples of {dependent} of {all} metrics depend on the ones before (as few \
+         as {:.0} % of them count): their p is too small; record several runs of each",
+        100.0 * least
+    )
+}

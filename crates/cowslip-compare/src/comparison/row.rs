@@ -1,0 +1,120 @@
+//! One metric and what the tests say of it.
+
+use serde::Serialize;
+
+use super::Options;
+use crate::stats::{
+    Autocorrelation, Estimate, Moments, RankTest, Welch, detectable_difference, hedges_g,
+    relative_change, runs_needed,
+};
+
+/// What is said of a metric.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Significant, also among so many tests.
+    Differs,
+    /// Significant on its own; among so many tests some are by chance.
+    Perhaps,
+    /// Not significant, which does not mean that it is the same.
+    Unproven,
+}
+
+/// One metric.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name; a rate ends with `/s`.
+    pub metric: String,
+    /// The good values.
+    pub good: Vec<f64>,
+    /// The bad values.
+    pub bad: Vec<f64>,
+    /// The means of both.
+    pub means: (f64, f64),
+    /// Welch's test of (good, bad), unless both sides are constant.
+    pub welch: Option<Welch>,
+    /// The rank test of (good, bad).
+    pub rank: RankTest,
+    /// What it is judged by: p of Welch's test; of the rank test if both sides are constant.
+    pub p: f64,
+    /// `p`, adjusted for the number of metrics (Benjamini and Hochberg).
+    pub adjusted_p: f64,
+    /// Hedges' g* of bad over good.
+    pub effect: Option<Estimate>,
+    /// The bad mean over the good one, less one.
+    pub change: Option<Estimate>,
+    /// The smallest difference of the means that so many values find with a probability of 80 %.
+    pub detectable: Option<f64>,
+    /// Values a side to find the difference seen here with a probability of 80 %.
+    pub runs_for_this: Option<u32>,
+    /// Values a side to find the change that was asked for with a probability of 80 %.
+    pub runs_for_wanted: Option<u32>,
+    /// How much of the values is independent, if they are samples of one run a side: the lesser share.
+    pub independent_share: Option<f64>,
+    /// What all that comes to.
+    pub verdict: Verdict,
+}
+
+impl Row {
+    /// `good` and `bad` have two finite values or more each, and not all are the same.
+    pub(super) fn of(metric: String, good: Vec<f64>, bad: Vec<f64>, options: &Options) -> Self {
+        let rank = RankTest::of(&good, &bad).expect("there are finite values on both sides");
+        let moments = Moments::of(&good).and_then(|it| Ok((it, Moments::of(&bad)?))).ok();
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let means = moments.map_or((mean(&good), mean(&bad)), |(a, b)| (a.mean(), b.mean()));
+        let alpha = options.alpha;
+        let tested = moments.and_then(|(a, b)| Some((a, b, Welch::of(&a, &b, alpha).ok()?)));
+        let welch = tested.map(|(_, _, welch)| welch);
+        let wanted = options.wanted_change * means.0;
+        let needed =
+            |difference: f64| tested.and_then(|(a, b, _)| runs_needed(&a, &b, difference, alpha));
+        let change = (means.0 != 0.0).then(|| (means.1 - means.0) / means.0.abs());
+        let change = change.map(|value| Estimate { value, interval: None });
+        Self {
+            p: welch.map_or(rank.p, |welch| welch.p),
+            adjusted_p: f64::NAN,
+            effect: tested.map(|(a, b, welch)| hedges_g(&a, &b, &welch, alpha)),
+            change: tested.and_then(|(a, b, it)| relative_change(&a, &b, &it, alpha)).or(change),
+            detectable: welch.map(|welch| detectable_difference(&welch, alpha)),
+            runs_for_this: needed(means.1 - means.0),
+            runs_for_wanted: needed(wanted),
+            independent_share: None,
+            verdict: Verdict::Unproven,
+            metric,
+            good,
+            bad,
+            means,
+            welch,
+            rank,
+        }
+    }
+
+    pub(super) fn judge(&mut self, adjusted_p: f64, options: &Options) {
+        self.adjusted_p = adjusted_p;
+        self.verdict = match self.p < options.alpha {
+            true if adjusted_p <= options.fdr => Verdict::Differs,
+            true => Verdict::Perhaps,
+            false => Verdict::Unproven,
+        };
+    }
+
+    /// Measures how the samples depend on the ones before, which are those of one run a side.
+    pub(super) fn measure_dependence(&mut self) {
+        let share = |values: &[f64]| {
+            let it = Autocorrelation::of(values).filter(|it| it.is_dependent(values.len()))?;
+            Some(it.effective_size / values.len() as f64)
+        };
+        let shares = [share(&self.good), share(&self.bad)];
+        self.independent_share = shares.into_iter().flatten().min_by(f64::total_cmp);
+    }
+
+    /// t of (good, bad); where there is none, infinity of its sign.
+    pub fn t_or_sign(&self) -> f64 {
+        self.welch.map_or((self.means.0 - self.means.1) * f64::INFINITY, |welch| welch.t)
+    }
+
+    /// Hedges' g* without its sign; infinite where both sides are constant.
+    pub fn effect_size(&self) -> f64 {
+        self.effect.map_or(f64::INFINITY, |effect| effect.value.abs())
+    }
+}

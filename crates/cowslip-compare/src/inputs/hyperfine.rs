@@ -1,0 +1,33 @@
+//! `hyperfine --export-json`: each of its runs is a run.
+
+use serde_json::Value;
+
+use super::{Run, choose};
+use crate::{Error, Result};
+
+pub(super) fn parse(results: &Value, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
+    let results = results.as_array().map(Vec::as_slice).unwrap_or_default();
+    let result = choose(results, part, "command")?;
+    let fields = result.as_object().into_iter().flatten();
+    let lists: Vec<(&str, &Vec<Value>)> = fields
+        .filter(|(field, _)| *field != "exit_codes")
+        .filter_map(|(field, list)| Some((field.as_str(), list.as_array()?)))
+        .collect();
+    let Some((_, times)) = lists.iter().find(|(field, _)| *field == "times") else {
+        return Err(Error::corrupt("a result of hyperfine without `times`"));
+    };
+    let runs = (0..times.len()).map(|index| {
+        let mut run = Run::new(&format!("{name}#{}", index + 1));
+        if let Some(command) = result.get("command").and_then(Value::as_str) {
+            run.facts.insert("command".to_owned(), command.to_owned());
+        }
+        for (field, list) in lists.iter().filter(|(_, list)| list.len() == times.len()) {
+            let metric = if *field == "times" { "wall_seconds" } else { field };
+            if let Some(value) = list[index].as_f64() {
+                run = run.with(metric, value);
+            }
+        }
+        run
+    });
+    Ok(runs.collect())
+}

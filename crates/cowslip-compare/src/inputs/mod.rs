@@ -1,0 +1,134 @@
+//! Runs from files: what a file is told by its content.
+
+mod csv;
+mod hyperfine;
+mod perf_stat;
+mod recording;
+mod run;
+mod sadf;
+mod untyped;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+pub use run::{Metric, Run};
+pub(crate) use untyped::find_counters;
+
+use crate::{Error, Result};
+
+/// Files are read whole.
+const LARGEST_BYTES: u64 = 1 << 30;
+
+/// The runs in a file, or in all files of a directory, in the order of their names.
+///
+/// `FILE@2` is the second command of a hyperfine file, or the second host of one of sadf.
+pub fn read(path: &Path) -> Result<Vec<Run>> {
+    if path.is_dir() {
+        let mut runs = Vec::new();
+        for file in files(path)? {
+            runs.extend(read_file(&file, None)?);
+        }
+        return Ok(runs);
+    }
+    let selected = || {
+        let (file, part) = path.to_str()?.rsplit_once('@')?;
+        Some((PathBuf::from(file), part.parse().ok()?))
+    };
+    match selected().filter(|_| !path.exists()) {
+        Some((file, part)) => read_file(&file, Some(part)),
+        None => read_file(path, None),
+    }
+}
+
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |error| Error::io("read the directory", directory, &error);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let is_hidden = path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b"."));
+        if path.is_file() && !is_hidden {
+            files.push(path);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(Error::usage(format!("{}: no files in this directory", directory.display())));
+    }
+    Ok(files)
+}
+
+fn read_file(path: &Path, part: Option<usize>) -> Result<Vec<Run>> {
+    let failed = |error| Error::io("read", path, &error);
+    if fs::metadata(path).map_err(failed)?.len() > LARGEST_BYTES {
+        return Err(Error::usage("it is larger than 1 GiB").on(path));
+    }
+    let bytes = fs::read(path).map_err(failed)?;
+    let text = String::from_utf8(bytes).map_err(|_| unknown().on(path))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    parse(&text, &name, part).map_err(|error| error.on(path))
+}
+
+/// The runs in a text, which `name` is to be known by; `part` chooses, from one, where there are several.
+///
+/// ```
+/// let runs = cowslip_compare::inputs::parse("faults,seconds\n3,0.5\n5,0.7\n", "a.csv", None)?;
+/// assert_eq!(runs[0].metrics["faults"].value(), 4.0);
+/// # Ok::<(), cowslip_compare::Error>(())
+/// ```
+pub fn parse(text: &str, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
+    let is_comment = |line: &&str| line.starts_with('#') || line.trim().is_empty();
+    let first = text.lines().find(|line| !is_comment(line)).unwrap_or_default();
+    if text.contains('\0') {
+        return Err(unknown());
+    }
+    if !first.trim_start().starts_with('{') {
+        return one(csv::parse(text, name)?, part);
+    }
+    if let Ok(line) = serde_json::from_str::<Value>(first) {
+        if line.get("start").is_some_and(|start| start.get("schema").is_some()) {
+            return one(recording::parse(text, name)?, part);
+        }
+        if line.get("counter-value").is_some() {
+            return perf_stat::parse(text, name);
+        }
+    }
+    let whole: Value = serde_json::from_str(text)
+        .map_err(|error| Error::corrupt(format!("it begins as JSON and is none: {error}")))?;
+    if let Some(hosts) = whole.get("sysstat").and_then(|it| it.get("hosts")) {
+        return sadf::parse(hosts, name, part);
+    }
+    match whole.get("results") {
+        Some(results) => hyperfine::parse(results, name, part),
+        None => Err(unknown()),
+    }
+}
+
+fn one(run: Run, part: Option<usize>) -> Result<Vec<Run>> {
+    match part {
+        None | Some(1) => Ok(vec![run]),
+        Some(_) => Err(Error::usage("it is one run")),
+    }
+}
+
+/// The one of `all` that was chosen, or the only one there is.
+fn choose<'a, T>(all: &'a [T], part: Option<usize>, what: &str) -> Result<&'a T> {
+    let index = match (part, all.len()) {
+        (Some(part), _) => part.checked_sub(1),
+        (None, 0 | 1) => Some(0),
+        (None, many) => {
+            let message = format!("it has {many} {what}s; say which: FILE@1 … FILE@{many}");
+            return Err(Error::usage(message));
+        }
+    };
+    index
+        .and_then(|index| all.get(index))
+        .ok_or_else(|| Error::usage(format!("it has {} {what}s", all.len())))
+}
+
+fn unknown() -> Error {
+    Error::corrupt(
+        "neither a recording of cowslip, nor of `sadf -j`, `perf stat -j`, `hyperfine --export-json`, nor CSV",
+    )
+}

@@ -1,0 +1,54 @@
+//! Recordings of our own.
+
+use std::collections::BTreeMap;
+
+use super::{Metric, Run};
+use crate::recording::{Definition, Event, Kind, SCHEMA};
+use crate::{Error, Result};
+
+/// A last line that was cut short, as when the recorder was killed, is left out.
+pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
+    let mut run = Run::new(name);
+    let mut columns: Vec<Definition> = Vec::new();
+    let mut reads: BTreeMap<(String, bool), Vec<(f64, f64)>> = BTreeMap::new();
+    let mut lines = text.lines().enumerate().peekable();
+    while let Some((index, line)) = lines.next() {
+        let corrupt = |what: String| Error::corrupt(format!("line {}: {what}", index + 1));
+        match serde_json::from_str(line) {
+            Ok(Event::Start { schema, .. }) if schema != SCHEMA => {
+                return Err(corrupt(format!("its schema is {schema}, not {SCHEMA}")));
+            }
+            Ok(Event::Start { facts, .. }) => run.facts = facts,
+            Ok(Event::Metrics(definitions)) => columns = definitions,
+            Ok(Event::Sample { values, .. }) if values.len() != columns.len() => {
+                return Err(corrupt(format!(
+                    "{} values of {} metrics",
+                    values.len(),
+                    columns.len()
+                )));
+            }
+            Ok(Event::Sample { at_ns, values }) => {
+                for (column, value) in columns.iter().zip(values) {
+                    let Some(value) = value else { continue };
+                    let key = (column.name.clone(), column.kind == Kind::Counter);
+                    reads.entry(key).or_default().push((at_ns as f64 / 1e9, value));
+                }
+            }
+            Ok(Event::Totals(totals)) => {
+                for (name, value) in totals {
+                    run.add(&name, Metric::levels(vec![value]));
+                }
+            }
+            Err(error) if error.is_eof() && index > 0 && lines.peek().is_none() => {}
+            Err(error) => return Err(corrupt(error.to_string())),
+        }
+    }
+    for ((name, is_counter), reads) in reads {
+        if is_counter {
+            run.add(&format!("{name}/s"), Metric::counter(&reads));
+        } else {
+            run.add(&name, Metric::levels(reads.into_iter().map(|(_, value)| value).collect()));
+        }
+    }
+    Ok(run)
+}

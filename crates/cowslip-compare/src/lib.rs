@@ -1,0 +1,31 @@
+//! Finds what differs between good and bad runs of a program.
+//!
+//! * [`recorder`] samples what the kernel counts beside a program, into a [`recording`].
+//! * [`inputs`] reads runs: recordings, and what sysstat, perf, hyperfine and spreadsheets write.
+//! * [`compare`] tests every metric of them, and ranks what differs.
+//! * [`stats`] has the tests.
+//!
+//! ```
+//! use cowslip_compare::inputs::Run;
+//! use cowslip_compare::{Options, compare};
+//!
+//! let run = |faults| Run::new("a run").with("faults", faults);
+//! let good: Vec<Run> = [101.0, 99.0, 100.0, 102.0].map(run).into();
+//! let bad: Vec<Run> = [201.0, 205.0, 199.0, 202.0].map(run).into();
+//! let comparison = compare(&good, &bad, &Options::default())?;
+//! assert!(comparison.differs() && comparison.rows[0].p < 1e-5);
+//! # Ok::<(), cowslip_compare::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod comparison;
+mod error;
+pub mod inputs;
+pub mod recorder;
+pub mod recording;
+pub mod stats;
+
+pub use comparison::{
+    Comparison, FactDifference, Options, Row, Sort, Unit, UnitChoice, Verdict, compare,
+};
+pub use error::{Error, ErrorKind, Result};

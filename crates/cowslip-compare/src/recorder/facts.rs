@@ -1,0 +1,59 @@
+//! What a reader must know of the machine to compare recordings.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+const FILES: [(&str, &str); 12] = [
+    ("kernel", "/proc/sys/kernel/osrelease"),
+    ("kernel.version", "/proc/sys/kernel/version"),
+    ("kernel.command_line", "/proc/cmdline"),
+    ("thp.enabled", "/sys/kernel/mm/transparent_hugepage/enabled"),
+    ("thp.shmem_enabled", "/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+    ("thp.defrag", "/sys/kernel/mm/transparent_hugepage/defrag"),
+    ("thp.max_ptes_none", "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none"),
+    ("hugetlb.pages", "/proc/sys/vm/nr_hugepages"),
+    ("vm.swappiness", "/proc/sys/vm/swappiness"),
+    ("vm.overcommit_memory", "/proc/sys/vm/overcommit_memory"),
+    ("kernel.numa_balancing", "/proc/sys/kernel/numa_balancing"),
+    ("cpu.governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+];
+
+/// Kernel, settings of huge pages and memory, processor: what cannot be read is left out.
+pub fn facts() -> BTreeMap<String, String> {
+    let read = |path: &str| fs::read_to_string(path).ok();
+    let mut facts: BTreeMap<String, String> = FILES
+        .iter()
+        .filter_map(|(name, path)| Some(((*name).to_owned(), chosen(read(path)?.trim()))))
+        .collect();
+    let first = |path: &str, name: &str| {
+        let line = |text: &str| text.lines().find_map(|line| value(line, name).map(str::to_owned));
+        line(&read(path)?)
+    };
+    let model = first("/proc/cpuinfo", "model name");
+    facts.extend(model.map(|model| ("cpu.model".to_owned(), model)));
+    facts.extend(first("/proc/meminfo", "MemTotal").map(|size| ("memory".to_owned(), size)));
+    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
+    facts.insert("cpu.count".to_owned(), cpus.to_string());
+    facts
+}
+
+fn value<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let (key, value) = line.split_once(':')?;
+    (key.trim() == name).then(|| value.trim())
+}
+
+/// The word in brackets of `always [madvise] never`; any other text is itself.
+fn chosen(text: &str) -> String {
+    let word = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    word.map_or(text, |(word, _)| word).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn this_machine_has_a_kernel_and_a_choice_is_its_word() {
+        assert!(super::facts().contains_key("kernel"));
+        assert_eq!(super::chosen("always [madvise] never"), "madvise");
+        assert_eq!(super::chosen("0"), "0");
+    }
+}

@@ -1,0 +1,119 @@
+//! Samples what the kernel counts, beside a program, into a recording.
+
+mod facts;
+mod system;
+mod tree;
+
+use std::io::{self, Write};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::recording::{Definition, Kind, RecordingWriter};
+use tree::Tree;
+
+pub use facts::facts;
+
+/// A metric and its value at one look.
+type Reading = (Definition, Option<f64>);
+
+fn reading(name: impl Into<String>, kind: Kind, value: Option<f64>) -> Reading {
+    (Definition { name: name.into(), kind }, value)
+}
+
+/// Whose metrics are recorded besides the machine's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Watch {
+    /// Nobody's.
+    Machine,
+    /// Those of this process and of its descendants.
+    Process(u32),
+    /// Those of a command that is not there yet: its counters are zero until [`Recorder::follow`].
+    Command,
+}
+
+/// A thread that samples at an interval until it is stopped.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use std::time::Duration;
+/// use cowslip_compare::recorder::{Recorder, Watch, facts};
+///
+/// let mut file = Vec::new();
+/// let watch = Watch::Process(std::process::id());
+/// let recorder = Recorder::start(file, &facts(), watch, Duration::from_secs(1))?;
+/// // … the work …
+/// file = recorder.stop()?.finish(BTreeMap::new())?;
+/// assert!(String::from_utf8(file).unwrap().contains("vmstat.pgfault"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Recorder<W: Write> {
+    orders: Sender<Order>,
+    thread: JoinHandle<io::Result<RecordingWriter<W>>>,
+}
+
+#[derive(Debug)]
+enum Order {
+    Follow(u32),
+    Stop,
+}
+
+impl<W: Write + Send + 'static> Recorder<W> {
+    /// Takes the first sample, and then one each `interval` in a thread of its own.
+    pub fn start(
+        to: W,
+        facts: &std::collections::BTreeMap<String, String>,
+        watch: Watch,
+        interval: Duration,
+    ) -> io::Result<Self> {
+        let mut writer = RecordingWriter::start(to, facts)?;
+        let mut tree = Tree::new(watch);
+        let start = Instant::now();
+        sample(&mut writer, &mut tree, start)?;
+        let (orders, received) = mpsc::channel();
+        let work = move || {
+            let mut next = start + interval;
+            loop {
+                match received.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                    Ok(Order::Follow(pid)) => tree.follow(pid),
+                    Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                    Err(RecvTimeoutError::Timeout) => {
+                        sample(&mut writer, &mut tree, start)?;
+                        // What was late is left out, not caught up with.
+                        next = (next + interval).max(Instant::now());
+                    }
+                }
+            }
+            sample(&mut writer, &mut tree, start)?;
+            Ok(writer)
+        };
+        let thread = thread::Builder::new().name("recorder".to_owned()).spawn(work)?;
+        Ok(Self { orders, thread })
+    }
+
+    /// Watches this process too, and its descendants: a command that was just started.
+    pub fn follow(&self, pid: u32) {
+        // A thread that ended says why when it is stopped.
+        let _ = self.orders.send(Order::Follow(pid));
+    }
+
+    /// Takes the last sample; the recording can then be finished. A process that has ended but has not been
+    /// waited for still has its counters.
+    pub fn stop(self) -> io::Result<RecordingWriter<W>> {
+        let _ = self.orders.send(Order::Stop);
+        self.thread.join().map_err(|_| io::Error::other("the recorder's thread panicked"))?
+    }
+}
+
+fn sample<W: Write>(
+    writer: &mut RecordingWriter<W>,
+    tree: &mut Tree,
+    start: Instant,
+) -> io::Result<()> {
+    let mut readings = Vec::new();
+    let at_ns = start.elapsed().as_nanos() as u64;
+    system::read(&mut readings);
+    tree.read(&mut readings);
+    writer.sample(at_ns, readings)
+}

@@ -1,0 +1,194 @@
+//! A process and its descendants: their faults, processor time and memory, summed up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use super::{Reading, Watch, reading};
+use crate::recording::Kind::{Counter, Gauge};
+
+/// Of `smaps_rollup`, and what we call it.
+const MEMORY: [(&str, &str); 8] = [
+    ("Rss", "process.rss_bytes"),
+    ("Pss", "process.pss_bytes"),
+    ("Anonymous", "process.anonymous_bytes"),
+    ("AnonHugePages", "process.anonymous_huge_bytes"),
+    ("ShmemPmdMapped", "process.shmem_huge_bytes"),
+    ("FilePmdMapped", "process.file_huge_bytes"),
+    ("Swap", "process.swap_bytes"),
+    ("LazyFree", "process.lazy_free_bytes"),
+];
+
+/// Whose metrics are summed up. Its counters never fall: what processes had when they were last seen stays in
+/// the sum.
+#[derive(Debug)]
+pub(super) struct Tree {
+    is_watching: bool,
+    /// Those alive, and when they started; a number that another process took over is not one of them.
+    members: BTreeMap<u32, u64>,
+    /// Minor and major faults at the last look.
+    faults: [f64; 2],
+    /// Of each thread alive: nanoseconds on a processor, nanoseconds of waiting for one, times it got one.
+    threads: BTreeMap<u32, [f64; 3]>,
+    ended_threads: [f64; 3],
+}
+
+/// What is used of `/proc/PID/stat`.
+struct Stat {
+    parent: u32,
+    /// Minor and major, of the process and of the children that it waited for.
+    faults: [f64; 2],
+    start_ticks: u64,
+}
+
+impl Stat {
+    fn read(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // The first field after the name, which may hold anything, is the third.
+        let fields: Vec<_> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let faults = [field(10)? + field(11)?, field(12)? + field(13)?];
+        let faults = faults.map(|count| count as f64);
+        Some(Self { parent: field(4)? as u32, faults, start_ticks: field(22)? })
+    }
+}
+
+impl Tree {
+    pub(super) fn new(watch: Watch) -> Self {
+        let mut tree = Self {
+            is_watching: watch != Watch::Machine,
+            members: BTreeMap::new(),
+            faults: [0.0; 2],
+            threads: BTreeMap::new(),
+            ended_threads: [0.0; 3],
+        };
+        if let Watch::Process(pid) = watch {
+            tree.follow(pid);
+        }
+        tree
+    }
+
+    pub(super) fn follow(&mut self, pid: u32) {
+        if let Some(stat) = Stat::read(pid) {
+            self.members.insert(pid, stat.start_ticks);
+        }
+    }
+
+    pub(super) fn read(&mut self, into: &mut Vec<Reading>) {
+        if !self.is_watching {
+            return;
+        }
+        self.read_faults();
+        self.read_threads();
+        let mut times = self.ended_threads;
+        self.threads.values().for_each(|it| add(&mut times, it));
+        for (name, value) in [
+            ("process.minor_faults", self.faults[0]),
+            ("process.major_faults", self.faults[1]),
+            ("process.cpu_seconds", times[0] / 1e9),
+            ("process.cpu_wait_seconds", times[1] / 1e9),
+            ("process.time_slices", times[2]),
+        ] {
+            into.push(reading(name, Counter, Some(value)));
+        }
+        into.push(reading("process.count", Gauge, Some(self.members.len() as f64)));
+        into.push(reading("process.threads", Gauge, Some(self.threads.len() as f64)));
+        let memory = self.memory();
+        for (index, (_, name)) in MEMORY.iter().enumerate() {
+            into.push(reading(*name, Gauge, memory.map(|sums| sums[index])));
+        }
+    }
+
+    /// Finds who is alive of the members and their descendants; a parent that waited for a child has its faults.
+    fn read_faults(&mut self) {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let all: BTreeMap<u32, Stat> =
+            pids.filter_map(|pid| Some((pid, Stat::read(pid)?))).collect();
+        self.members.retain(|pid, start| all.get(pid).is_some_and(|it| it.start_ticks == *start));
+        loop {
+            let found: Vec<_> = all
+                .iter()
+                .filter(|(pid, it)| {
+                    self.members.contains_key(&it.parent) && !self.members.contains_key(pid)
+                })
+                .map(|(pid, it)| (*pid, it.start_ticks))
+                .collect();
+            if found.is_empty() {
+                break;
+            }
+            self.members.extend(found);
+        }
+        let mut faults = [0.0; 2];
+        self.members.keys().for_each(|pid| add(&mut faults, &all[pid].faults));
+        for (known, now) in self.faults.iter_mut().zip(faults) {
+            *known = known.max(now);
+        }
+    }
+
+    fn read_threads(&mut self) {
+        let mut alive = BTreeSet::new();
+        for pid in self.members.keys() {
+            let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+            for thread in entries {
+                let Some(number) = thread.file_name().to_str().and_then(|it| it.parse().ok())
+                else {
+                    continue;
+                };
+                let Ok(text) = fs::read_to_string(thread.path().join("schedstat")) else {
+                    continue;
+                };
+                let mut words = text.split_ascii_whitespace().map(|word| word.parse().ok());
+                let mut next = || words.next().flatten().unwrap_or(0.0);
+                self.threads.insert(number, [next(), next(), next()]);
+                alive.insert(number);
+            }
+        }
+        let ended_threads = &mut self.ended_threads;
+        self.threads.retain(|number, times| {
+            let is_alive = alive.contains(number);
+            if !is_alive {
+                add(ended_threads, times);
+            }
+            is_alive
+        });
+    }
+
+    /// The members' memory in bytes; `None` if nobody has any.
+    fn memory(&self) -> Option<[f64; MEMORY.len()]> {
+        let mut sums = None;
+        for pid in self.members.keys() {
+            let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else {
+                continue;
+            };
+            for (name, rest) in text.lines().filter_map(|line| line.split_once(':')) {
+                let Some(index) = MEMORY.iter().position(|(known, _)| *known == name) else {
+                    continue;
+                };
+                let kib = rest.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<f64>().ok());
+                let sums = sums.get_or_insert([0.0; MEMORY.len()]);
+                sums[index] += kib.unwrap_or(0.0) * 1024.0;
+            }
+        }
+        sums
+    }
+}
+
+fn add<const N: usize>(sums: &mut [f64; N], values: &[f64; N]) {
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_has_its_fields_whatever_the_name_is() {
+        let text = "7 (a) b (c) S 3 7 7 0 -1 4194304 10 20 1 2 5 6 7 8 20 0 1 0 4711 0 0";
+        let stat = Stat::parse(text).unwrap();
+        assert_eq!((stat.parent, stat.faults, stat.start_ticks), (3, [30.0, 3.0], 4711));
+        assert!(Stat::parse("7 (a").is_none() && Stat::parse("").is_none());
+    }
+}

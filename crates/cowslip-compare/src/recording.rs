@@ -1,0 +1,99 @@
+//! Recordings of metrics: JSON Lines, one [`Event`] a line (`docs/compare.md`).
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Names the shape of the lines; the first line says it.
+pub const SCHEMA: &str = "cowslip.recording/1";
+
+/// One line.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The first line.
+    Start {
+        /// [`SCHEMA`]
+        schema: String,
+        /// When it began, in nanoseconds since 1970 UTC.
+        created_unix_ns: u64,
+        /// What a reader must know of the machine and of the run.
+        facts: BTreeMap<String, String>,
+    },
+    /// What the values of the samples from here on are.
+    Metrics(Vec<Definition>),
+    /// One look at all of them.
+    Sample {
+        /// Nanoseconds since the start.
+        at_ns: u64,
+        /// In the order of the metrics; null if one could not be read.
+        values: Vec<Option<f64>>,
+    },
+    /// Values of the run as a whole; the last line.
+    Totals(BTreeMap<String, f64>),
+}
+
+/// What a column of the samples is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Definition {
+    /// Such as `vmstat.pgfault`; a unit, if there is one, is its end: `meminfo.active_bytes`.
+    pub name: String,
+    /// What its values mean.
+    pub kind: Kind,
+}
+
+/// What values mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// It only grows; what counts is by how much a second.
+    Counter,
+    /// A level, which counts as it is.
+    Gauge,
+}
+
+/// Writes a recording.
+#[derive(Debug)]
+pub struct RecordingWriter<W: Write> {
+    to: W,
+    metrics: Vec<Definition>,
+}
+
+impl<W: Write> RecordingWriter<W> {
+    /// Begins one.
+    pub fn start(to: W, facts: &BTreeMap<String, String>) -> io::Result<Self> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut writer = Self { to, metrics: Vec::new() };
+        writer.line(&Event::Start {
+            schema: SCHEMA.to_owned(),
+            created_unix_ns: now.as_nanos() as u64,
+            facts: facts.clone(),
+        })?;
+        Ok(writer)
+    }
+
+    /// Adds a sample, and what its values are if that is not as before.
+    pub fn sample(&mut self, at_ns: u64, values: Vec<(Definition, Option<f64>)>) -> io::Result<()> {
+        let (metrics, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
+        if metrics != self.metrics {
+            self.line(&Event::Metrics(metrics.clone()))?;
+            self.metrics = metrics;
+        }
+        self.line(&Event::Sample { at_ns, values })
+    }
+
+    /// Ends it with the values of the whole run.
+    pub fn finish(mut self, totals: BTreeMap<String, f64>) -> io::Result<W> {
+        self.line(&Event::Totals(totals))?;
+        Ok(self.to)
+    }
+
+    fn line(&mut self, event: &Event) -> io::Result<()> {
+        let mut line = serde_json::to_vec(event)?;
+        line.push(b'\n');
+        self.to.write_all(&line)?;
+        self.to.flush()
+    }
+}

@@ -1,0 +1,132 @@
+//! What is said of runs whose differences are known.
+
+use std::slice::from_ref;
+
+use cowslip_compare::inputs::Run;
+use cowslip_compare::stats::{Moments, Welch};
+use cowslip_compare::{ErrorKind, Options, Sort, Unit, UnitChoice, Verdict, compare};
+
+/// Runs with a metric that grew by half, one that fell, one of noise, and odd ones.
+fn runs(is_bad: bool) -> Vec<Run> {
+    let noise = [0.3, -1.2, 0.8, 1.1, -0.4, -0.6];
+    let other = [-0.5, 0.9, -1.0, 0.2, 1.3, -0.8];
+    let side = f64::from(u8::from(is_bad));
+    let run = |index: usize| {
+        let noise = if is_bad { other[index] } else { noise[index] };
+        let mut run = Run::new("run")
+            .with("grew", 100.0 + 50.0 * side + noise)
+            .with("fell", 100.0 - 60.0 * side + noise)
+            .with("noise", 100.0 + noise)
+            .with("constant", 7.0)
+            .with("switched", 4.0 + side);
+        if !is_bad {
+            run = run.with("only good", noise);
+        } else if index == 0 {
+            run = run.with("only bad", noise);
+        }
+        run.facts.insert("thp".to_owned(), if is_bad { "madvise" } else { "always" }.to_owned());
+        run.facts.insert("kernel".to_owned(), "6".to_owned());
+        run
+    };
+    (0..6).map(run).collect()
+}
+
+#[test]
+fn what_grew_comes_first_and_all_others_have_their_list() {
+    let comparison = compare(&runs(false), &runs(true), &Options::default()).unwrap();
+    assert_eq!(comparison.unit, Unit::Run);
+    let rows: Vec<_> = comparison.rows.iter().map(|it| (&*it.metric, it.verdict)).collect();
+    let (differs, unproven) = (Verdict::Differs, Verdict::Unproven);
+    let wanted = [("switched", differs), ("grew", differs), ("noise", unproven), ("fell", differs)];
+    assert_eq!(rows, wanted);
+    assert_eq!(comparison.constant, ["constant"]);
+    assert_eq!(
+        (&comparison.only_good[..], &comparison.only_bad[..]),
+        (&["only good".to_owned()][..], &["only bad".to_owned()][..])
+    );
+    let facts: Vec<_> = comparison.facts.iter().map(|it| &*it.name).collect();
+    assert_eq!(facts, ["thp"]);
+
+    let grew = &comparison.rows[1];
+    let welch = grew.welch.unwrap();
+    assert!(welch.t < -50.0 && welch.interval.1 < 0.0);
+    let (low, high) = grew.change.unwrap().interval.unwrap();
+    assert!(low < 0.5 && 0.5 < high && high - low < 0.05, "{low} to {high}");
+    let effect = grew.effect.unwrap();
+    let (low, high) = effect.interval.unwrap();
+    assert!(0.0 < low && low < effect.value && effect.value < high);
+    assert_eq!(grew.runs_for_this, Some(2));
+    let noise = &comparison.rows[2];
+    assert!(noise.detectable.unwrap() > 1.0 && noise.runs_for_this.unwrap() > 6);
+    let switched = &comparison.rows[0];
+    assert!(switched.welch.is_none() && switched.p == switched.rank.p);
+
+    let by = |sort| {
+        let options = Options { sort, ..Options::default() };
+        let rows = compare(&runs(false), &runs(true), &options).unwrap().rows;
+        rows.into_iter().map(|it| it.metric).collect::<Vec<_>>()
+    };
+    assert_eq!(by(Sort::P)[3], "noise");
+    assert_eq!(by(Sort::Effect), ["switched", "fell", "grew", "noise"]);
+    let swapped = compare(&runs(true), &runs(false), &Options::default()).unwrap();
+    assert_eq!(swapped.rows[0].metric, "fell");
+}
+
+#[test]
+fn as_many_runs_as_advised_have_the_promised_power() {
+    let comparison = compare(&runs(false), &runs(true), &Options::default()).unwrap();
+    let noise = &comparison.rows[2];
+    let spread = |values: &[f64]| {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        (values.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / 5.0).sqrt()
+    };
+    let (good, bad) = (spread(&noise.good), spread(&noise.bad));
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut normal = || {
+        let radius = (-2.0 * (1.0 - random.f64()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * random.f64()).cos()
+    };
+    let options = Options { wanted_change: 0.01, ..Options::default() };
+    let advised = compare(&runs(false), &runs(true), &options).unwrap().rows[2].runs_for_wanted;
+    let runs = advised.unwrap() as usize;
+    let trials = 4_000;
+    let found = (0..trials).filter(|_| {
+        let mut side = |mean: f64, deviation: f64| -> Vec<f64> {
+            (0..runs).map(|_| mean + deviation * normal()).collect()
+        };
+        let good = Moments::of(&side(100.0, good)).unwrap();
+        let bad = Moments::of(&side(100.0 + noise.means.0 / 100.0, bad)).unwrap();
+        Welch::of(&good, &bad, 0.05).unwrap().p < 0.05
+    });
+    let power = found.count() as f64 / f64::from(trials);
+    println!("{runs} runs: power {power}");
+    assert!((0.78..0.87).contains(&power), "{runs} runs: {power}");
+}
+
+#[test]
+fn one_run_a_side_is_compared_by_its_samples_with_a_warning() {
+    let run = |start: f64| {
+        let text: String = (0..50)
+            .map(|row| format!("{},{}\n", start + f64::from(row / 10 % 3), row * 7919 % 13))
+            .collect();
+        cowslip_compare::inputs::parse(&format!("drift,even\n{text}"), "a", None).unwrap().remove(0)
+    };
+    let (good, bad) = (run(5.0), run(4.0));
+    let options = Options::default();
+    let text = (good.metrics["drift"].samples(), bad.metrics["drift"].samples());
+    assert_eq!((text.0.len(), text.1.len()), (50, 50));
+    let comparison = compare(from_ref(&good), from_ref(&bad), &options).unwrap();
+    assert_eq!(comparison.unit, Unit::Sample);
+    assert!(comparison.notes[0].contains("depend on the ones before"), "{:?}", comparison.notes);
+    let options = Options { unit: UnitChoice::Run, ..options };
+    assert_eq!(compare(&[good], &[bad], &options).unwrap_err().kind(), ErrorKind::Usage);
+}
+
+#[test]
+fn unequal_numbers_of_runs_are_warned_of() {
+    let (good, bad) = (runs(false), runs(true));
+    let comparison = compare(&good[..3], &bad, &Options::default()).unwrap();
+    assert!(comparison.notes.iter().any(|it| it.contains("as many runs on both sides")));
+    let comparison = compare(&good, &bad, &Options::default()).unwrap();
+    assert!(comparison.notes.is_empty(), "{:?}", comparison.notes);
+}

@@ -1,0 +1,130 @@
+//! Files as the tools wrote them: sysstat 12.6, perf 6.1, hyperfine 1.15.
+
+use std::path::{Path, PathBuf};
+
+use cowslip_compare::inputs::{Run, parse, read};
+use cowslip_compare::{ErrorKind, Options, Unit, compare};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/inputs").join(name)
+}
+
+fn value(run: &Run, metric: &str) -> f64 {
+    run.metrics.get(metric).unwrap_or_else(|| panic!("{metric}: {:?}", run.metrics.keys())).value()
+}
+
+#[test]
+fn a_file_of_hyperfine_has_a_run_of_each_of_its_runs() {
+    let error = read(&data("hyperfine.json")).unwrap_err();
+    assert!(error.to_string().contains("FILE@1 … FILE@2"), "{error}");
+    let runs = read(&data("hyperfine.json@1")).unwrap();
+    assert_eq!(runs.len(), 8);
+    assert_eq!(value(&runs[1], "wall_seconds"), 0.003858513);
+    assert_eq!(runs[1].facts["command"], "true");
+    assert_eq!(read(&data("hyperfine.json@2")).unwrap()[0].facts["command"], "sleep 0.003");
+    assert_eq!(read(&data("hyperfine.json@3")).unwrap_err().kind(), ErrorKind::Usage);
+}
+
+#[test]
+fn a_file_of_sadf_has_a_metric_of_every_number_in_every_report() {
+    let runs = read(&data("sadf.json")).unwrap();
+    assert_eq!(runs.len(), 1);
+    let run = &runs[0];
+    assert!(run.facts.contains_key("kernel"));
+    let samples = run.metrics["cpu-load.all.idle"].samples().len();
+    assert!(samples >= 3, "{samples}");
+    for metric in ["paging.fault", "memory.memfree", "process-and-context-switch.cswch"] {
+        assert_eq!(run.metrics[metric].samples().len(), samples, "{metric}");
+    }
+    assert!(
+        run.metrics.keys().any(|it| it.starts_with("network.net-dev.lo.")),
+        "{:?}",
+        run.metrics.keys()
+    );
+    assert!(!run.metrics.keys().any(|it| it.contains("timestamp")));
+}
+
+#[test]
+fn a_file_of_perf_stat_has_rates_of_intervals_or_a_run_a_time_it_was_appended_to() {
+    let runs = read(&data("perf-interval.json")).unwrap();
+    assert_eq!(runs.len(), 1);
+    let faults = &runs[0].metrics["page-faults/s"];
+    assert_eq!(faults.samples().len(), 2, "what was not counted is no sample");
+    assert_eq!(faults.samples()[0], 75.0 / 0.200281599);
+    assert_eq!(faults.value(), 75.0 / (0.200281599 + (0.701586076 - 0.603094844)));
+
+    let runs = read(&data("perf-appended.json")).unwrap();
+    assert_eq!(runs.len(), 2);
+    assert_eq!(value(&runs[0], "page-faults"), 74.0);
+    assert_eq!(value(&runs[0], "task-clock_msec"), 1.053242);
+    assert!(!runs[1].metrics.contains_key("cycles"), "not supported there");
+    assert_eq!(value(&runs[1], "page-faults"), 50.0);
+}
+
+#[test]
+fn csv_has_a_metric_a_column_and_finds_its_counters() {
+    let mut text = "timestamp;level;count;host;odd\n".to_owned();
+    for row in 0..10 {
+        text += &format!("{};{};{};a;{}\n", 1000 + row, 5 + row % 3, 100 + row * row, "nan");
+    }
+    let run = &parse(&text, "a", None).unwrap()[0];
+    assert_eq!(run.metrics.keys().collect::<Vec<_>>(), ["count", "level"]);
+    assert_eq!(run.left_out, 11, "a column of text and ten that are no numbers");
+    let other = &parse(&text.replace(";5;", ";9;"), "b", None).unwrap()[0];
+    let comparison = compare(&[run.clone()], &[other.clone()], &Options::default()).unwrap();
+    assert_eq!(comparison.unit, Unit::Sample);
+    assert_eq!(
+        comparison.rows.iter().map(|it| &*it.metric).collect::<Vec<_>>(),
+        ["level", "count/row"]
+    );
+    assert_eq!(comparison.rows[1].means, (9.0, 9.0), "81 in nine steps");
+    assert!(comparison.notes.iter().any(|it| it.contains("count; what counts is their growth")));
+}
+
+#[test]
+fn recordings_have_rates_levels_and_totals_and_a_torn_line_is_left_out() {
+    let text = r#"{"start":{"schema":"cowslip.recording/1","created_unix_ns":1,"facts":{"kernel":"6"}}}
+{"metrics":[{"name":"faults","kind":"counter"},{"name":"rss_bytes","kind":"gauge"}]}
+{"sample":{"at_ns":0,"values":[10.0,null]}}
+{"sample":{"at_ns":2000000000,"values":[30.0,4096.0]}}
+{"metrics":[{"name":"faults","kind":"counter"}]}
+{"sample":{"at_ns":3000000000,"values":[30.0]}}
+{"totals":{"wall_seconds":3.5}}
+"#;
+    let run = &parse(text, "a", None).unwrap()[0];
+    assert_eq!(run.metrics["faults/s"].samples(), [10.0, 0.0]);
+    assert_eq!((value(run, "faults/s"), value(run, "rss_bytes")), (20.0 / 3.0, 4096.0));
+    assert_eq!((value(run, "wall_seconds"), &*run.facts["kernel"]), (3.5, "6"));
+    let torn = &parse(&text[..text.len() - 9], "a", None).unwrap()[0];
+    assert_eq!(torn.metrics.len(), 2);
+    for (from, to, said) in [
+        ("recording/1", "recording/7", "recording/7"),
+        ("[10.0,null]", "[10.0]", "line 3: 1 values of 2"),
+        ("{\"sample\":{\"at_ns\":0,", "{\"sampl\":{", "line 3"),
+    ] {
+        let error = parse(&text.replacen(from, to, 1), "a", None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains(said), "{error}");
+    }
+}
+
+#[test]
+fn what_is_none_of_these_is_refused_with_the_reason() {
+    let numbers_without_head = "nothing here\nof any use\n";
+    for (text, said) in [
+        ("", "no column of numbers"),
+        ("\0\u{1}", "neither a recording"),
+        ("{\"a\": 1}", "neither a recording"),
+        ("{\"a\": ", "begins as JSON"),
+        ("{\"results\": [{}]}", "without `times`"),
+        ("{\"sysstat\": {\"hosts\": [{}]}}", "without `statistics`"),
+        ("{\"counter-value\": \"1\"}\n", "line 1"),
+        ("a,b\n1,2\n3\n", "as CSV"),
+        (numbers_without_head, "no column of numbers"),
+    ] {
+        let error = parse(text, "a", None).unwrap_err();
+        assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(said), "{error}");
+    }
+    let missing = read(Path::new("/nowhere/at/all")).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Io(std::io::ErrorKind::NotFound));
+}

@@ -1,0 +1,160 @@
+//! The recorder beside programs whose faults and processes the kernel counts as well.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cowslip_compare::inputs::{Run, parse};
+use cowslip_compare::recorder::{Recorder, Watch, facts};
+
+/// Longer than any test: only the first and the last sample are taken.
+const NEVER: Duration = Duration::from_secs(3_600);
+
+fn finish(recorder: Recorder<Vec<u8>>) -> String {
+    let totals = BTreeMap::from([("wall_seconds".to_owned(), 1.0)]);
+    String::from_utf8(recorder.stop().unwrap().finish(totals).unwrap()).unwrap()
+}
+
+fn run(text: &str) -> Run {
+    parse(text, "a", None).unwrap().remove(0)
+}
+
+/// By how much the counter grew from the first to the last sample.
+fn growth(text: &str, metric: &str) -> f64 {
+    let samples: Vec<serde_json::Value> =
+        text.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    let names = samples.iter().find_map(|it| it["metrics"].as_array()).unwrap();
+    let column = names.iter().position(|it| it["name"] == metric).unwrap();
+    let mut values = samples.iter().filter_map(|it| it["sample"]["values"][column].as_f64());
+    let first = values.next().unwrap();
+    values.next_back().unwrap() - first
+}
+
+/// The minor faults of a process, and those of the children it waited for.
+fn faults(pid: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<_> = text[text.rfind(')').unwrap() + 2..].split(' ').collect();
+    fields[7].parse::<f64>().unwrap() + fields[8].parse::<f64>().unwrap()
+}
+
+struct Shell(Child);
+
+impl Shell {
+    fn start() -> Self {
+        let piped = || Stdio::piped();
+        Self(Command::new("sh").stdin(piped()).stdout(piped()).spawn().unwrap())
+    }
+
+    /// Has it run a line that ends with an output of one line.
+    fn tell(&mut self, line: &str) {
+        writeln!(self.0.stdin.as_mut().unwrap(), "{line}").unwrap();
+        let mut answer = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut answer).unwrap();
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn faults_of_a_process_and_its_children_are_the_kernels() {
+    let mut shell = Shell::start();
+    shell.tell("echo ready");
+    let pid = shell.0.id();
+    let before = faults(pid);
+    let recorder = Recorder::start(Vec::new(), &facts(), Watch::Process(pid), NEVER).unwrap();
+    // Children that are waited for: their faults are the shell's.
+    shell.tell("for i in 1 2 3 4 5 6 7 8; do cat /dev/null; done; echo done");
+    let after = faults(pid);
+    let text = finish(recorder);
+    assert!(after - before > 400.0, "{before} to {after}");
+    let counted = growth(&text, "process.minor_faults");
+    assert!((after - before - 20.0..=after - before).contains(&counted), "{counted}");
+    let run = run(&text);
+    assert!(run.facts.contains_key("thp.enabled") && run.facts.contains_key("kernel"));
+    assert_eq!(run.metrics["wall_seconds"].value(), 1.0);
+    assert_eq!(run.metrics["process.count"].samples(), [1.0, 1.0]);
+    for metric in
+        ["vmstat.pgfault/s", "interrupts.all/s", "meminfo.memfree_bytes", "process.rss_bytes"]
+    {
+        assert!(run.metrics[metric].value() > 0.0, "{metric}");
+    }
+    assert!(growth(&text, "vmstat.pgfault") >= counted);
+}
+
+#[test]
+fn a_command_has_no_faults_before_it_is_followed_and_keeps_them_when_it_has_ended() {
+    let recorder = Recorder::start(Vec::new(), &BTreeMap::new(), Watch::Command, NEVER).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "cat /dev/null; read line"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    recorder.follow(pid);
+    drop(child.stdin.take());
+    // A zombie still has its counters.
+    while !fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") Z ") {
+        std::thread::yield_now();
+    }
+    let exact = faults(pid);
+    let text = finish(recorder);
+    child.wait().unwrap();
+    assert_eq!(growth(&text, "process.minor_faults"), exact);
+    assert!(exact > 50.0);
+}
+
+/// Counts the lines that it is given.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn wait_for_more(&self, more: usize) {
+        let count = || self.0.lock().unwrap().iter().filter(|byte| **byte == b'\n').count();
+        let wanted = count() + more;
+        while count() < wanted {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn samples_come_at_the_interval_and_descendants_are_found() {
+    let mut shell = Shell::start();
+    let watch = Watch::Process(shell.0.id());
+    let interval = Duration::from_millis(10);
+    let lines = Lines::default();
+    let recorder = Recorder::start(lines.clone(), &BTreeMap::new(), watch, interval).unwrap();
+    lines.wait_for_more(3);
+    shell.tell("sh -c 'while :; do :; done' & echo started");
+    lines.wait_for_more(3);
+    shell.tell("kill $!; wait; echo done");
+    lines.wait_for_more(3);
+    recorder.stop().unwrap().finish(BTreeMap::new()).unwrap();
+    let run = run(&String::from_utf8(lines.0.lock().unwrap().clone()).unwrap());
+    let count = &run.metrics["process.count"];
+    assert!(count.samples().len() >= 9, "{count:?}");
+    assert!(count.samples().contains(&1.0) && count.samples().contains(&2.0), "{count:?}");
+    assert!(run.metrics["process.cpu_seconds/s"].value() > 0.0);
+}
+
+#[test]
+fn the_machine_alone_can_be_recorded() {
+    let recorder = Recorder::start(Vec::new(), &BTreeMap::new(), Watch::Machine, NEVER).unwrap();
+    assert!(!finish(recorder).contains("process."));
+}
