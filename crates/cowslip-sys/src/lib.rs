@@ -13,6 +13,7 @@
 //!   program.
 //! * [`program`]: a child that waits before it executes a program.
 //! * [`fault_cost`]: what a page fault costs here.
+//! * [`usage`]: what a child used.
 //! * [`cache`]: a file's part of the page cache.
 //! * [`socket`]: descriptors handed to another process.
 //! * [`passthrough`]: the calls a preload library hands on unchanged.
@@ -41,6 +42,7 @@ pub mod target;
 pub mod thread;
 pub mod uffd;
 pub mod units;
+pub mod usage;
 
 pub use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 pub use rustix::io::Errno;

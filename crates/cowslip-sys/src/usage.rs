@@ -1,0 +1,77 @@
+#![allow(unsafe_code)]
+//! What a child used (`wait4(2)`, `getrusage(2)`).
+//!
+//! # Safety
+//! The kernel writes two plain structures that live in this frame.
+
+use core::mem::MaybeUninit;
+use core::time::Duration;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use crate::Result;
+use crate::process::last_errno;
+
+/// What a process and the children that it waited for used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Processor time in user mode.
+    pub user: Duration,
+    /// Processor time in kernel mode.
+    pub system: Duration,
+    /// Faults answered without reading from a device.
+    pub minor_faults: u64,
+    /// Faults that read from a device.
+    pub major_faults: u64,
+    /// The most memory that the largest of these processes ever had resident.
+    pub max_resident_bytes: u64,
+    /// Times a processor was given up, to wait.
+    pub voluntary_switches: u64,
+    /// Times a processor was taken away.
+    pub involuntary_switches: u64,
+}
+
+/// Waits for the child `pid` to end; how it ended, and what it used. `ECHILD`: it is no child, or somebody
+/// else has waited for it.
+pub fn wait(pid: i32) -> Result<(ExitStatus, Usage)> {
+    let mut status = 0;
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: wait4 writes an int and a rusage, which both pointers lead to; a rusage of zeroes is valid.
+    let (waited, usage) = unsafe {
+        let waited = libc::wait4(pid, &raw mut status, 0, usage.as_mut_ptr());
+        (waited, usage.assume_init())
+    };
+    if waited < 0 {
+        return Err(last_errno());
+    }
+    let time = |it: libc::timeval| {
+        Duration::from_secs(it.tv_sec as u64) + Duration::from_micros(it.tv_usec as u64)
+    };
+    let usage = Usage {
+        user: time(usage.ru_utime),
+        system: time(usage.ru_stime),
+        minor_faults: usage.ru_minflt as u64,
+        major_faults: usage.ru_majflt as u64,
+        max_resident_bytes: (usage.ru_maxrss as u64) << 10,
+        voluntary_switches: usage.ru_nvcsw as u64,
+        involuntary_switches: usage.ru_nivcsw as u64,
+    };
+    Ok((ExitStatus::from_raw(status), usage))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Errno;
+
+    #[test]
+    fn a_child_has_its_status_and_its_faults_and_is_waited_for_once() {
+        let mut child = std::process::Command::new("sh").args(["-c", "exit 7"]).spawn().unwrap();
+        let pid = child.id() as i32;
+        let (status, usage) = wait(pid).unwrap();
+        assert_eq!(status.code(), Some(7));
+        assert!(usage.minor_faults > 10 && usage.max_resident_bytes > 100 << 10, "{usage:?}");
+        assert_eq!(wait(pid), Err(Errno::CHILD));
+        assert!(child.wait().is_err());
+    }
+}
