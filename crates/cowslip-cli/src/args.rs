@@ -7,6 +7,7 @@ use cowslip::image::Compression;
 use cowslip::units::ByteCount;
 
 use crate::bench::{cow, fork, restore};
+use crate::compare::args::{CompareArgs, RecordArgs};
 use crate::promote::args::PromoteArgs;
 use crate::restoring::StrategyArg;
 use crate::trace::args::TraceArgs;
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     Bench(Bench),
     Promote(PromoteArgs),
     Trace(TraceArgs),
+    Compare(CompareArgs),
+    Record(RecordArgs),
     /// Look at images: frozen arenas in files
     #[command(subcommand)]
     Image(Image),

@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod commands;
+mod compare;
 mod demo;
 mod exit;
 mod output;
@@ -27,6 +28,8 @@ fn main() -> ExitCode {
         args::Command::Restore(args) => commands::restore::run(&args),
         args::Command::Promote(args) => promote::run(&args),
         args::Command::Trace(args) => trace::run(&args),
+        args::Command::Compare(args) => compare::run(&args),
+        args::Command::Record(args) => compare::record(&args),
         args::Command::Image(args::Image::Info(args)) => commands::image::info(&args),
         args::Command::Image(args::Image::Verify(args)) => commands::image::verify(&args),
         args::Command::Image(args::Image::Diff(args)) => commands::image::diff(&args),

@@ -1,6 +1,7 @@
 //! Files as the tools wrote them: sysstat 12.6, perf 6.1, hyperfine 1.15.
 
 use std::path::{Path, PathBuf};
+use std::slice::from_ref;
 
 use cowslip_compare::inputs::{Run, parse, read};
 use cowslip_compare::{ErrorKind, Options, Unit, compare};
@@ -71,7 +72,7 @@ fn csv_has_a_metric_a_column_and_finds_its_counters() {
     assert_eq!(run.metrics.keys().collect::<Vec<_>>(), ["count", "level"]);
     assert_eq!(run.left_out, 11, "a column of text and ten that are no numbers");
     let other = &parse(&text.replace(";5;", ";9;"), "b", None).unwrap()[0];
-    let comparison = compare(&[run.clone()], &[other.clone()], &Options::default()).unwrap();
+    let comparison = compare(from_ref(run), from_ref(other), &Options::default()).unwrap();
     assert_eq!(comparison.unit, Unit::Sample);
     assert_eq!(
         comparison.rows.iter().map(|it| &*it.metric).collect::<Vec<_>>(),

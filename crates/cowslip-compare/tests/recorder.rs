@@ -150,7 +150,7 @@ fn samples_come_at_the_interval_and_descendants_are_found() {
     let count = &run.metrics["process.count"];
     assert!(count.samples().len() >= 9, "{count:?}");
     assert!(count.samples().contains(&1.0) && count.samples().contains(&2.0), "{count:?}");
-    assert!(run.metrics["process.cpu_seconds/s"].value() > 0.0);
+    assert!(run.metrics["process.schedstat.run_seconds/s"].value() > 0.0);
 }
 
 #[test]

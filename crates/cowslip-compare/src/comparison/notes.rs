@@ -5,7 +5,7 @@ use crate::inputs::Run;
 
 /// From this ratio of sizes on, and below so many values, Welch's test finds too much.
 const UNEQUAL: f64 = 1.5;
-const SMALL: usize = 20;
+const SMALL: usize = 15;
 /// Below it a rank test of so many metrics can hardly find anything.
 const FEW: usize = 4;
 

@@ -18,6 +18,9 @@ const MEMORY: [(&str, &str); 8] = [
     ("LazyFree", "process.lazy_free_bytes"),
 ];
 
+/// Clock ticks a second in `/proc`, whatever the kernel's own rate is (USER_HZ).
+const TICKS: f64 = 100.0;
+
 /// Whose metrics are summed up. Its counters never fall: what processes had when they were last seen stays in
 /// the sum.
 #[derive(Debug)]
@@ -25,9 +28,10 @@ pub(super) struct Tree {
     is_watching: bool,
     /// Those alive, and when they started; a number that another process took over is not one of them.
     members: BTreeMap<u32, u64>,
-    /// Minor and major faults at the last look.
-    faults: [f64; 2],
-    /// Of each thread alive: nanoseconds on a processor, nanoseconds of waiting for one, times it got one.
+    /// Minor faults, major faults and ticks on a processor at the last look.
+    used: [f64; 3],
+    /// Of each thread that was alive at a look: nanoseconds on a processor, nanoseconds of waiting for one, times it
+    /// got one.
     threads: BTreeMap<u32, [f64; 3]>,
     ended_threads: [f64; 3],
 }
@@ -35,8 +39,8 @@ pub(super) struct Tree {
 /// What is used of `/proc/PID/stat`.
 struct Stat {
     parent: u32,
-    /// Minor and major, of the process and of the children that it waited for.
-    faults: [f64; 2],
+    /// Minor faults, major faults and ticks, of the process and of the children that it waited for.
+    used: [f64; 3],
     start_ticks: u64,
 }
 
@@ -49,9 +53,10 @@ impl Stat {
         // The first field after the name, which may hold anything, is the third.
         let fields: Vec<_> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-        let faults = [field(10)? + field(11)?, field(12)? + field(13)?];
-        let faults = faults.map(|count| count as f64);
-        Some(Self { parent: field(4)? as u32, faults, start_ticks: field(22)? })
+        let ticks = field(14)? + field(15)? + field(16)? + field(17)?;
+        let used = [field(10)? + field(11)?, field(12)? + field(13)?, ticks];
+        let used = used.map(|count| count as f64);
+        Some(Self { parent: field(4)? as u32, used, start_ticks: field(22)? })
     }
 }
 
@@ -60,7 +65,7 @@ impl Tree {
         let mut tree = Self {
             is_watching: watch != Watch::Machine,
             members: BTreeMap::new(),
-            faults: [0.0; 2],
+            used: [0.0; 3],
             threads: BTreeMap::new(),
             ended_threads: [0.0; 3],
         };
@@ -80,16 +85,17 @@ impl Tree {
         if !self.is_watching {
             return;
         }
-        self.read_faults();
+        self.read_used();
         self.read_threads();
         let mut times = self.ended_threads;
         self.threads.values().for_each(|it| add(&mut times, it));
         for (name, value) in [
-            ("process.minor_faults", self.faults[0]),
-            ("process.major_faults", self.faults[1]),
-            ("process.cpu_seconds", times[0] / 1e9),
-            ("process.cpu_wait_seconds", times[1] / 1e9),
-            ("process.time_slices", times[2]),
+            ("process.minor_faults", self.used[0]),
+            ("process.major_faults", self.used[1]),
+            ("process.cpu_seconds", self.used[2] / TICKS),
+            ("process.schedstat.run_seconds", times[0] / 1e9),
+            ("process.schedstat.wait_seconds", times[1] / 1e9),
+            ("process.schedstat.slices", times[2]),
         ] {
             into.push(reading(name, Counter, Some(value)));
         }
@@ -101,8 +107,8 @@ impl Tree {
         }
     }
 
-    /// Finds who is alive of the members and their descendants; a parent that waited for a child has its faults.
-    fn read_faults(&mut self) {
+    /// Finds who is alive of the members and their descendants; a parent that waited for a child has what it used.
+    fn read_used(&mut self) {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let all: BTreeMap<u32, Stat> =
@@ -121,9 +127,9 @@ impl Tree {
             }
             self.members.extend(found);
         }
-        let mut faults = [0.0; 2];
-        self.members.keys().for_each(|pid| add(&mut faults, &all[pid].faults));
-        for (known, now) in self.faults.iter_mut().zip(faults) {
+        let mut used = [0.0; 3];
+        self.members.keys().for_each(|pid| add(&mut used, &all[pid].used));
+        for (known, now) in self.used.iter_mut().zip(used) {
             *known = known.max(now);
         }
     }
@@ -188,7 +194,7 @@ mod tests {
     fn a_stat_has_its_fields_whatever_the_name_is() {
         let text = "7 (a) b (c) S 3 7 7 0 -1 4194304 10 20 1 2 5 6 7 8 20 0 1 0 4711 0 0";
         let stat = Stat::parse(text).unwrap();
-        assert_eq!((stat.parent, stat.faults, stat.start_ticks), (3, [30.0, 3.0], 4711));
+        assert_eq!((stat.parent, stat.used, stat.start_ticks), (3, [30.0, 3.0, 26.0], 4711));
         assert!(Stat::parse("7 (a").is_none() && Stat::parse("").is_none());
     }
 }

@@ -68,7 +68,7 @@ mod tests {
         let mut merge = Merge::default();
         merge.begin_round(10);
         [1, 5, 8, 2, 3, 9].map(at).into_iter().for_each(|told| merge.push(told));
-        assert_eq!(times(&mut merge, false), [], "the first round may have missed some");
+        assert!(times(&mut merge, false).is_empty(), "the first round may have missed some");
         merge.begin_round(20);
         [7, 12, 11].map(at).into_iter().for_each(|told| merge.push(told));
         assert_eq!(times(&mut merge, false), [1, 2, 3, 5, 7, 8, 9]);

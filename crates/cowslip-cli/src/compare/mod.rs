@@ -1,0 +1,95 @@
+//! `cowslip compare` and `cowslip record`: what differs between good and bad runs.
+
+pub(crate) mod args;
+mod page;
+mod record;
+mod strip;
+mod table;
+mod words;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use cowslip_compare::inputs::{self, Run};
+use cowslip_compare::{Comparison, ErrorKind, compare};
+use serde_json::json;
+
+use crate::exit::{self, Answer, CORRUPT, DENIED, Failure, NO, USAGE};
+use crate::output::{json, progress::Progress, sink};
+use args::{CompareArgs, How, RecordArgs};
+
+pub(crate) fn run(args: &CompareArgs) -> Answer {
+    let mut progress = Progress::new();
+    progress.phase("reading");
+    let files = args.good.len() + args.bad.len();
+    let mut done = 0;
+    let mut read = |paths: &[PathBuf]| -> Result<Vec<Run>, Failure> {
+        let mut runs = Vec::new();
+        for path in paths {
+            runs.extend(inputs::read(path).map_err(trouble)?);
+            done += 1;
+            progress.set(done, files as u64);
+        }
+        Ok(runs)
+    };
+    let (good, bad) = (read(&args.good)?, read(&args.bad)?);
+    progress.finish();
+    answer(good, bad, &args.how)
+}
+
+pub(crate) fn record(args: &RecordArgs) -> Answer {
+    let folders = record::run(args)?;
+    let read = |folder: &Path| inputs::read(folder).map_err(trouble);
+    answer(read(&folders.good)?, read(&folders.bad)?, &args.how)
+}
+
+/// Compares, and sends what came of it where the options say.
+fn answer(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Answer {
+    if let Some(wanted) = &how.metric {
+        for run in good.iter_mut().chain(&mut bad) {
+            run.metrics.retain(|name, _| wanted.is_match(name));
+        }
+    }
+    let comparison = compare(&good, &bad, &how.options()).map_err(trouble)?;
+    if comparison.rows.is_empty() && comparison.constant.is_empty() {
+        return Err(Failure::new(USAGE, nothing_in_common(&comparison, how)));
+    }
+    if how.output.json.as_deref() != Some(Path::new("-")) {
+        sink::print(&table::render(&comparison, how)).map_err(exit::io("print the results"))?;
+    }
+    if let Some(path) = &how.output.json {
+        let value = json!({
+            "schema": "cowslip.compare/1",
+            "alpha": how.alpha,
+            "fdr": how.fdr,
+            "wanted_change": how.effect / 100.0,
+            "differs": comparison.differs(),
+            "comparison": comparison,
+        });
+        json::write(&value, path).map_err(exit::io("write the results"))?;
+    }
+    if let Some(path) = &how.output.html {
+        page::write(&comparison, how, path).map_err(exit::io("write the page"))?;
+    }
+    Ok(if comparison.differs() { ExitCode::from(NO) } else { ExitCode::SUCCESS })
+}
+
+fn nothing_in_common(comparison: &Comparison, how: &How) -> String {
+    let (good, bad, few) =
+        (comparison.only_good.len(), comparison.only_bad.len(), comparison.too_few.len());
+    let of = if how.metric.is_some() { " that --metric lets through" } else { "" };
+    format!(
+        "no metric{of} has two values on both sides: {good} are only in good runs, {bad} only in bad ones, {few} \
+         have too few values"
+    )
+}
+
+/// That something went wrong must not look as if they differed.
+fn trouble(error: cowslip_compare::Error) -> Failure {
+    let code = match error.kind() {
+        ErrorKind::Corrupt => CORRUPT,
+        ErrorKind::Io(std::io::ErrorKind::PermissionDenied) => DENIED,
+        _ => USAGE,
+    };
+    Failure::new(code, error)
+}

@@ -1,0 +1,90 @@
+//! Samples that break careless formulae.
+
+use cowslip_compare::inputs::Run;
+use cowslip_compare::stats::{
+    Autocorrelation, Moments, RankTest, Unusable, Welch, adjusted, hedges_g, power,
+    relative_change, runs_needed, two_sided_p, two_sided_quantile,
+};
+use cowslip_compare::{Options, compare};
+
+fn moments(values: &[f64]) -> Moments {
+    Moments::of(values).unwrap()
+}
+
+#[test]
+fn what_cannot_be_tested_is_refused_with_the_reason() {
+    let reason = |values: &[f64]| Moments::of(values).unwrap_err();
+    assert_eq!(reason(&[]), Unusable::TooFew);
+    assert_eq!(reason(&[1.0]), Unusable::TooFew);
+    for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, f64::MAX] {
+        assert_eq!(reason(&[1.0, value]), Unusable::NotFinite);
+    }
+    let (three, four) = (moments(&[3.0; 4]), moments(&[4.0; 4]));
+    assert_eq!(Welch::of(&three, &four, 0.05).unwrap_err(), Unusable::NoVariation);
+    assert_eq!(RankTest::of(&[], &[1.0]).unwrap_err(), Unusable::TooFew);
+    assert_eq!(RankTest::of(&[f64::NAN], &[1.0]).unwrap_err(), Unusable::NotFinite);
+    assert!(two_sided_p(f64::NAN, 3.0).is_nan() && two_sided_p(1.0, 0.0).is_nan());
+    assert!(two_sided_quantile(0.0, 3.0).is_nan() && two_sided_quantile(0.1, -1.0).is_nan());
+    assert_eq!((two_sided_p(0.0, 3.0), two_sided_p(f64::INFINITY, 3.0)), (1.0, 0.0));
+    assert_eq!(two_sided_quantile(1.0, 3.0), 0.0);
+    assert_eq!(Autocorrelation::of(&[5.0; 10]), None);
+    assert_eq!(adjusted(&[]), Vec::<f64>::new());
+}
+
+#[test]
+fn an_offset_does_not_change_the_test() {
+    let (good, bad) = ([1.0, 2.0, 4.0, 8.0], [3.0, 5.0, 9.0, 11.0]);
+    let t = |offset: f64| {
+        let [good, bad] = [good, bad].map(|side| moments(&side.map(|value| value + offset)));
+        Welch::of(&good, &bad, 0.05).unwrap().t
+    };
+    for offset in [1e6, -1e12, 9e15 - 16.0] {
+        assert_eq!(t(offset), t(0.0), "{offset}");
+    }
+    // The sums of either overflow or vanish where these are squared without care.
+    let scaled = |factor: f64| {
+        let [good, bad] = [good, bad].map(|side| moments(&side.map(|value| value * factor)));
+        Welch::of(&good, &bad, 0.05).unwrap().t
+    };
+    assert_eq!((scaled(2_f64.powi(400)), scaled(2_f64.powi(-400))), (t(0.0), t(0.0)));
+}
+
+#[test]
+fn equal_samples_are_as_alike_as_can_be() {
+    let values = [1.0, 5.0, 2.0, 9.0];
+    let side = moments(&values);
+    let welch = Welch::of(&side, &side, 0.05).unwrap();
+    assert_eq!((welch.t, welch.p, welch.difference), (0.0, 1.0, 0.0));
+    assert_eq!(RankTest::of(&values, &values).unwrap().p, 1.0);
+    let effect = hedges_g(&side, &side, &welch, 0.05);
+    let (low, high) = effect.interval.unwrap();
+    assert!(effect.value == 0.0 && (low + high).abs() < 1e-6 && low < -1.0);
+    assert_eq!(runs_needed(&side, &side, 0.0, 0.05), None);
+    // With no effect a test finds one as often as its level says.
+    assert!((power(0.0, 6.0, 0.05) - 0.05).abs() < 1e-9);
+}
+
+#[test]
+fn a_relative_change_has_bounds_only_if_the_good_mean_is_not_zero() {
+    let change = |good: &[f64], bad: &[f64]| {
+        let (good, bad) = (moments(good), moments(bad));
+        let welch = Welch::of(&good, &bad, 0.05).unwrap();
+        relative_change(&good, &bad, &welch, 0.05)
+    };
+    let twice = change(&[10.0, 11.0, 9.0], &[20.0, 22.0, 18.0]).unwrap();
+    let (low, high) = twice.interval.unwrap();
+    assert!((twice.value - 1.0).abs() < 1e-12 && low > 0.5 && high < 2.0, "{low} to {high}");
+    let falls = change(&[-10.0, -11.0, -9.0], &[-20.0, -22.0, -18.0]).unwrap();
+    assert_eq!((falls.value, falls.interval), (-1.0, Some((-high, -low))));
+    assert!(change(&[-1.0, 1.0, 0.5], &[5.0, 6.0, 7.0]).unwrap().interval.is_none());
+    assert!(change(&[-1.0, 1.0], &[5.0, 6.0]).is_none());
+}
+
+#[test]
+fn a_discovery_takes_more_than_constants_of_a_few_runs() {
+    let run = |value: f64| Run::new("run").with("level", value);
+    let two = compare(&[run(1.0), run(1.0)], &[run(2.0), run(2.0)], &Options::default()).unwrap();
+    assert!(!two.differs() && two.rows[0].welch.is_none(), "p {}", two.rows[0].p);
+    let ten = [vec![run(1.0); 10], vec![run(2.0); 10]];
+    assert!(compare(&ten[0], &ten[1], &Options::default()).unwrap().differs());
+}
