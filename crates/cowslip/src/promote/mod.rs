@@ -21,6 +21,7 @@ mod replay;
 mod settings;
 mod system;
 mod target;
+mod torn;
 
 pub use khugepaged::{ManagedThp, interference};
 pub use observation::{

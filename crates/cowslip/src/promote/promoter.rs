@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Decision, Look, Outcome, Policy, ProcessId, Settings, System, Target};
+use super::{Action, Decision, Look, Outcome, Policy, ProcessId, Reason, Settings, System, Target};
 use crate::sys::{Errno, process};
 use crate::{Error, ErrorKind, Result};
 
@@ -106,7 +106,11 @@ impl Promoter {
         if self.policy.is_backing_off(decision.process, process::now_ns()) {
             return None;
         }
-        let outcome = self.targets.get(&decision.process)?.act(decision.address, action);
+        let target = self.targets.get(&decision.process)?;
+        let outcome = match decision.reason {
+            Reason::Torn => target.mend(decision.address),
+            _ => target.act(decision.address, action),
+        };
         self.policy.learn(&outcome);
         Some(outcome)
     }

@@ -193,7 +193,7 @@ impl World {
             (Action::Promote, None, Some(region)) => {
                 self.others.insert(key, Other::Base(region));
             }
-            (Action::Demote, None, Some(region)) => {
+            (Action::Demote, None, Some(region)) if region.is_huge => {
                 self.others.insert(key, Other::Huge(Region { pages: 0, ..region }));
             }
             _ => {}
@@ -211,7 +211,7 @@ impl World {
             (Action::Promote, None, Some(region)) => {
                 self.others.insert(key, Other::Huge(region));
             }
-            (Action::Demote, None, Some(region)) => {
+            (Action::Demote, None, Some(region)) if region.is_huge => {
                 let pages = region.nonzero_pages.unwrap_or(0);
                 let base = Region { address: region.address, pages, ..Region::default() };
                 self.others.insert(key, Other::Base(base));

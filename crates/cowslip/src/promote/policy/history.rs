@@ -19,6 +19,8 @@ pub(super) struct RegionHistory {
     released_at_ns: Option<u64>,
     nonzero_pages: Option<u16>,
     is_filling: bool,
+    /// Whether a huge page may be behind it.
+    was_huge: bool,
     pub(super) retry: Backoff,
     pub(super) is_given_up: bool,
 }
@@ -33,6 +35,7 @@ impl RegionHistory {
             self.nonzero_pages = Some(now);
         }
         self.pages = region.pages;
+        self.was_huge |= region.is_huge;
         self.looks += 1;
     }
 
@@ -43,6 +46,11 @@ impl RegionHistory {
     /// Whether it got fuller since its content was last looked at, or may have.
     pub(super) fn is_filling(&self) -> bool {
         self.is_filling
+    }
+
+    /// Whether part of a huge page was released, which nobody has split since.
+    pub(super) fn is_torn(&self, region: &Region) -> bool {
+        self.was_huge && !region.is_huge && region.pages > 0
     }
 
     pub(super) fn was_released(&self, now_ns: u64, settings: &Settings) -> bool {
@@ -108,6 +116,7 @@ impl ProcessHistory {
             Effect::Overtaken => {}
             Effect::Done => {
                 region.retry.reset();
+                region.was_huge = outcome.action == Action::Promote;
                 match outcome.action {
                     Action::Promote => region.pages = REGION_PAGES,
                     Action::Demote => region.released_at_ns = Some(now_ns),

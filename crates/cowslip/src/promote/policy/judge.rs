@@ -29,7 +29,7 @@ pub(super) fn judge(
     if region.swapped_pages > settings.max_swapped_pages {
         Reason::Swapped
     } else if !reaches(region.pages, threshold_percent) {
-        Reason::BelowThreshold
+        if history.is_torn(region) { Reason::Torn } else { Reason::BelowThreshold }
     } else if history.was_released(now_ns, settings) {
         Reason::JustReleased
     } else if history.is_new() {

@@ -72,7 +72,7 @@ impl Policy {
                 let decision = decision(process, region, reason);
                 match reason {
                     Reason::Full => wanted.push(region),
-                    Reason::Sparse => decisions.push(decision),
+                    Reason::Sparse | Reason::Torn => decisions.push(decision),
                     _ => left.push(decision),
                 }
             }

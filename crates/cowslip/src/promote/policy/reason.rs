@@ -15,6 +15,8 @@ pub enum Reason {
     Full,
     /// It is huge and nearly empty: split.
     Sparse,
+    /// It was huge, part of it was released, and the kernel may still hold that part: split.
+    Torn,
     /// It is huge, and not known to be nearly empty.
     Huge,
     /// It is huge and nearly empty, and it may be filling up.
@@ -54,7 +56,7 @@ impl Reason {
     pub fn action(self) -> Option<Action> {
         match self {
             Self::Full => Some(Action::Promote),
-            Self::Sparse => Some(Action::Demote),
+            Self::Sparse | Self::Torn => Some(Action::Demote),
             _ => None,
         }
     }
@@ -64,6 +66,9 @@ impl Reason {
         match self {
             Self::Full => "promoted: it is as full as the threshold asks for",
             Self::Sparse => "split: it is huge, and hardly any of its pages hold anything",
+            Self::Torn => {
+                "split: it was huge, part of it was released, and the kernel may hold that part still"
+            }
             Self::Huge => "left: it is huge, and not known to be nearly empty",
             Self::Filling => "left: it is huge and nearly empty, and may be filling up",
             Self::BelowThreshold => "left: not enough of its pages are in use",

@@ -96,6 +96,28 @@ fn a_region_gets_the_reason_that_fits() {
 }
 
 #[test]
+fn a_huge_page_that_was_partly_released_is_split_once() {
+    let mut policy = policy();
+    let at = |policy: &mut Policy, seconds: u64, region| {
+        policy.decide(&look(seconds * SECOND, &[process(1, vec![region])]))[0].reason
+    };
+    assert_eq!(at(&mut policy, 0, huge(1, None)), Reason::Huge);
+    assert_eq!(
+        at(&mut policy, 1, region(1, 461)),
+        Reason::JustReleased,
+        "it may become huge again"
+    );
+    assert_eq!(at(&mut policy, 2, region(1, 300)), Reason::Torn);
+    assert_eq!(at(&mut policy, 3, region(1, 300)), Reason::Torn, "until that is done");
+    let split = Outcome { action: Action::Demote, ..outcome(1 << 21, 3 * SECOND, MS, None) };
+    policy.learn(&split);
+    assert_eq!(at(&mut policy, 4, region(1, 200)), Reason::BelowThreshold);
+
+    policy.learn(&outcome(1 << 21, 5 * SECOND, MS, None));
+    assert_eq!(at(&mut policy, 6, region(1, 300)), Reason::Torn, "it was promoted here");
+}
+
+#[test]
 fn what_was_released_may_be_promoted_when_it_has_settled() {
     let mut policy = policy();
     let at = |policy: &mut Policy, seconds: u64, pages| {
@@ -350,6 +372,10 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                 if decision.reason == Reason::Sparse {
                     splits += 1;
                     assert!(region.is_huge && region.nonzero_pages.unwrap() < 103);
+                    continue;
+                }
+                if decision.reason == Reason::Torn {
+                    assert!(!region.is_huge && region.pages > 0 && region.pages < 461);
                     continue;
                 }
                 promotions += 1;
