@@ -19,6 +19,7 @@ mod promoter;
 mod record;
 mod replay;
 mod settings;
+mod spare;
 mod system;
 mod target;
 mod torn;

@@ -2,9 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Decision, Look, Outcome, Policy, ProcessId, Reason, Settings, System, Target};
+use super::spare::Spare;
+use super::{
+    Action, Decision, Effect, Look, Outcome, Policy, ProcessId, Reason, Settings, System, Target,
+};
+use crate::error::During;
 use crate::sys::{Errno, process};
 use crate::{Error, ErrorKind, Result};
+
+const THIS_THREAD: i32 = 0;
 
 /// Why a target is no longer one.
 #[derive(Clone, Debug)]
@@ -24,13 +30,15 @@ pub struct Promoter {
     targets: BTreeMap<ProcessId, Target>,
     with_heat: bool,
     look_cpu_ns: u64,
+    spare: Spare,
 }
 
 impl Promoter {
     /// Without any target yet; an error if the settings make no sense.
     pub fn new(settings: Settings) -> Result<Self> {
         let policy = Policy::new(settings)?;
-        Ok(Self { policy, targets: BTreeMap::new(), with_heat: false, look_cpu_ns: 0 })
+        let spare = Spare::new().during("reserve room for a huge page")?;
+        Ok(Self { policy, targets: BTreeMap::new(), with_heat: false, look_cpu_ns: 0, spare })
     }
 
     /// Asks the kernel which mappings are accessed, so that the hot ones come first. That makes it walk
@@ -107,12 +115,50 @@ impl Promoter {
             return None;
         }
         let target = self.targets.get(&decision.process)?;
-        let outcome = match decision.reason {
-            Reason::Torn => target.mend(decision.address),
+        let outcome = match (action, decision.reason) {
+            (_, Reason::Torn) => target.mend(decision.address),
+            (Action::Promote, _) => match self.spare.warm() {
+                Ok(()) => {
+                    let _urgent = Urgent::begin();
+                    target.act(decision.address, action)
+                }
+                Err(errno) => refused(decision, errno),
+            },
             _ => target.act(decision.address, action),
         };
         self.policy.learn(&outcome);
         Some(outcome)
+    }
+}
+
+/// A promotion for which there is no huge page: the kernel was not asked.
+fn refused(decision: &Decision, errno: Errno) -> Outcome {
+    Outcome {
+        process: decision.process,
+        address: decision.address,
+        action: Action::Promote,
+        at_ns: process::now_ns(),
+        took_ns: 0,
+        effect: Effect::Refused(errno.raw_os_error()),
+        freed_pages: 0,
+    }
+}
+
+/// While this lives, the calling thread goes before ordinary ones: it holds a target's locks, and whoever waits for
+/// them should not have to wait for a processor as well. Where that is not permitted, it waits its turn.
+struct Urgent(bool);
+
+impl Urgent {
+    fn begin() -> Self {
+        Self(process::is_ordinary() && process::set_urgent(THIS_THREAD, true).is_ok())
+    }
+}
+
+impl Drop for Urgent {
+    fn drop(&mut self) {
+        if self.0 {
+            let _ = process::set_urgent(THIS_THREAD, false);
+        }
     }
 }
 

@@ -1,0 +1,69 @@
+#![allow(unsafe_code)]
+//! A huge page got ready in advance: what makes one slow to get happens here, not to a target.
+//!
+//! The kernel has to move other pages together if no huge page is free, and a virtual machine's host may have
+//! to find the memory behind one at its first touch, 5 ms of it. A promotion would do the latter while the target is
+//! locked out. So a huge page is made in memory of our own, which writes all of it, and given back: it is the next
+//! that the kernel hands out on this processor.
+//!
+//! # Safety
+//! The range is this value's alone, and no reference into it exists.
+
+use crate::sys::memory::{self, Advice, Prot};
+use crate::sys::{self, Errno};
+use crate::units::{CHUNK_BYTES, VirtRange};
+
+/// Address space of one huge page, empty in between.
+#[derive(Debug)]
+pub(super) struct Spare(VirtRange);
+
+impl Spare {
+    pub(super) fn new() -> sys::Result<Self> {
+        let range = memory::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
+        let spare = Self(range);
+        // SAFETY: reserved just now for this value.
+        unsafe { memory::map_anonymous(range, Prot::RW) }?;
+        Ok(spare)
+    }
+
+    /// Has the kernel find a huge page, write all of it, and take it back; `ENOMEM` if there is none.
+    pub(super) fn warm(&self) -> sys::Result<()> {
+        // SAFETY: mapped and writable, and nobody else's.
+        unsafe { (self.0.start as *mut u8).write_volatile(1) };
+        // SAFETY: see the module.
+        let made = unsafe { memory::advise(self.0, Advice::Collapse) };
+        // SAFETY: see the module; nothing is kept in it.
+        unsafe { memory::advise(self.0, Advice::DontNeed) }?;
+        match made {
+            // Somebody held a page or a lock: the promotion will see for itself.
+            Err(Errno::AGAIN | Errno::BUSY | Errno::INTR) => Ok(()),
+            made => made,
+        }
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        // SAFETY: see the module; nobody can reach it any more.
+        let _ = unsafe { memory::unmap(self.0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::procfs;
+
+    #[test]
+    fn a_huge_page_is_made_and_nothing_is_kept() {
+        let spare = Spare::new().unwrap();
+        match spare.warm() {
+            // No huge page is free at the moment.
+            Ok(()) | Err(Errno::NOMEM) => {}
+            Err(errno) => panic!("{errno}"),
+        }
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let held = procfs::smaps(&smaps).into_iter().find(|(it, _)| it.range.covers(spare.0));
+        assert_eq!(held.unwrap().1.resident_bytes, 0);
+    }
+}
