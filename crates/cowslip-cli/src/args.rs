@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use cowslip::image::Compression;
 use cowslip::units::ByteCount;
 
-use crate::bench::{cow, fork, restore};
+use crate::bench::{bloat, cow, fork, restore};
 use crate::compare::args::{CompareArgs, RecordArgs};
 use crate::promote::args::PromoteArgs;
 use crate::restoring::StrategyArg;
@@ -220,6 +220,11 @@ pub(crate) enum Bench {
     Fork(BenchArgs<fork::Part>),
     /// Restoring from an image and saving to it, all ways and others' (seed 004) [default size: 512 MiB]
     Restore(BenchArgs<restore::Part>),
+    /// Memory held but not used, faults and stalls under huge pages (seed 001) [default size: 1 GiB]
+    Bloat(BenchArgs<bloat::Part>),
+    /// A process that does as it is told, for `bench bloat`
+    #[command(hide = true)]
+    BloatProcess,
     /// One restore in a process of its own, for `bench restore`
     #[command(hide = true)]
     RestoreProcess(restore::ProcessArgs),

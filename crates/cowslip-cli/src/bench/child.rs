@@ -44,10 +44,12 @@ impl Child {
         Self::forked_by(fork, || {})
     }
 
-    /// A child that writes `text` to `file` in the end, even if this process is killed.
-    pub(crate) fn executor(mut file: File, text: &[u8]) -> Result<Self> {
+    /// A child that writes each text to its file in the end, even if this process is killed.
+    pub(crate) fn executor(mut will: Vec<(File, String)>) -> Result<Self> {
         let last_act = || {
-            let _ = file.write_all(text);
+            for (file, text) in &mut will {
+                let _ = file.write_all(text.as_bytes());
+            }
         };
         Self::forked_by(plain_fork, last_act).map(|(child, _)| child)
     }

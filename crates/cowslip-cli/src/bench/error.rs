@@ -7,6 +7,8 @@ use std::fmt;
 pub(crate) enum Error {
     /// The user asked to stop.
     Interrupted,
+    /// What nobody may do but root, and so nothing can be measured.
+    Denied(String),
     /// What failed, and why.
     Failed(String),
 }
@@ -28,7 +30,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interrupted => f.write_str("interrupted"),
-            Self::Failed(why) => f.write_str(why),
+            Self::Denied(why) | Self::Failed(why) => f.write_str(why),
         }
     }
 }

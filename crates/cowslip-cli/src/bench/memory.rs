@@ -26,6 +26,8 @@ const COLLAPSE_TRIES: u32 = 20;
 /// Pages of anonymous memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Anonymous {
+    /// As the system's settings have it
+    Any,
     /// `MADV_NOHUGEPAGE`
     Base,
     /// `MADV_HUGEPAGE`
@@ -52,12 +54,13 @@ impl Memory {
         let range = memory::reserve(bytes, CHUNK_BYTES).map_err(during("reserve memory"))?;
         let memory = Self { range, owner: Owner::Mapping { file: None } };
         let advice = match pages {
-            Anonymous::Base => Advice::NoHugePage,
-            Anonymous::Huge => Advice::HugePage,
+            Anonymous::Any => None,
+            Anonymous::Base => Some(Advice::NoHugePage),
+            Anonymous::Huge => Some(Advice::HugePage),
         };
         // SAFETY: the range was just reserved for this value.
         unsafe { memory::map_anonymous(range, Prot::RW) }.map_err(during("map memory"))?;
-        memory.advise(advice)?;
+        advice.map_or(Ok(()), |advice| memory.advise(advice))?;
         memory.offer_to_children(false)?;
         Ok(memory)
     }
@@ -142,6 +145,20 @@ impl Memory {
         for chunk in 0..self.chunks() {
             std::hint::black_box(self.word(chunk * CHUNK_BYTES).load(Relaxed));
         }
+    }
+
+    /// Gives back all pages but one in `keep_one_in`.
+    pub(crate) fn thin_out(&self, keep_one_in: usize) -> Result<()> {
+        let page = page_size_bytes();
+        let step = keep_one_in.max(1) * page;
+        for kept in (self.range.start..self.range.end()).step_by(step) {
+            let end = (kept + step).min(self.range.end());
+            let rest = VirtRange::between((kept + page).min(end), end);
+            // SAFETY: the range is this value's; atomic words that become zero are still words.
+            unsafe { memory::advise(rest, Advice::DontNeed) }
+                .map_err(during("give memory back"))?;
+        }
+        Ok(())
     }
 
     /// The share of it that huge entries of the page table map.

@@ -5,8 +5,9 @@
 //! * [`field`]: several rivals measured in turns; who fails leaves with a skipped row.
 //! * [`parts`]: what can be asked for by itself; one that fails leaves a note.
 //! * [`program`]: programs that know nothing of Cowslip, run in several ways.
-//! * [`cow`], [`fork`], [`restore`]: what is measured for `cowslip bench cow`, `fork` and `restore`.
+//! * [`cow`], [`fork`], [`restore`], [`bloat`]: what is measured for `cowslip bench` of that name.
 
+pub(crate) mod bloat;
 pub(crate) mod cow;
 pub(crate) mod fork;
 pub(crate) mod restore;

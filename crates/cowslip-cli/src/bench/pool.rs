@@ -31,7 +31,7 @@ impl Pool {
         let path = format!("{DIRECTORY}/{SIZE}");
         let setting = || File::options().write(true).open(&path);
         let opened = setting().map_err(during("change vm.nr_hugepages"))?;
-        let restorer = Child::executor(opened, before.to_string().as_bytes())?;
+        let restorer = Child::executor(vec![(opened, before.to_string())])?;
         let set = setting().and_then(|mut file| file.write_all(wanted.to_string().as_bytes()));
         set.map_err(during(format_args!("set vm.nr_hugepages to {wanted}")))?;
         let pool = Self { _restorer: Some(restorer) };

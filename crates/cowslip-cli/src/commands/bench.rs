@@ -32,6 +32,12 @@ pub(crate) fn restore(args: &BenchArgs<bench::restore::Part>) -> Answer {
     run("restore", args, bench::restore::SEED_SIZE, measure)
 }
 
+pub(crate) fn bloat(args: &BenchArgs<bench::bloat::Part>) -> Answer {
+    let measure =
+        |options: &Options, bench: &mut Bench<'_>| bench::bloat::run(options, &args.only, bench);
+    run("bloat", args, bench::bloat::DEFAULT_SIZE, measure)
+}
+
 fn run<P: ValueEnum + Send + Sync>(
     name: &'static str,
     args: &BenchArgs<P>,
@@ -48,6 +54,7 @@ fn run<P: ValueEnum + Send + Sync>(
     let interrupted = match measured {
         Ok(()) => false,
         Err(Error::Interrupted) => true,
+        Err(error @ Error::Denied(_)) => return Err(Failure::new(exit::DENIED, error)),
         Err(error) => return Err(Failure::new(exit::NO, error)),
     };
     if interrupted {

@@ -26,6 +26,11 @@ impl Latencies {
         self.0.saturating_record(ns);
     }
 
+    /// As many events as `n` of the same latency.
+    pub(crate) fn record_many(&mut self, ns: u64, n: u64) {
+        self.0.saturating_record_n(ns, n);
+    }
+
     /// These latencies, of senders that wait for one answer before the next request, as senders with a
     /// steady pace would have seen them: whoever waits long misses the requests that he would have sent
     /// meanwhile ("coordinated omission"). The pace is the median latency.

@@ -10,13 +10,13 @@ mod error;
 mod keyspace;
 mod load;
 mod measure;
-mod memory;
-mod resp;
-mod rival;
+pub(crate) mod memory;
+pub(crate) mod resp;
+pub(crate) mod rival;
 mod round;
 mod rows;
-mod server;
-mod value;
+pub(crate) mod server;
+pub(crate) mod value;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

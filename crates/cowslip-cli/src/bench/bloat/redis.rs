@@ -1,0 +1,198 @@
+//! Redis: values of 8 KB of which 70 % are deleted, and small values on far more pages than the TLB reaches.
+
+use std::time::Duration;
+
+use super::daemon::Daemon;
+use super::group::Group;
+use super::rival::Rival;
+use super::settings::{Settings, System, shrink};
+use super::store::{Served, Store};
+use super::target::{mapped, sleep, until_covered};
+use super::{BYTES_CHANGED, Bench, Options, Result};
+use crate::bench::error::Error;
+use crate::bench::rows::median;
+use crate::bench::stop::Stop;
+use crate::output::report::{Report, Row};
+
+/// Charged to it, also what no page table shows any more.
+pub(super) const MEMORY: &str = "redis_memory";
+pub(super) const RSS: &str = "redis_rss";
+pub(super) const GETS: &str = "redis_get";
+const GET_CPU: &str = "redis_get_cpu";
+pub(super) const SETTLED: &str = "settled";
+pub(super) const BLOAT: &str = "8 KB values, 70 % deleted";
+pub(super) const TLB: &str = "64 B values";
+
+const LARGE: usize = 8192;
+const SMALL: usize = 64;
+/// What a small value costs with its key.
+const SMALL_FOOTPRINT: u64 = 190;
+const DELETED_PERCENT: u64 = 70;
+/// Until its allocator has given back what was deleted (10 s), and promoters have seen that.
+const SETTLING: Duration = Duration::from_secs(20);
+const COVERED: f64 = 0.85;
+const COVERING: Duration = Duration::from_secs(60);
+const TURN: Duration = Duration::from_millis(1500);
+const MOST_ROUNDS: u32 = 5;
+
+/// A server that is served by one rival.
+struct Lane {
+    rival: Rival,
+    store: Store,
+    daemon: Option<Daemon>,
+    group: Option<Group>,
+    served: Vec<Served>,
+}
+
+/// What a measurement does with a server once it is filled.
+struct Scene {
+    rivals: &'static [Rival],
+    variant: &'static str,
+    value_bytes: usize,
+    keys: usize,
+    bytes: u64,
+    deletes: bool,
+}
+
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
+    let bytes = options.working_bytes() as u64;
+    let scenes = [
+        Scene {
+            rivals: &Rival::ALL,
+            variant: BLOAT,
+            value_bytes: LARGE,
+            keys: bytes as usize / 2 / LARGE,
+            bytes,
+            deletes: true,
+        },
+        Scene {
+            rivals: &[Rival::Never, Rival::Always, Rival::Cowslip],
+            variant: TLB,
+            value_bytes: SMALL,
+            keys: (bytes / SMALL_FOOTPRINT) as usize,
+            bytes,
+            deletes: false,
+        },
+    ];
+    for scene in &scenes {
+        scene.play(bench, options.runs.min(MOST_ROUNDS), system)?;
+    }
+    bench.report.notes.push(
+        "Redis is asked over one TCP connection on this machine, 64 GETs a packet and 256 on their way, so that \
+         its own work is what is measured; every value is compared"
+            .to_owned(),
+    );
+    system.set(&Settings::NEVER)
+}
+
+impl Scene {
+    fn play(&self, bench: &mut Bench<'_>, rounds: u32, system: &System) -> Result<()> {
+        let mut lanes = Vec::new();
+        for &rival in self.rivals {
+            let name = rival.name();
+            bench.progress.phase(&format!("Redis, {}: {name}", self.variant));
+            match self.prepare(bench, rival, system) {
+                Ok(lane) => lanes.push(lane),
+                Err(Error::Failed(why)) => {
+                    let row = Row::skipped(name, GETS, why).size_bytes(self.bytes);
+                    bench.report.row(row.variant(self.variant));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // From here on the kernel leaves everything as it is.
+        system.set(&Settings::NEVER)?;
+        for round in 0..=rounds {
+            bench.progress.phase(&format!("Redis, {}: round {round}", self.variant));
+            for lane in &mut lanes {
+                let served = lane.store.serve(TURN, bench.stop)?;
+                if round > 0 {
+                    lane.served.push(served);
+                }
+            }
+        }
+        for lane in lanes {
+            self.finish(bench, lane)?;
+        }
+        Ok(())
+    }
+
+    /// Fills a server under the settings of a rival, and has it settle.
+    fn prepare(&self, bench: &mut Bench<'_>, rival: Rival, system: &System) -> Result<Lane> {
+        let stop = bench.stop;
+        system.set(&rival.settings()?)?;
+        let store = Store::start(self.value_bytes, rival == Rival::Madvise, stop)?;
+        let group = Group::new("bloat").and_then(|group| group.add(store.pid()).map(|()| group));
+        let group = match group {
+            Ok(group) => Some(group),
+            Err(Error::Failed(why)) => {
+                bench.report.row(Row::skipped(rival.name(), MEMORY, why).size_bytes(self.bytes));
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let mut lane = Lane { rival, store, daemon: None, group, served: Vec::new() };
+        lane.store.fill(self.keys, stop)?;
+        let before = lane.store.digest()?;
+        if rival == Rival::Cowslip {
+            let daemon = Daemon::start(&[lane.store.pid()], &[], "")?;
+            let longest = COVERING;
+            until_covered(lane.store.pid(), COVERED, longest, stop, |_, _| {})?;
+            lane.daemon = Some(daemon);
+        }
+        let changed = u8::from(lane.store.digest()? != before);
+        let row = Row::new(rival.name(), BYTES_CHANGED, "value", changed.into(), "bytes");
+        bench.report.row(row.size_bytes(self.bytes).variant(self.variant));
+        self.push_memory(bench.report, &lane, "filled")?;
+        if self.deletes {
+            lane.store.delete(DELETED_PERCENT, stop)?;
+            self.push_memory(bench.report, &lane, "deleted")?;
+            settle(&mut lane, stop)?;
+            self.push_memory(bench.report, &lane, SETTLED)?;
+        }
+        Ok(lane)
+    }
+
+    fn push_memory(&self, report: &mut Report, lane: &Lane, when: &str) -> Result<()> {
+        let rss = mapped(lane.store.pid())?;
+        let held = lane.group.as_ref().map(Group::bytes).transpose()?;
+        let values =
+            [(MEMORY, held), (RSS, Some(rss.resident_bytes)), ("redis_huge", Some(rss.huge_bytes))];
+        for (metric, value) in values {
+            let Some(value) = value else { continue };
+            let row = Row::new(lane.rival.name(), metric, "value", value as f64, "bytes");
+            let variant = format!("{}, {when}", self.variant);
+            report.row(row.size_bytes(self.bytes).variant(variant.as_str()));
+        }
+        Ok(())
+    }
+
+    fn finish(&self, bench: &mut Bench<'_>, mut lane: Lane) -> Result<()> {
+        let of = |value: fn(&Served) -> f64| {
+            median(&lane.served.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
+        };
+        let name = lane.rival.name();
+        let rows = [(GETS, of(|it| it.rate), "1/s"), (GET_CPU, of(|it| it.cpu_ns), "ns")];
+        for (metric, value, unit) in rows {
+            let row = Row::new(name, metric, "p50", value, unit).size_bytes(self.bytes);
+            bench.report.row(row.variant(self.variant).n(lane.served.len() as u64));
+        }
+        match lane.daemon.take() {
+            Some(daemon) => daemon.end(bench.stop).map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The server answers now and then meanwhile.
+fn settle(lane: &mut Lane, stop: &Stop) -> Result<()> {
+    const STEPS: u32 = 20;
+    for step in 0..STEPS {
+        lane.store.serve(Duration::from_millis(20), stop)?;
+        sleep(SETTLING / STEPS, stop)?;
+        if lane.rival == Rival::Shrinker && step + 2 == STEPS {
+            shrink()?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! The pattern of a document store on a real SQLite in memory: insert, delete most, serve.
+//!
+//! MongoDB itself is not packaged. The program is C, with an allocator that gives memory back (jemalloc), and
+//! checks every document that it reads.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::daemon::Daemon;
+use super::dialogue::Dialogue;
+use super::group::Group;
+use super::rival::Rival;
+use super::settings::{Settings, System};
+use super::target::{mapped, sleep, until_covered};
+use super::{BYTES_CHANGED, Bench, MIB, Options, Result};
+use crate::bench::error::{Error, during};
+use crate::bench::program::{Folder, Way};
+use crate::bench::rows::median;
+use crate::output::report::Row;
+
+const READS: &str = "sqlite_read";
+const SOURCE: &str = include_str!("sqlite.c");
+const NEEDS: &str = "apt-get install gcc libsqlite3-dev";
+const RIVALS: [Rival; 4] = [Rival::Never, Rival::Always, Rival::Eager, Rival::Cowslip];
+const DELETED_PERCENT: u32 = 70;
+const COVERED: f64 = 0.85;
+const COVERING: Duration = Duration::from_secs(60);
+const SETTLING: Duration = Duration::from_secs(15);
+const TURN_MS: u32 = 1000;
+const MOST_ROUNDS: u32 = 5;
+
+struct Lane {
+    rival: Rival,
+    program: Dialogue,
+    group: Result<Group>,
+    daemon: Option<Daemon>,
+    rates: Vec<f64>,
+}
+
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
+    let bytes = options.working_bytes() as u64 / 2;
+    let folder = Folder::new("bloat-sqlite")?;
+    let program = folder.compile("sqlite", SOURCE, &["-lsqlite3"], NEEDS, bench.stop);
+    let mut lanes = Vec::new();
+    for rival in RIVALS {
+        bench.progress.phase(&format!("SQLite: {}", rival.name()));
+        let lane = program.as_ref().map_err(Error::clone).and_then(|program| {
+            let lane = Lane::start(bench, rival, program, bytes, system);
+            lane.and_then(|mut lane| lane.empty(bench, bytes).map(|()| lane))
+        });
+        match lane {
+            Ok(lane) => lanes.push(lane),
+            Err(Error::Failed(why)) => {
+                bench.report.row(Row::skipped(rival.name(), READS, why).size_bytes(bytes));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    system.set(&Settings::NEVER)?;
+    let rounds = options.runs.min(MOST_ROUNDS);
+    for round in 0..=rounds {
+        bench.progress.phase(&format!("SQLite: round {round} of {rounds}"));
+        for lane in &mut lanes {
+            let rate = lane.read(bench)?;
+            if round > 0 {
+                lane.rates.push(rate);
+            }
+        }
+    }
+    for lane in lanes {
+        let name = lane.rival.name();
+        let rate = median(&lane.rates).unwrap_or(f64::NAN);
+        let row = Row::new(name, READS, "p50", rate, "1/s").size_bytes(bytes);
+        bench.report.row(row.n(lane.rates.len() as u64));
+        // The program ends when a document is not what it was.
+        let row = Row::new(name, BYTES_CHANGED, "value", 0.0, "bytes").size_bytes(bytes);
+        bench.report.row(row.variant("SQLite"));
+        lane.daemon.map_or(Ok(()), |daemon| daemon.end(bench.stop).map(drop))?;
+    }
+    Ok(())
+}
+
+impl Lane {
+    /// A program with its documents, under the settings of a rival.
+    fn start(
+        bench: &Bench<'_>,
+        rival: Rival,
+        program: &Path,
+        bytes: u64,
+        system: &System,
+    ) -> Result<Self> {
+        system.set(&rival.settings()?)?;
+        let mut command = Way::WithMalloc.command(program)?;
+        command.args([(bytes / MIB).to_string(), DELETED_PERCENT.to_string()]);
+        let mut program = Dialogue::start(&mut command)?;
+        let group = Group::new("bloat").and_then(|group| group.add(program.pid()).map(|()| group));
+        program.answer(bench.stop)?;
+        let daemon = match rival {
+            Rival::Cowslip => {
+                let daemon = Daemon::start(&[program.pid()], &[], "")?;
+                until_covered(program.pid(), COVERED, COVERING, bench.stop, |_, _| {})?;
+                Some(daemon)
+            }
+            _ => None,
+        };
+        Ok(Self { rival, program, group, daemon, rates: Vec::new() })
+    }
+
+    fn empty(&mut self, bench: &mut Bench<'_>, bytes: u64) -> Result<()> {
+        self.push_memory(bench, bytes, "filled")?;
+        self.program.ask("delete")?;
+        self.program.answer(bench.stop)?;
+        sleep(SETTLING, bench.stop)?;
+        // Its allocator gives back what was deleted while it works.
+        self.read(bench)?;
+        self.push_memory(bench, bytes, "settled")
+    }
+
+    fn push_memory(&self, bench: &mut Bench<'_>, bytes: u64, when: &str) -> Result<()> {
+        let seen = mapped(self.program.pid())?;
+        let name = self.rival.name();
+        let held = match &self.group {
+            Ok(group) => Row::new(name, "sqlite_memory", "value", group.bytes()? as f64, "bytes"),
+            Err(error) => Row::skipped(name, "sqlite_memory", error.to_string()),
+        };
+        let rss = Row::new(name, "sqlite_rss", "value", seen.resident_bytes as f64, "bytes");
+        let huge = Row::new(name, "sqlite_huge", "value", seen.huge_bytes as f64, "bytes");
+        [held, rss, huge].into_iter().for_each(|row| {
+            bench.report.row(row.size_bytes(bytes).variant(when));
+        });
+        Ok(())
+    }
+
+    /// Documents a second.
+    fn read(&mut self, bench: &Bench<'_>) -> Result<f64> {
+        self.program.ask(&format!("serve {TURN_MS}"))?;
+        let reads: f64 =
+            self.program.answer(bench.stop)?.parse().map_err(during("read a count"))?;
+        Ok(reads * 1000.0 / f64::from(TURN_MS))
+    }
+}

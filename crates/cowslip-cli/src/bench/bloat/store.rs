@@ -1,0 +1,166 @@
+//! A real `redis-server` that is filled, partly emptied, and asked.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::target::cpu_ns;
+use crate::bench::error::{Error, Result, during};
+use crate::bench::stop::Stop;
+use crate::demo::redis::resp::{Connection, Reply};
+use crate::demo::redis::rival::Rival;
+use crate::demo::redis::server::{Directory, Server};
+use crate::demo::redis::value::{Found, Random, compose, identify, key_name};
+
+/// Requests that are sent at once.
+const BATCH: usize = 64;
+/// Batches that are sent before an answer is waited for.
+const AHEAD: usize = 4;
+const BATCHES_A_LOOK: usize = 16;
+
+/// A server and what is in it.
+#[derive(Debug)]
+pub(super) struct Store {
+    connection: Connection,
+    server: Server,
+    pid: i32,
+    keys: Vec<usize>,
+    value_bytes: usize,
+    random: Random,
+}
+
+/// What serving for a while came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Served {
+    /// Answers a second.
+    pub(super) rate: f64,
+    /// Processor time of the server, for one answer.
+    pub(super) cpu_ns: f64,
+}
+
+impl Store {
+    /// Without huge pages of its own making, or (`asks`) with an allocator that asks the kernel for them.
+    pub(super) fn start(value_bytes: usize, asks: bool, stop: &Stop) -> Result<Self> {
+        let rival = Rival {
+            name: "redis",
+            prefix: Vec::new(),
+            // Else it declines huge pages where everybody gets them.
+            arguments: &["--disable-thp", "no", "--enable-debug-command", "yes"],
+            environment: if asks { Rival::stock_thp().environment } else { &[] },
+            needs_huge_pages: false,
+        };
+        let failed = || during("Redis (apt-get install redis-server)");
+        let directory = Directory::new(&std::env::temp_dir()).map_err(failed())?;
+        let server = Server::start(&rival, Path::new("redis-server"), directory, stop.flag())
+            .map_err(failed())?;
+        let mut connection = server.connect().map_err(failed())?;
+        let info = connection.info("server").map_err(failed())?;
+        let pid = info.number("process_id").map_err(failed())? as i32;
+        let (keys, random) = (Vec::new(), Random(1));
+        Ok(Self { connection, server, pid, keys, value_bytes, random })
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Another connection.
+    pub(super) fn connect(&self) -> Result<Connection> {
+        self.server.connect().map_err(during("connect to Redis"))
+    }
+
+    pub(super) fn fill(&mut self, keys: usize, stop: &Stop) -> Result<()> {
+        self.keys = (0..keys).collect();
+        let mut value = vec![0; self.value_bytes];
+        let all = self.keys.clone();
+        self.each_batch(&all, stop, |connection, key| {
+            compose(&mut value, key, 0);
+            connection.queue(&[b"SET", key_name(key).as_bytes(), &value]);
+        })
+    }
+
+    /// Deletes so many of a hundred keys, at random.
+    pub(super) fn delete(&mut self, percent: u64, stop: &Stop) -> Result<()> {
+        let goes = |key: &usize| Random(*key as u64).next() % 100 < percent;
+        let (gone, kept) = self.keys.iter().partition(|key| goes(key));
+        self.keys = kept;
+        let gone: Vec<usize> = gone;
+        self.each_batch(&gone, stop, |connection, key| {
+            connection.queue(&[b"DEL", key_name(key).as_bytes()]);
+        })
+    }
+
+    fn each_batch(
+        &mut self,
+        keys: &[usize],
+        stop: &Stop,
+        mut queue: impl FnMut(&mut Connection, usize),
+    ) -> Result<()> {
+        for batch in keys.chunks(BATCH) {
+            stop.check()?;
+            batch.iter().for_each(|&key| queue(&mut self.connection, key));
+            self.connection.send().map_err(during("send to Redis"))?;
+            for _ in batch {
+                match self.connection.receive().map_err(during("ask Redis"))? {
+                    Reply::Status(_) | Reply::Integer(1) => {}
+                    other => return Err(Error::Failed(format!("Redis answered {other:?}"))),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for keys at random, for this long; every value is checked.
+    pub(super) fn serve(&mut self, time: Duration, stop: &Stop) -> Result<Served> {
+        let mut scratch = vec![0; self.value_bytes];
+        let mut asked = std::collections::VecDeque::new();
+        let (began, cpu_before) = (Instant::now(), cpu_ns(self.pid)?);
+        let mut answers = 0;
+        while began.elapsed() < time {
+            stop.check()?;
+            for _ in 0..BATCHES_A_LOOK {
+                while asked.len() < AHEAD * BATCH {
+                    for _ in 0..BATCH {
+                        let at = self.random.next() % self.keys.len() as u64;
+                        let key = self.keys[at as usize];
+                        self.connection.queue(&[b"GET", key_name(key).as_bytes()]);
+                        asked.push_back(key);
+                    }
+                    self.connection.send().map_err(during("send to Redis"))?;
+                }
+                for key in asked.drain(..BATCH) {
+                    answers += 1;
+                    check(&mut self.connection, key, &mut scratch)?;
+                }
+            }
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let cpu_ns = (cpu_ns(self.pid)? - cpu_before) as f64;
+        for key in asked.drain(..) {
+            check(&mut self.connection, key, &mut scratch)?;
+        }
+        let answers = f64::from(answers);
+        Ok(Served { rate: answers / seconds, cpu_ns: cpu_ns / answers })
+    }
+
+    /// A hash over every key and value, by Redis.
+    pub(super) fn digest(&mut self) -> Result<String> {
+        match self.connection.ask(&[b"DEBUG", b"DIGEST"]).map_err(during("ask Redis"))? {
+            Reply::Status(digest) => Ok(digest),
+            other => Err(Error::Failed(format!("Redis answered DEBUG DIGEST with {other:?}"))),
+        }
+    }
+
+    /// A key that is there.
+    pub(super) fn any_key(&mut self) -> usize {
+        self.keys[(self.random.next() % self.keys.len() as u64) as usize]
+    }
+}
+
+/// Takes the answer to a GET, and compares every byte.
+pub(super) fn check(connection: &mut Connection, key: usize, scratch: &mut [u8]) -> Result<()> {
+    match connection.receive().map_err(during("ask Redis"))? {
+        Reply::Bytes(value) if identify(&value, key, scratch) == Found::Write(0) => Ok(()),
+        Reply::Bytes(_) => Err(Error::Failed(format!("the value of key {key} has changed"))),
+        other => Err(Error::Failed(format!("Redis answered GET with {other:?}"))),
+    }
+}

@@ -1,0 +1,138 @@
+//! A process that does as it is told, and what the kernel says of processes.
+
+use std::fs;
+use std::process;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cowslip::units::CHUNK_BYTES;
+
+use super::dialogue::Dialogue;
+use super::process::{Command, Said};
+use super::settings::{Settings, System};
+use super::{BYTES_CHANGED, Bench};
+use crate::bench::error::{Error, Result, during};
+use crate::bench::stop::Stop;
+use crate::demo::redis::memory::Mapped;
+use crate::output::report::Row;
+
+const LOOK: Duration = Duration::from_millis(50);
+/// Room for a huge page.
+const KNOWN_BYTES: u64 = 2 * CHUNK_BYTES as u64;
+
+/// A process of this program that holds memory; it ends with this value, or with this process.
+#[derive(Debug)]
+pub(super) struct Target(Dialogue);
+
+impl Target {
+    pub(super) fn start() -> Result<Self> {
+        let program = std::env::current_exe().map_err(during("find this program"))?;
+        let mut command = process::Command::new(program);
+        command.args(["bench", "bloat-process"]);
+        Dialogue::start(&mut command).map(Self)
+    }
+
+    /// One that khugepaged knows: it looks only at who might have had huge pages once.
+    pub(super) fn known(system: &System, stop: &Stop) -> Result<Self> {
+        system.set(&Settings::ASLEEP)?;
+        let mut target = Self::start()?;
+        target.tell(Command::Fill { bytes: KNOWN_BYTES, base: false }, stop)?;
+        system.set(&Settings::NEVER)?;
+        Ok(target)
+    }
+
+    /// One that has written all of its memory, on base pages.
+    pub(super) fn filled(bytes: u64, system: &System, stop: &Stop) -> Result<Self> {
+        let mut target = Self::known(system, stop)?;
+        target.fill(bytes, system, stop)?;
+        Ok(target)
+    }
+
+    pub(super) fn fill(&mut self, bytes: u64, system: &System, stop: &Stop) -> Result<()> {
+        system.set(&Settings::NEVER)?;
+        self.tell(Command::Fill { bytes, base: false }, stop).map(drop)
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.0.pid()
+    }
+
+    /// Has it do something, and waits until that is done.
+    pub(super) fn tell(&mut self, command: Command, stop: &Stop) -> Result<Said> {
+        self.ask(command)?;
+        self.answer(stop)
+    }
+
+    /// Has it begin something.
+    pub(super) fn ask(&mut self, command: Command) -> Result<()> {
+        let text = serde_json::to_string(&command).map_err(during("write a command"))?;
+        self.0.ask(&text)
+    }
+
+    /// Waits until what it began is done.
+    pub(super) fn answer(&mut self, stop: &Stop) -> Result<Said> {
+        let line = self.0.answer(stop)?;
+        match serde_json::from_str(&line).map_err(during("read an answer"))? {
+            Said::Failed(why) => Err(Error::Failed(why)),
+            said => Ok(said),
+        }
+    }
+
+    /// Adds how many bytes of it are not what it wrote.
+    pub(super) fn push_changed(&mut self, bench: &mut Bench<'_>, like: &Row) -> Result<()> {
+        match self.tell(Command::Check, bench.stop)? {
+            Said::Wrong(words) => {
+                let bytes = (words * 8) as f64;
+                let row = Row::new(&like.rival, BYTES_CHANGED, "value", bytes, "bytes");
+                let variant = like.variant.as_deref();
+                bench.report.row(row.size_bytes(like.size_bytes).variant(variant));
+                Ok(())
+            }
+            other => Err(Error::Failed(format!("it said {other:?} of its content"))),
+        }
+    }
+}
+
+/// Processor time of a process's first thread so far: on it, in ns.
+pub(super) fn cpu_ns(pid: i32) -> Result<u64> {
+    let path = format!("/proc/{pid}/schedstat");
+    let text = fs::read_to_string(&path).map_err(during(&path))?;
+    let ns = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    ns.ok_or_else(|| Error::Failed(format!("{path} holds {text:?}")))
+}
+
+pub(super) fn mapped(pid: i32) -> Result<Mapped> {
+    Mapped::of(pid as u64).map_err(during("read the memory of a process"))
+}
+
+/// Waits until huge pages map this share of a process, or until that long has passed: how long it took, and
+/// what there was in the end.
+pub(super) fn until_covered(
+    pid: i32,
+    share: f64,
+    longest: Duration,
+    stop: &Stop,
+    mut seen: impl FnMut(Duration, Mapped),
+) -> Result<(Duration, Mapped)> {
+    let began = Instant::now();
+    loop {
+        stop.check()?;
+        let now = mapped(pid)?;
+        let passed = began.elapsed();
+        seen(passed, now);
+        if now.coverage() >= share || passed >= longest {
+            return Ok((passed, now));
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Sleeps, unless the user wants to stop.
+pub(super) fn sleep(time: Duration, stop: &Stop) -> Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        stop.check()?;
+        thread::sleep(LOOK.min(time - began.elapsed().min(time)));
+    }
+    Ok(())
+}
