@@ -9,6 +9,7 @@
 //! * [`target`]: another process: its files in `/proc`, its memory, advice about it.
 //! * [`procfs`]: what `/proc` and `/sys` say of mappings, free memory, pressure, huge pages.
 //! * [`perf`]: what the kernel tells of programs while they run (`perf_event_open(2)`).
+//! * [`damon`]: which memory of processes is accessed, as the kernel samples it.
 //! * [`process`], [`thread`], [`held`]: children, signals, a thread, descriptors that must survive the host
 //!   program.
 //! * [`program`]: a child that waits before it executes a program.
@@ -25,6 +26,7 @@
 //! Errors are [`Errno`] values; nothing here retries, logs or allocates in its steady state.
 
 pub mod cache;
+pub mod damon;
 pub mod durable;
 pub mod fault_cost;
 pub mod held;

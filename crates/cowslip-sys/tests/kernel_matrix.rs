@@ -77,13 +77,14 @@ type Probe = fn() -> Result<()>;
 
 #[test]
 fn the_kernel_has_what_is_declared_and_lacks_what_is_not() {
-    let probes: [(&str, Probe); 6] = [
+    let probes: [(&str, Probe); 7] = [
         ("wp_across_mappings", wp_across_mappings),
         ("pagemap_scan", pagemap_scan),
         ("shmem_collapse", shmem_collapse),
         ("userfaultfd", userfaultfd),
         ("own_tmpfs", own_tmpfs),
         ("swap", swap),
+        ("damon", cowslip_sys::damon::probe),
     ];
     for (name, probe) in probes {
         let answer = probe();
@@ -102,6 +103,7 @@ fn what_is_declared_is_known() {
         "userfaultfd",
         "own_tmpfs",
         "swap",
+        "damon",
         "root",
         "huge",
         "hugetlb",

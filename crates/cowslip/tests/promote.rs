@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cowslip::promote::{Action, Decision, Effect, Outcome, Promoter, Reason, Settings, Target};
+use cowslip::promote::{
+    Action, Decision, Effect, HeatSource, Outcome, Promoter, Reason, Region, Settings, Target,
+};
 use cowslip::sys::memory::{self, Advice, Prot};
 use cowslip::sys::seam::{self, Op};
 use cowslip::sys::{Errno, process, procfs};
@@ -313,7 +315,7 @@ fn coverage_is_the_kernels_and_heat_follows_accesses() {
     let target = Target::open(process::pid(), 1).unwrap();
     let before = target.coverage().unwrap();
     let mut promotion = Promotion::of(&regions);
-    promotion.promoter.watch_heat(true);
+    promotion.promoter.watch_heat(HeatSource::Mappings);
     promotion.reasons();
     assert_eq!(promotion.act().len(), 2);
     let after = target.coverage().unwrap();
@@ -331,6 +333,52 @@ fn coverage_is_the_kernels_and_heat_follows_accesses() {
     regions.word(0, 0).fetch_add(1, Relaxed);
     regions.word(1, 0).fetch_add(1, Relaxed);
     assert_eq!(heat(&mut promotion), 100);
+}
+
+#[test]
+fn damon_tells_hot_regions_of_a_mapping_from_cold_ones() {
+    let rung = cowslip::promote::ladder().remove(0);
+    if !rung.answer.is_available() {
+        let expected = std::env::var("COWSLIP_EXPECT").is_ok_and(|it| it.contains("damon"));
+        assert!(!expected, "it is declared to be there: {rung:?}");
+        println!("SKIPPED: damon: {}", rung.detail);
+        return;
+    }
+    let regions = Regions::new(&[512; 32]);
+    let mut promotion = Promotion::of(&regions);
+    promotion.promoter.watch_heat(HeatSource::Damon);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                for (number, page) in (0..16).flat_map(|n| (0..512).map(move |page| (n, page))) {
+                    regions.word(number, page).fetch_add(1, Relaxed);
+                }
+            }
+        });
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let told = loop {
+            let (look, _) = promotion.promoter.look(0).unwrap();
+            let mine = |it: &&Region| {
+                regions.range.covers(VirtRange::new(it.address as usize, CHUNK_BYTES))
+            };
+            let heat: Vec<u8> = look.processes[0]
+                .regions
+                .iter()
+                .filter(mine)
+                .filter_map(|it| it.heat_percent)
+                .collect();
+            let told = heat.len() == 32
+                && heat[1..15].iter().all(|it| *it >= 50)
+                && heat[17..].iter().all(|it| *it <= 10);
+            if told || std::time::Instant::now() > deadline {
+                assert_eq!(look.processes[0].heat_source, HeatSource::Damon);
+                break told.then_some(()).ok_or(heat);
+            }
+        };
+        stop.store(true, Relaxed);
+        assert_eq!(told, Ok(()));
+    });
 }
 
 #[test]

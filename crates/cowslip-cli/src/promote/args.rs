@@ -85,7 +85,7 @@ pub(super) struct How {
     /// Most of a target's time that promotion may hold it up [default: 5, with --once 25]
     #[arg(long, value_name = "PERCENT")]
     pub(super) stall_budget: Option<f64>,
-    /// Ask the kernel which mappings are accessed, hot ones first; holds targets up for it
+    /// Ask the kernel which memory is accessed, and do what is hot first (DAMON, else clear_refs)
     #[arg(long)]
     pub(super) heat: bool,
     /// Keep khugepaged to the threshold while this runs, and put its settings back afterwards

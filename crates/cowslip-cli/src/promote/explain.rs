@@ -98,7 +98,7 @@ pub(super) fn facts(region: &Region) -> String {
         }
     }
     if let Some(heat) = region.heat_percent {
-        facts.push(format!("{heat} % of its mapping accessed lately"));
+        facts.push(format!("accessed lately: {heat} %"));
     }
     facts.join(", ")
 }

@@ -4,6 +4,7 @@ pub(crate) mod args;
 mod config;
 mod daemon;
 mod explain;
+mod heat;
 mod metrics;
 mod notify;
 mod once;

@@ -31,7 +31,7 @@ fn to_json(session: &Session, args: &PromoteArgs) -> Value {
         "schema": "cowslip.promote/1",
         "dry_run": args.dry_run,
         "settings": session.promoter.policy().settings(),
-        "heat_source": if session.plan.heat { "mappings" } else { "none" },
+        "heat": session.heat.to_json(),
         "processes": processes,
         "coverage": {
             "ratio": reached,

@@ -11,6 +11,7 @@ use cowslip::sys::target::Refusal;
 use cowslip::sys::{Errno, process};
 
 use super::config::Plan;
+use super::heat::Heat;
 use super::select::{self, Found};
 use super::signals::Signals;
 use super::tally::Tally;
@@ -22,6 +23,7 @@ pub(super) struct Session {
     pub(super) promoter: Promoter,
     pub(super) tally: Tally,
     pub(super) signals: Signals,
+    pub(super) heat: Heat,
     recorder: Option<Recorder<File>>,
     /// When each process may be held up again.
     ready_ns: BTreeMap<ProcessId, u64>,
@@ -37,7 +39,8 @@ pub(super) struct Round {
 impl Session {
     pub(super) fn start(plan: Plan, record: Option<&Path>) -> Result<Self, Failure> {
         let mut promoter = Promoter::new(plan.settings.clone())?;
-        promoter.watch_heat(plan.heat);
+        let heat = Heat::choose(plan.heat);
+        promoter.watch_heat(heat.source);
         select::named(&plan.rules)?.into_iter().for_each(|target| promoter.add(target));
         let signals = Signals::listen().map_err(exit::io("listen for signals"))?;
         let recorder = match record {
@@ -49,7 +52,7 @@ impl Session {
             None => None,
         };
         let (tally, ready_ns) = (Tally::default(), BTreeMap::new());
-        Ok(Self { plan, promoter, tally, signals, recorder, ready_ns })
+        Ok(Self { plan, promoter, tally, signals, heat, recorder, ready_ns })
     }
 
     /// Looks for targets that were not asked for by number.
@@ -61,7 +64,10 @@ impl Session {
     pub(super) fn reload(&mut self, plan: Plan) -> Result<(), Failure> {
         let named = select::named(&plan.rules)?;
         self.promoter.set(plan.settings.clone())?;
-        self.promoter.watch_heat(plan.heat);
+        if plan.heat != self.plan.heat {
+            self.heat = Heat::choose(plan.heat);
+            self.promoter.watch_heat(self.heat.source);
+        }
         self.promoter.clear();
         named.into_iter().for_each(|target| self.promoter.add(target));
         self.write(&Event::start(&plan.settings))?;
@@ -72,6 +78,7 @@ impl Session {
     /// Looks and decides; up to `content_ns` a target go into looking into huge pages.
     pub(super) fn look(&mut self, content_ns: u64) -> Result<Round, Failure> {
         let (look, gone) = self.promoter.look(content_ns)?;
+        self.heat.follow(self.promoter.heat());
         for farewell in gone {
             self.tally.end(farewell.process);
             self.ready_ns.remove(&farewell.process);

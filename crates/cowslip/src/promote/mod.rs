@@ -11,6 +11,7 @@
 //!   huge page. Neither changes content.
 
 mod act;
+mod heat;
 mod khugepaged;
 mod observation;
 mod observe;
@@ -24,9 +25,10 @@ mod system;
 mod target;
 mod torn;
 
+pub use heat::{HeatSource, Rung, ladder};
 pub use khugepaged::{ManagedThp, interference};
 pub use observation::{
-    Action, Effect, HeatSource, Look, Outcome, ProcessId, ProcessLook, REGION_PAGES, Region, System,
+    Action, Effect, Look, Outcome, ProcessId, ProcessLook, REGION_PAGES, Region, System,
 };
 pub use policy::{Decision, Policy, Reason};
 pub use promoter::{Farewell, Promoter};

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::HeatSource;
+
 /// Base pages in a region of 2 MiB.
 pub const REGION_PAGES: u16 = 512;
 
@@ -14,17 +16,6 @@ pub struct ProcessId {
     pub pid: i32,
     /// When it started, in clock ticks after boot.
     pub start_ticks: u64,
-}
-
-/// Where heat comes from; which rung of the ladder is in use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HeatSource {
-    /// Nowhere: every region counts as hot.
-    #[default]
-    None,
-    /// Accessed bits, summed over each mapping (`clear_refs` and `smaps`).
-    Mappings,
 }
 
 /// 2 MiB of private anonymous memory, aligned, with something in it.

@@ -12,9 +12,10 @@ impl Target {
     /// Looks at it. Up to `content_ns` of processor time go into reading huge pages, for those that hold
     /// hardly anything; the next look goes on where this one ended.
     ///
-    /// With `with_heat`, which mappings were accessed since the last look is asked for as well. That
+    /// With `by_mapping`, which mappings were accessed since the last look is asked for as well, if that may
+    /// be asked. That
     /// makes the kernel walk all page tables twice, once with the process' memory map locked.
-    pub(super) fn look(&mut self, content_ns: u64, with_heat: bool) -> sys::Result<ProcessLook> {
+    pub(super) fn look(&mut self, content_ns: u64, by_mapping: bool) -> sys::Result<ProcessLook> {
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
         let maps = self.handle.read_file("maps")?;
         let mut regions = Vec::new();
@@ -24,7 +25,7 @@ impl Target {
         for region in &mut regions {
             region.shared_pages = shared_pages(&scanner, region)?;
         }
-        let heat_source = if with_heat { self.take_heat(&mut regions)? } else { HeatSource::None };
+        let heat_source = if by_mapping { self.take_heat(&mut regions)? } else { HeatSource::None };
         self.look_inside(&mut regions, content_ns)?;
         let status = self.handle.read_file("status")?;
         Ok(ProcessLook {
@@ -57,7 +58,10 @@ impl Target {
                     below.filter(|(_, (end, _))| address < *end).map(|(_, (_, percent))| *percent);
             }
         }
-        self.handle.clear_referenced()?;
+        match self.handle.clear_referenced() {
+            Err(sys::Errno::ACCESS | sys::Errno::PERM) => return Ok(HeatSource::None),
+            cleared => cleared?,
+        }
         Ok(if knew { HeatSource::Mappings } else { HeatSource::None })
     }
 

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::heat::Sampling;
 use super::spare::Spare;
 use super::{
-    Action, Decision, Effect, Look, Outcome, Policy, ProcessId, Reason, Settings, System, Target,
+    Action, Decision, Effect, HeatSource, Look, Outcome, Policy, ProcessId, Reason, Settings,
+    System, Target,
 };
 use crate::error::During;
 use crate::sys::{Errno, process};
@@ -28,7 +30,8 @@ pub struct Farewell {
 pub struct Promoter {
     policy: Policy,
     targets: BTreeMap<ProcessId, Target>,
-    with_heat: bool,
+    heat: HeatSource,
+    sampling: Sampling,
     look_cpu_ns: u64,
     spare: Spare,
 }
@@ -38,13 +41,30 @@ impl Promoter {
     pub fn new(settings: Settings) -> Result<Self> {
         let policy = Policy::new(settings)?;
         let spare = Spare::new().during("reserve room for a huge page")?;
-        Ok(Self { policy, targets: BTreeMap::new(), with_heat: false, look_cpu_ns: 0, spare })
+        Ok(Self {
+            policy,
+            targets: BTreeMap::new(),
+            heat: HeatSource::None,
+            sampling: Sampling::default(),
+            look_cpu_ns: 0,
+            spare,
+        })
     }
 
-    /// Asks the kernel which mappings are accessed, so that the hot ones come first. That makes it walk
-    /// the targets' page tables, and hold them up for it.
-    pub fn watch_heat(&mut self, on: bool) {
-        self.with_heat = on;
+    /// Asks the kernel which memory is accessed, so that what is hot comes first: from a source that is
+    /// [available](super::ladder). [`HeatSource::Mappings`] makes the kernel walk the targets' page
+    /// tables, and holds them up for it.
+    pub fn watch_heat(&mut self, source: HeatSource) {
+        self.heat = source;
+        if source != HeatSource::Damon {
+            self.sampling = Sampling::default();
+        }
+    }
+
+    /// Where heat comes from. DAMON gives way to [`HeatSource::Mappings`] if it fails, as when somebody
+    /// else has taken it.
+    pub fn heat(&self) -> HeatSource {
+        self.heat
     }
 
     /// The policy.
@@ -83,7 +103,8 @@ impl Promoter {
         let mut look =
             Look { at_ns: process::now_ns(), system: System::look()?, processes: Vec::new() };
         let mut gone = Vec::new();
-        self.targets.retain(|_, target| match target.look(content_ns, self.with_heat) {
+        let by_mapping = self.heat == HeatSource::Mappings;
+        self.targets.retain(|_, target| match target.look(content_ns, by_mapping) {
             Ok(process) => {
                 look.processes.push(process);
                 true
@@ -93,6 +114,11 @@ impl Promoter {
                 false
             }
         });
+        if self.heat == HeatSource::Damon
+            && self.sampling.add(&mut look.processes, self.targets.values()).is_err()
+        {
+            self.watch_heat(HeatSource::Mappings);
+        }
         self.look_cpu_ns = process::thread_cpu_ns() - began;
         Ok((look, gone))
     }

@@ -1,0 +1,59 @@
+//! Heat of a process by DAMON, where the kernel has it for processes.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use cowslip_sys::{Errno, damon, process};
+
+const MIB: usize = 1 << 20;
+const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
+
+fn expected() -> bool {
+    std::env::var("COWSLIP_EXPECT").is_ok_and(|it| it.split(',').any(|it| it == "damon"))
+}
+
+#[test]
+fn what_is_accessed_is_hot_the_rest_is_not_and_the_interface_is_left_as_it_was() {
+    let before = std::fs::read_to_string(KDAMONDS).ok();
+    if let Err(errno) = damon::probe() {
+        assert!(!expected(), "DAMON is declared to be there: {errno}");
+        assert_ne!(errno, Errno::INVAL, "it is known what is missing");
+        println!("SKIPPED: damon: {errno}");
+        assert_eq!(std::fs::read_to_string(KDAMONDS).ok(), before);
+        return;
+    }
+    assert_eq!(std::fs::read_to_string(KDAMONDS).ok(), before, "a probe changes nothing");
+    let hot: Vec<AtomicU8> = (0..64 * MIB).map(|_| AtomicU8::new(1)).collect();
+    let cold = vec![1u8; 64 * MIB];
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                hot.iter().step_by(4096).for_each(|it| it.store(2, Relaxed));
+            }
+        });
+        let watched = damon::Damon::start(&[process::pid()]).unwrap();
+        assert_eq!(damon::Damon::start(&[process::pid()]).unwrap_err(), Errno::BUSY);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let heat = |all: &[damon::Accesses], start: usize| {
+            let middle = start + 32 * MIB;
+            let of = all.iter().find(|it| it.range.start <= middle && middle < it.range.end());
+            of.map_or(0, |it| it.percent)
+        };
+        loop {
+            let all = watched.accesses().unwrap().remove(0);
+            let found = (heat(&all, hot.as_ptr() as usize), heat(&all, cold.as_ptr() as usize));
+            if found.0 >= 50 && found.1 <= 10 {
+                break;
+            }
+            if Instant::now() >= deadline {
+                stop.store(true, Relaxed);
+                panic!("hot and cold: {found:?} in {all:?}");
+            }
+        }
+        stop.store(true, Relaxed);
+    });
+    assert_eq!(cold[cold.len() - 1], 1);
+    assert_eq!(std::fs::read_to_string(KDAMONDS).ok(), before);
+    assert_eq!(damon::kernel_thread(), None);
+}
