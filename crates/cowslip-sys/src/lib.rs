@@ -6,6 +6,7 @@
 //! * [`uffd`]: userfaultfd, its ioctls as values, its events.
 //! * [`pagemap`]: which pages of a range are private copies, and what the pages of another process are
 //!   (`PAGEMAP_SCAN`, or `/proc/PID/pagemap`).
+//! * [`pageflags`]: what page frames are.
 //! * [`target`]: another process: its files in `/proc`, its memory, advice about it.
 //! * [`procfs`]: what `/proc` and `/sys` say of mappings, free memory, pressure, huge pages.
 //! * [`perf`]: what the kernel tells of programs while they run (`perf_event_open(2)`).
@@ -32,6 +33,7 @@ pub mod fault_cost;
 pub mod held;
 pub mod memfile;
 pub mod memory;
+pub mod pageflags;
 pub mod pagemap;
 pub mod passthrough;
 pub mod perf;

@@ -36,6 +36,7 @@ const ENTRY_SWAPPED: u64 = 1 << 62;
 const ENTRY_FILE: u64 = 1 << 61;
 const ENTRY_EXCLUSIVE: u64 = 1 << 56;
 const ENTRY_SWAP_TYPE: u64 = 0x1f;
+const ENTRY_FRAME: u64 = (1 << 55) - 1;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -94,6 +95,33 @@ bitflags! {
     }
 }
 
+/// What `/proc/PID/pagemap` says of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry(u64);
+
+impl Entry {
+    /// In memory.
+    pub fn is_present(self) -> bool {
+        self.0 & ENTRY_PRESENT != 0
+    }
+
+    /// In swap, being migrated, or marked by userfaultfd.
+    pub fn is_swapped(self) -> bool {
+        self.0 & ENTRY_SWAPPED != 0
+    }
+
+    /// In memory, of no file, and not mapped by this process alone: shared with a fork's other side, or
+    /// the zero page.
+    pub fn is_not_exclusive(self) -> bool {
+        self.0 & (ENTRY_PRESENT | ENTRY_FILE | ENTRY_EXCLUSIVE) == ENTRY_PRESENT
+    }
+
+    /// The number of its page frame, for those who may know it (`CAP_SYS_ADMIN`).
+    pub fn frame(self) -> Option<u64> {
+        Some(self.0 & ENTRY_FRAME).filter(|&frame| self.is_present() && frame != 0)
+    }
+}
+
 /// How a [`Scanner`] looks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
@@ -113,6 +141,7 @@ pub struct Scanner<F: AsFd = OwnedFd> {
 
 /// What `PAGEMAP_SCAN` answers on this kernel: `Ok`, or `ENOTTY` before 6.7.
 pub fn probe_scan(pagemap: crate::BorrowedFd<'_>) -> Result<()> {
+    seam::check(Op::PagemapProbe)?;
     scan(pagemap, VirtRange::default(), 0, &mut []).map(|_| ())
 }
 
@@ -271,11 +300,14 @@ impl<F: AsFd> Scanner<F> {
     pub fn count_not_exclusive(&self, range: VirtRange) -> Result<u64> {
         seam::check(Op::PagemapScan)?;
         let mut pages = 0;
-        self.each_entry(range, |_, entry| {
-            let marks = entry & (ENTRY_PRESENT | ENTRY_FILE | ENTRY_EXCLUSIVE);
-            pages += u64::from(marks == ENTRY_PRESENT);
-        })?;
+        self.each_entry(range, |_, entry| pages += u64::from(Entry(entry).is_not_exclusive()))?;
         Ok(pages)
+    }
+
+    /// Calls `found` for every page of `range`, with what its entry says.
+    pub fn entries(&self, range: VirtRange, mut found: impl FnMut(VirtRange, Entry)) -> Result<()> {
+        seam::check(Op::PagemapScan)?;
+        self.each_entry(range, |page, entry| found(page, Entry(entry)))
     }
 
     /// Has the kernel fill `ask` for every region of `range`.

@@ -22,6 +22,8 @@ pub enum Op {
     UffdWake,
     UffdCopy,
     PagemapScan,
+    PagemapProbe,
+    PageFlags,
     Pwrite,
     Fallocate,
     MemfileOpen,

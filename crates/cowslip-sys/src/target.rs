@@ -157,6 +157,25 @@ impl Target {
         }
     }
 
+    /// Reads `range` of its memory: all of it, or an error.
+    pub fn read_memory(&self, range: VirtRange, bytes: &mut Vec<u8>) -> Result<()> {
+        let memory = self.open_file("mem")?;
+        bytes.clear();
+        bytes.reserve(range.len);
+        while bytes.len() < range.len {
+            let at = range.start + bytes.len();
+            let left = range.len - bytes.len();
+            let place = &mut bytes.spare_capacity_mut()[..left];
+            let read = rustix::io::pread(&memory, place, at as u64)?.0.len();
+            if read == 0 {
+                return Err(Errno::IO);
+            }
+            // SAFETY: the call has initialised that many bytes after those there were.
+            unsafe { bytes.set_len(bytes.len() + read) };
+        }
+        Ok(())
+    }
+
     /// Which pages of `range` (whole pages that are in memory) hold nothing but zeroes: one answer a page.
     pub fn zero_pages(&self, range: VirtRange, is_zero: &mut Vec<bool>) -> Result<()> {
         const BATCH: usize = 16;

@@ -9,13 +9,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cowslip::promote::{
-    Action, Decision, Effect, HeatSource, Outcome, Promoter, Reason, Region, Settings, Target,
+    Action, Decision, Effect, HeatSource, HugeSource, Outcome, Promoter, Reason, Region, Settings,
+    Target,
 };
 use cowslip::sys::memory::{self, Advice, Prot};
 use cowslip::sys::seam::{self, Op};
 use cowslip::sys::{Errno, process, procfs};
-use cowslip::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip::{ErrorKind, Result};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::{Arena, Backing, ErrorKind, Result};
 
 static ALONE: Mutex<()> = Mutex::new(());
 
@@ -37,11 +38,17 @@ impl Regions {
         let regions = Self { range, _alone: alone };
         // SAFETY: reserved for this value.
         unsafe { memory::map_anonymous(range, Prot::RW) }.unwrap();
-        regions.advise(range, Advice::NoHugePage);
+        // Who asks for huge pages gets them from khugepaged as well, of which the tests know nothing.
+        let are_forced = procfs::Thp::read().unwrap().enabled == procfs::Policy::Always;
+        if are_forced {
+            regions.advise(range, Advice::NoHugePage);
+        }
         for (number, pages) in pages.iter().enumerate() {
             (0..*pages).for_each(|page| regions.word(number, page).store(page as u64 + 1, Relaxed));
         }
-        regions.advise(range, Advice::HugePage);
+        if are_forced {
+            regions.advise(range, Advice::HugePage);
+        }
         regions
     }
 
@@ -91,6 +98,33 @@ impl Drop for Regions {
     }
 }
 
+/// How regions are looked at.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum By {
+    Scan,
+    /// As before Linux 6.7, with the privileges of this process.
+    Entries,
+    /// As before Linux 6.7, for others than root.
+    EntriesAlone,
+}
+
+const EACH_WAY: [By; 3] = [By::Scan, By::Entries, By::EntriesAlone];
+
+impl By {
+    /// Holds for this process until the guards are dropped.
+    fn force(self) -> Vec<seam::Injection> {
+        let always = |op, errno| seam::fail(op, 0, u32::MAX, errno);
+        let mut rules = Vec::new();
+        if self != Self::Scan {
+            rules.push(always(Op::PagemapProbe, Errno::NOTTY));
+        }
+        if self == Self::EntriesAlone {
+            rules.push(always(Op::PageFlags, Errno::ACCESS));
+        }
+        rules
+    }
+}
+
 /// This process, promoted; only the regions of a test are acted on.
 struct Promotion<'a> {
     promoter: Promoter,
@@ -129,13 +163,18 @@ impl<'a> Promotion<'a> {
 
 #[test]
 fn full_regions_become_huge_the_others_stay_and_no_byte_changes() {
+    EACH_WAY.into_iter().for_each(full_regions_become_huge);
+}
+
+fn full_regions_become_huge(by: By) {
     let regions = Regions::new(&[512, 480, 461, 460, 100, 0]);
+    let _rules = by.force();
     let before = regions.checksum();
     // Reading what was never written brings the zero page, which is no use of memory.
     let mut promotion = Promotion::of(&regions);
     assert!(promotion.act().is_empty(), "nobody knows yet whether they stay full");
     let outcomes = promotion.act();
-    assert_eq!(outcomes.len(), 3);
+    assert_eq!(outcomes.len(), 3, "{by:?}: {outcomes:?}");
     assert!(outcomes.iter().all(|it| it.effect == Effect::Done && it.took_ns > 0), "{outcomes:?}");
     assert_eq!(regions.in_smaps().0, 3 * CHUNK_BYTES as u64);
     assert_eq!(regions.checksum(), before);
@@ -154,7 +193,12 @@ fn full_regions_become_huge_the_others_stay_and_no_byte_changes() {
 
 #[test]
 fn a_huge_page_that_holds_hardly_anything_is_split_and_its_memory_freed() {
+    EACH_WAY.into_iter().for_each(sparse_pages_are_split);
+}
+
+fn sparse_pages_are_split(by: By) {
     let regions = Regions::new(&[30, 400, 512]);
+    let _rules = by.force();
     for number in 0..3 {
         regions.advise(regions.region(number), Advice::Collapse);
     }
@@ -179,7 +223,9 @@ fn a_huge_page_that_holds_hardly_anything_is_split_and_its_memory_freed() {
         assert_eq!(outcomes[0].freed_pages, 482);
     }
     assert_eq!(regions.checksum(), before);
-    assert_eq!(promotion.reasons()[0], (0, Reason::BelowThreshold), "and it stays split");
+    let left =
+        if outcomes[0].freed_pages > 0 { Reason::BelowThreshold } else { Reason::JustReleased };
+    assert_eq!(promotion.reasons()[0], (0, left), "and it stays split");
 }
 
 #[test]
@@ -227,7 +273,12 @@ fn no_update_of_a_writer_is_lost_while_its_memory_is_promoted_and_split() {
 
 #[test]
 fn what_a_live_child_shares_is_left_alone_until_it_ends() {
+    EACH_WAY.into_iter().for_each(what_a_child_shares_is_left_alone);
+}
+
+fn what_a_child_shares_is_left_alone(by: By) {
     let regions = Regions::new(&[512, 512]);
+    let _rules = by.force();
     let mut promotion = Promotion::of(&regions);
     promotion.reasons();
     let decided = promotion.decide();
@@ -264,6 +315,114 @@ impl Child {
     fn end(self) {
         drop(self.1);
         process::wait_for(self.0).unwrap();
+    }
+}
+
+#[test]
+fn how_much_is_known_without_page_tables_is_said() {
+    let look = |by: By, pages: &[usize], prepare: fn(&Regions)| {
+        let regions = Regions::new(pages);
+        let _rules = by.force();
+        prepare(&regions);
+        let mut promotion = Promotion::of(&regions);
+        let (look, _) = promotion.promoter.look(0).unwrap();
+        let process = &look.processes[0];
+        let mine = process
+            .regions
+            .iter()
+            .filter(|it| regions.range.covers(VirtRange::new(it.address as usize, CHUNK_BYTES)));
+        (process.huge_source, mine.map(|it| it.is_huge).collect::<Vec<_>>())
+    };
+    let has_scan = {
+        let pagemap = cowslip::sys::memfile::open_proc_self("pagemap").unwrap();
+        cowslip::sys::pagemap::probe_scan(cowslip::sys::AsFd::as_fd(&pagemap)).is_ok()
+    };
+    let none: fn(&Regions) = |_| ();
+    let first: fn(&Regions) = |it| it.advise(it.region(0), Advice::Collapse);
+    for by in [By::Scan, By::Entries] {
+        let (source, huge) = look(by, &[512, 512, 100], first);
+        assert_eq!(huge, [true, false, false], "{by:?}: {source:?}");
+        assert_eq!(source == HugeSource::PageTables, has_scan && by == By::Scan, "{source:?}");
+    }
+    let (source, huge) = look(By::EntriesAlone, &[512, 100], first);
+    assert_eq!(huge, [true, false], "as many full regions as huge pages: {source:?}");
+    let (source, huge) = look(By::EntriesAlone, &[512, 512, 100], first);
+    assert_eq!((source, huge), (HugeSource::Guess, vec![false, false, false]));
+    let (_, huge) = look(By::EntriesAlone, &[512, 512], none);
+    assert_eq!(huge, [false, false]);
+}
+
+#[test]
+fn pages_that_were_only_read_are_not_taken_for_a_childs() {
+    for by in EACH_WAY {
+        let regions = Regions::new(&[500]);
+        let _rules = by.force();
+        regions.advise(regions.range, Advice::NoHugePage);
+        assert_eq!((500..512).map(|page| regions.word(0, page).load(Relaxed)).sum::<u64>(), 0);
+        let mut promotion = Promotion::of(&regions);
+        promotion.reasons();
+        assert_eq!(promotion.reasons(), [(0, Reason::Full)], "{by:?}");
+        let (look, _) = promotion.promoter.look(0).unwrap();
+        let address = regions.range.start as u64;
+        let seen = look.processes[0].regions.iter().find(|it| it.address == address).unwrap();
+        assert_eq!((seen.pages, seen.zero_pages, seen.shared_pages), (500, 12, 0), "{by:?}");
+    }
+}
+
+#[test]
+fn an_arena_is_made_huge_while_it_is_live_and_left_alone_while_it_is_frozen() {
+    for by in [By::Scan, By::EntriesAlone] {
+        let _alone = alone();
+        let _rules = by.force();
+        let builder = Arena::builder(ByteCount::mib(64)).backing(Backing::Base);
+        let arena = builder.build().unwrap();
+        let mut slice = arena.slice::<u64>(4 * CHUNK_BYTES / 8).unwrap();
+        slice.iter_mut().enumerate().for_each(|(index, word)| *word = index as u64);
+        let settings = Settings { stall_percent: 100.0, slow_ms: 1000, ..Settings::default() };
+        let mut promoter = Promoter::new(settings).unwrap();
+        promoter.add(Target::open(process::pid(), 1).unwrap());
+        let start = slice.as_ptr() as u64;
+        let decide = |promoter: &mut Promoter| -> Vec<Decision> {
+            let (look, _) = promoter.look(0).unwrap();
+            let decisions = promoter.decide(&look);
+            let end = start + 4 * CHUNK_BYTES as u64;
+            decisions.into_iter().filter(|it| (start..end).contains(&it.address)).collect()
+        };
+        decide(&mut promoter);
+        let wanted = decide(&mut promoter);
+        assert_eq!(wanted.len(), 4, "{by:?}");
+        assert!(wanted.iter().all(|it| it.reason == Reason::Full), "{by:?}: {wanted:?}");
+
+        let frozen = arena.freeze().unwrap();
+        assert_eq!(promoter.act(&wanted[0]).unwrap().effect, Effect::Overtaken);
+        slice[7] = 4711;
+        assert_eq!(frozen.slice(&slice)[7], 7);
+        let left: Vec<Reason> = decide(&mut promoter).iter().map(|it| it.reason).collect();
+        assert_eq!(left, [Reason::Frozen], "{by:?}: the only one of which anything is mapped");
+        drop(frozen);
+        while arena.metrics().frozen_chunks > 0 {
+            std::thread::yield_now();
+        }
+
+        // What is thawed is mapped again when it is next used.
+        let is_whole = |slice: &[u64]| {
+            let wanted = |index| if index == 7 { 4711 } else { index as u64 };
+            slice.iter().enumerate().all(|(index, word)| *word == wanted(index))
+        };
+        assert!(is_whole(&slice), "{by:?}");
+        let (mut decided, began) = (decide(&mut promoter), std::time::Instant::now());
+        while decided.len() != 4 || decided.iter().any(|it| it.reason != Reason::Full) {
+            assert!(began.elapsed() < Duration::from_secs(30), "{by:?}: {decided:?}");
+            decided = decide(&mut promoter);
+        }
+        for it in &decided {
+            let outcome = promoter.act(it).unwrap();
+            assert_eq!(outcome.effect, Effect::Done, "{by:?}: {outcome:?}");
+        }
+        let target = Target::open(process::pid(), 1).unwrap();
+        assert_eq!(target.coverage().unwrap().arena_huge_bytes, 4 * CHUNK_BYTES as u64, "{by:?}");
+        assert!(decide(&mut promoter).iter().all(|it| it.reason == Reason::Huge));
+        assert!(is_whole(&slice), "{by:?}");
     }
 }
 

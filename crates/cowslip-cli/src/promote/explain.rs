@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cowslip::promote::{Decision, Look, REGION_PAGES, Reason, Region};
+use cowslip::promote::{Decision, Kind, Look, REGION_PAGES, Reason, Region};
 use cowslip::units::CHUNK_BYTES;
 use serde_json::{Value, json};
 
@@ -19,7 +19,9 @@ pub(super) fn run(session: &mut Session, address: u64, file: Option<&Path>) -> A
     let round = session.look(u64::MAX)?;
     let found = find(&round.look, &round.decisions, address);
     if found.is_empty() {
-        let why = format!("{address:#x}: no private anonymous memory is in use there");
+        let why = format!(
+            "{address:#x}: no private anonymous memory, and none of an arena, is in use there"
+        );
         return Err(Failure::new(NO, why));
     }
     if let Some(file) = file {
@@ -85,6 +87,11 @@ pub(super) fn facts(region: &Region) -> String {
     } else {
         format!("{} in use ({} %)", of(region.pages), u32::from(region.pages) * 100 / 512)
     }];
+    match region.kind {
+        Kind::Private => {}
+        Kind::Arena => facts.push("of an arena".to_owned()),
+        Kind::FrozenArena => facts.push("of an arena that is frozen".to_owned()),
+    }
     if let Some(pages) = region.nonzero_pages {
         facts.push(format!("{} hold anything but zeroes", of(pages)));
     }

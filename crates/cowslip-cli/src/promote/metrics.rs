@@ -99,6 +99,9 @@ pub(super) fn text(tally: &Tally) -> String {
     family("anonymous_bytes", "gauge", "Its memory that could be huge.", &|it| {
         it.seen.anonymous_bytes as f64
     });
+    family("arena_bytes", "gauge", "Memory of its arenas, as far as it is mapped.", &|it| {
+        it.seen.arena_bytes as f64
+    });
     family("bloat_bytes", "gauge", "Zero pages inside huge pages, where looked into.", &|it| {
         it.bloat_bytes as f64
     });

@@ -49,6 +49,8 @@ fn process_json(pid: i32, tally: &ProcessTally) -> Value {
             json!({
                 "anonymous_bytes": it.anonymous_bytes,
                 "huge_bytes": it.huge_bytes,
+                "arena_bytes": it.arena_bytes,
+                "arena_huge_bytes": it.arena_huge_bytes,
                 "ratio": it.ratio(),
             })
         })
@@ -61,6 +63,8 @@ fn process_json(pid: i32, tally: &ProcessTally) -> Value {
         "pid": pid,
         "name": tally.name,
         "ended": tally.has_ended,
+        "heat_source": tally.heat_source,
+        "huge_source": tally.huge_source,
         "before": coverage(tally.before),
         "after": coverage(tally.after),
         "promotions": tally.promotions,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use cowslip::promote::{
-    Action, Coverage, Decision, Effect, Look, Outcome, ProcessId, REGION_PAGES, Reason,
+    Action, Coverage, Decision, Effect, HeatSource, HugeSource, Kind, Look, Outcome, ProcessId,
+    REGION_PAGES, Reason,
 };
 use cowslip::units::{CHUNK_BYTES, page_size_bytes};
 
@@ -16,6 +17,9 @@ pub(super) struct ProcessTally {
     pub(super) after: Option<Coverage>,
     /// By the last look.
     pub(super) seen: Coverage,
+    /// How that was found out.
+    pub(super) huge_source: HugeSource,
+    pub(super) heat_source: HeatSource,
     /// Zero pages inside huge pages, as far as they were looked into; by the last look that did.
     pub(super) bloat_bytes: u64,
     pub(super) promotions: u64,
@@ -50,12 +54,23 @@ impl Tally {
             tally.name.clone_from(&process.name);
             tally.regions.clear();
             let page = page_size_bytes() as u64;
-            let pages: u64 = process.regions.iter().map(|it| u64::from(it.pages)).sum();
+            tally.seen = process.regions.iter().fold(Coverage::default(), |sum, it| {
+                let bytes = u64::from(it.pages) * page;
+                let huge_bytes = if it.is_huge { CHUNK_BYTES as u64 } else { 0 };
+                sum.plus(match it.kind {
+                    Kind::Private => {
+                        Coverage { anonymous_bytes: bytes, huge_bytes, ..Coverage::default() }
+                    }
+                    Kind::Arena | Kind::FrozenArena => Coverage {
+                        arena_bytes: bytes,
+                        arena_huge_bytes: huge_bytes,
+                        ..Coverage::default()
+                    },
+                })
+            });
+            tally.heat_source = process.heat_source;
+            tally.huge_source = process.huge_source;
             let huge = process.regions.iter().filter(|it| it.is_huge);
-            tally.seen = Coverage {
-                anonymous_bytes: pages * page,
-                huge_bytes: huge.clone().count() as u64 * CHUNK_BYTES as u64,
-            };
             tally.before.get_or_insert(tally.seen);
             tally.after = Some(tally.seen);
             let known: Vec<u16> = huge.filter_map(|it| it.nonzero_pages).collect();
@@ -94,9 +109,6 @@ impl Tally {
     /// How much is huge of all processes that still run, by the kernel's sums.
     pub(super) fn coverage(&self, of: impl Fn(&ProcessTally) -> Option<Coverage>) -> Coverage {
         let running = self.processes.values().filter(|tally| !tally.has_ended);
-        running.filter_map(of).fold(Coverage::default(), |sum, it| Coverage {
-            anonymous_bytes: sum.anonymous_bytes + it.anonymous_bytes,
-            huge_bytes: sum.huge_bytes + it.huge_bytes,
-        })
+        running.filter_map(of).fold(Coverage::default(), Coverage::plus)
     }
 }

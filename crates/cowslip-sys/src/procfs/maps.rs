@@ -70,8 +70,12 @@ pub struct MappingUse {
     pub referenced_bytes: u64,
     /// Those that belong to no file.
     pub anonymous_bytes: u64,
-    /// Those that huge pages map.
+    /// Those of them that huge pages map.
     pub huge_bytes: u64,
+    /// Shared memory that huge pages map.
+    pub shmem_huge_bytes: u64,
+    /// Pages that other processes map too.
+    pub shared_bytes: u64,
 }
 
 /// The mappings in the text of `maps`.
@@ -98,6 +102,8 @@ pub fn smaps(text: &str) -> Vec<(Mapping<'_>, MappingUse)> {
                 "Referenced" => sums.referenced_bytes = bytes,
                 "Anonymous" => sums.anonymous_bytes = bytes,
                 "AnonHugePages" => sums.huge_bytes = bytes,
+                "ShmemPmdMapped" => sums.shmem_huge_bytes = bytes,
+                "Shared_Clean" | "Shared_Dirty" => sums.shared_bytes += bytes,
                 _ => {}
             }
         } else if let Some(mapping) = Mapping::parse(line) {
@@ -114,11 +120,13 @@ mod tests {
     #[test]
     fn a_mapping_is_told_from_its_fields() {
         let text = "1000-3000 rw-p 00000000 00:00 0 \nRss:                   8 kB\n\
+                    Shared_Clean:          4 kB\nShared_Dirty:          8 kB\n\
                     Referenced:            4 kB\nAnonHugePages:         0 kB\n\
                     VmFlags: rd wr mr mw me ac \n3000-4000 ---p 00000000 00:00 0 \nRss: 4 kB\n";
         let all = smaps(text);
         assert_eq!(all.len(), 2);
         assert_eq!((all[0].1.resident_bytes, all[0].1.referenced_bytes), (8 << 10, 4 << 10));
+        assert_eq!(all[0].1.shared_bytes, 12 << 10);
         assert!(all[0].0.is_anonymous() && !all[1].0.is_anonymous(), "a guard");
         assert_eq!(all[1].0.range, VirtRange::between(0x3000, 0x4000));
     }

@@ -1,10 +1,9 @@
 //! Doing what was decided.
 
-use super::observe::look_again;
-use super::{Action, Effect, Outcome, REGION_PAGES, Target};
-use crate::sys::pagemap::Scanner;
+use super::{Action, Effect, Kind, Outcome, REGION_PAGES, Target};
+use crate::sys::pagemap::{Method, Scanner};
 use crate::sys::target::Advice;
-use crate::sys::{self, Errno, process};
+use crate::sys::{self, Errno, process, procfs};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 impl Target {
@@ -12,7 +11,7 @@ impl Target {
     ///
     /// A child that is forked between the last look here and the kernel's copying shares the region
     /// after all; that costs the memory of one region, and nothing else.
-    pub(super) fn act(&self, address: u64, action: Action) -> Outcome {
+    pub(super) fn act(&mut self, address: u64, action: Action) -> Outcome {
         let done = self.try_act(address, action);
         let (effect, took_ns, freed_pages) = match done {
             Ok(done) => done,
@@ -22,12 +21,13 @@ impl Target {
         Outcome { process: self.id, address, action, at_ns, took_ns, effect, freed_pages }
     }
 
-    fn try_act(&self, address: u64, action: Action) -> sys::Result<(Effect, u64, u16)> {
+    fn try_act(&mut self, address: u64, action: Action) -> sys::Result<(Effect, u64, u16)> {
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
-        let before = look_again(&scanner, address)?;
-        let is_wanted = match action {
-            Action::Promote => !before.is_huge && before.pages > 0,
-            Action::Demote => before.is_huge,
+        let before = self.look_again(&scanner, address)?;
+        let is_wanted = match (action, before.kind) {
+            (_, Kind::FrozenArena) => false,
+            (Action::Promote, _) => !before.is_huge && before.pages > 0,
+            (Action::Demote, kind) => before.is_huge && kind == Kind::Private,
         };
         if !is_wanted || before.shared_pages > 0 {
             return Ok((Effect::Overtaken, 0, 0));
@@ -37,6 +37,10 @@ impl Target {
             Action::Promote => (range, Advice::Collapse),
             Action::Demote => (self.page_to_cool(range)?, Advice::Cold),
         };
+        let huge_before = match action {
+            Action::Promote => None,
+            Action::Demote => self.huge_sum(&scanner, address)?,
+        };
         let began = process::now_ns();
         let advised = self.handle.advise(part, advice);
         let took_ns = process::now_ns() - began;
@@ -44,14 +48,36 @@ impl Target {
             return Ok((Effect::Refused(errno.raw_os_error()), took_ns, 0));
         }
         if action == Action::Promote {
+            if before.kind == Kind::Arena {
+                // The page is huge, and unmapped until its next use: now it is mapped.
+                let _ = self.handle.advise(range, Advice::Collapse);
+            }
+            self.agreed.insert(address);
             return Ok((Effect::Done, took_ns, 0));
         }
-        let after = look_again(&scanner, address)?;
-        if after.is_huge {
+        self.agreed.remove(&address);
+        let after = self.look_again(&scanner, address)?;
+        let is_whole = match huge_before {
+            Some(before) => self.huge_sum(&scanner, address)? >= Some(before),
+            None => after.is_huge,
+        };
+        if is_whole {
             // The advice was taken, and the page is whole: this kernel does not split it.
             return Ok((Effect::Refused(Errno::OPNOTSUPP.raw_os_error()), took_ns, 0));
         }
         Ok((Effect::Done, took_ns, REGION_PAGES - after.pages))
+    }
+
+    /// Without `PAGEMAP_SCAN`, a split shows in the sum of the mapping only.
+    fn huge_sum(&self, scanner: &Scanner, address: u64) -> sys::Result<Option<u64>> {
+        if scanner.method() == Method::Scan {
+            return Ok(None);
+        }
+        let smaps = self.handle.read_file("smaps")?;
+        let region = VirtRange::new(address as usize, CHUNK_BYTES);
+        let all = procfs::smaps(&smaps);
+        let mapping = all.iter().find(|(mapping, _)| mapping.range.covers(region));
+        Ok(Some(mapping.map_or(0, |(_, usage)| usage.huge_bytes)))
     }
 
     /// A page of the region that nobody misses on the list of used ones: one of zeroes.

@@ -11,6 +11,8 @@
 //!   huge page. Neither changes content.
 
 mod act;
+mod arenas;
+mod entries;
 mod heat;
 mod khugepaged;
 mod observation;
@@ -28,7 +30,8 @@ mod torn;
 pub use heat::{HeatSource, Rung, ladder};
 pub use khugepaged::{ManagedThp, interference};
 pub use observation::{
-    Action, Effect, Look, Outcome, ProcessId, ProcessLook, REGION_PAGES, Region, System,
+    Action, Effect, HugeSource, Kind, Look, Outcome, ProcessId, ProcessLook, REGION_PAGES, Region,
+    System,
 };
 pub use policy::{Decision, Policy, Reason};
 pub use promoter::{Farewell, Promoter};

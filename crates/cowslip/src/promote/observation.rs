@@ -18,12 +18,43 @@ pub struct ProcessId {
     pub start_ticks: u64,
 }
 
-/// 2 MiB of private anonymous memory, aligned, with something in it.
+/// What a region is part of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Private anonymous memory.
+    #[default]
+    Private,
+    /// An arena of Cowslip's, live: shared memory.
+    Arena,
+    /// An arena that is frozen, being thawed or being restored.
+    FrozenArena,
+}
+
+/// How it is known which regions are huge.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HugeSource {
+    /// From the page tables (`PAGEMAP_SCAN`, Linux 6.7).
+    #[default]
+    PageTables,
+    /// From the sums in `smaps`: none or all of each mapping.
+    Sums,
+    /// From the page frames (`/proc/kpageflags`), which come to the sums.
+    Frames,
+    /// In some mapping it is not known, except of regions that were asked to be huge.
+    Guess,
+}
+
+/// 2 MiB of memory, aligned, with something in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Region {
     /// Its first address.
     pub address: u64,
+    /// What it is part of.
+    #[serde(skip_serializing_if = "is_private")]
+    pub kind: Kind,
     /// Pages in memory that were written, or all of them if it is huge.
     pub pages: u16,
     /// Pages that were only read: all of them are the one zero page.
@@ -45,6 +76,10 @@ pub struct Region {
     pub heat_percent: Option<u8>,
 }
 
+fn is_private(kind: &Kind) -> bool {
+    *kind == Kind::Private
+}
+
 fn is_zero(pages: &u16) -> bool {
     *pages == 0
 }
@@ -62,6 +97,9 @@ pub struct ProcessLook {
     pub is_disabled: bool,
     /// Where its regions' heat comes from.
     pub heat_source: HeatSource,
+    /// How it is known which of its regions are huge.
+    #[serde(default)]
+    pub huge_source: HugeSource,
     /// Its regions, by address.
     pub regions: Vec<Region>,
 }

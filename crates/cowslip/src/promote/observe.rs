@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::arenas;
+use super::entries::Entries;
 use super::target::regions_of;
-use super::{HeatSource, ProcessLook, REGION_PAGES, Region, Target};
-use crate::sys::pagemap::{PageKinds, Scanner};
+use super::{HeatSource, HugeSource, Kind, ProcessLook, REGION_PAGES, Region, Target};
+use crate::sys::pagemap::{Method, PageKinds, Scanner};
 use crate::sys::{self, process, procfs};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
@@ -18,13 +20,7 @@ impl Target {
     pub(super) fn look(&mut self, content_ns: u64, by_mapping: bool) -> sys::Result<ProcessLook> {
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
         let maps = self.handle.read_file("maps")?;
-        let mut regions = Vec::new();
-        for range in procfs::mappings(&maps).map(|it| regions_of(&it)).filter(|it| !it.is_empty()) {
-            survey(&scanner, range, &mut regions)?;
-        }
-        for region in &mut regions {
-            region.shared_pages = shared_pages(&scanner, region)?;
-        }
+        let (mut regions, huge_source) = self.survey(&scanner, &maps)?;
         let heat_source = if by_mapping { self.take_heat(&mut regions)? } else { HeatSource::None };
         self.look_inside(&mut regions, content_ns)?;
         let status = self.handle.read_file("status")?;
@@ -34,8 +30,78 @@ impl Target {
             weight: self.weight,
             is_disabled: procfs::thp_is_disabled(&status),
             heat_source,
+            huge_source,
             regions,
         })
+    }
+
+    fn survey(&mut self, scanner: &Scanner, maps: &str) -> sys::Result<(Vec<Region>, HugeSource)> {
+        let mappings: Vec<_> = procfs::mappings(maps).collect();
+        self.arenas = arenas::find(&self.handle, &mappings)?;
+        let kinds: Vec<Kind> =
+            self.arenas.iter().map(|arena| arena.kind(&self.handle)).collect::<sys::Result<_>>()?;
+        let kind_of = |range| {
+            let arena = self.arenas.iter().position(|arena| arena.covers(range));
+            arena.map_or(Kind::Private, |index| kinds[index])
+        };
+        let mut regions = Vec::new();
+        if scanner.method() == Method::Scan {
+            for mapping in mappings {
+                let range = regions_of(&mapping, &self.arenas);
+                let (first, kind) = (regions.len(), kind_of(mapping.range));
+                survey(scanner, range, &mut regions)?;
+                for region in &mut regions[first..] {
+                    region.kind = kind;
+                    region.shared_pages = shared_pages(scanner, region)?;
+                }
+            }
+            return Ok((regions, HugeSource::PageTables));
+        }
+        let smaps = self.handle.read_file("smaps")?;
+        let mut entries = Entries::new(scanner);
+        for (mapping, usage) in procfs::smaps(&smaps) {
+            let range = regions_of(&mapping, &self.arenas);
+            let (first, kind) = (regions.len(), kind_of(mapping.range));
+            let agreed = |address| self.agreed.contains(&address);
+            entries.survey(range, &usage, agreed, &mut regions)?;
+            regions[first..].iter_mut().for_each(|region| region.kind = kind);
+        }
+        self.known = regions.iter().map(|region| (region.address, *region)).collect();
+        self.agreed.retain(|address| {
+            self.known.get(address).is_some_and(|region| region.pages == REGION_PAGES)
+        });
+        Ok((regions, entries.huge_source))
+    }
+
+    /// Looks at one region again.
+    pub(super) fn look_again(&self, scanner: &Scanner, address: u64) -> sys::Result<Region> {
+        let range = VirtRange::new(address as usize, CHUNK_BYTES);
+        let kind = match self.arenas.iter().find(|arena| arena.covers(range)) {
+            Some(arena) => arena.kind(&self.handle)?,
+            None => Kind::Private,
+        };
+        if scanner.method() == Method::Entries {
+            let known = self.known.get(&address).copied().unwrap_or_default();
+            let (mut present, mut not_exclusive) = (0, 0);
+            scanner.entries(range, |_, entry| {
+                present += u16::from(entry.is_present());
+                not_exclusive += u16::from(entry.is_not_exclusive());
+            })?;
+            return Ok(Region {
+                address,
+                kind,
+                pages: present - not_exclusive,
+                shared_pages: not_exclusive.saturating_sub(known.zero_pages),
+                is_huge: known.is_huge && present == REGION_PAGES,
+                ..Region::default()
+            });
+        }
+        let mut found = Vec::new();
+        survey(scanner, range, &mut found)?;
+        let mut region = found.pop().unwrap_or(Region { address, ..Region::default() });
+        region.kind = kind;
+        region.shared_pages = shared_pages(scanner, &region)?;
+        Ok(region)
     }
 
     /// Heat by mapping. What was accessed is forgotten afterwards, for the next look.
@@ -69,7 +135,10 @@ impl Target {
         let began = process::thread_cpu_ns();
         let first = regions.partition_point(|region| region.address < self.next_content);
         let (before, after) = regions.split_at_mut(first);
-        let huge = after.iter_mut().chain(before).filter(|it| it.is_huge && it.shared_pages == 0);
+        let huge = after
+            .iter_mut()
+            .chain(before)
+            .filter(|it| it.is_huge && it.shared_pages == 0 && it.kind == Kind::Private);
         let mut is_zero = Vec::new();
         for region in huge {
             if process::thread_cpu_ns() - began >= content_ns {
@@ -94,16 +163,6 @@ impl Region {
     pub(super) fn range(&self) -> VirtRange {
         VirtRange::new(self.address as usize, CHUNK_BYTES)
     }
-}
-
-/// Looks at one region again.
-pub(super) fn look_again(scanner: &Scanner, address: u64) -> sys::Result<Region> {
-    let mut found = Vec::new();
-    let range = VirtRange::new(address as usize, CHUNK_BYTES);
-    survey(scanner, range, &mut found)?;
-    let mut region = found.pop().unwrap_or(Region { address, ..Region::default() });
-    region.shared_pages = shared_pages(scanner, &region)?;
-    Ok(region)
 }
 
 /// Adds every region of `range` (whole regions) that has something in it.

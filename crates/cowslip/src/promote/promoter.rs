@@ -140,7 +140,7 @@ impl Promoter {
         if self.policy.is_backing_off(decision.process, process::now_ns()) {
             return None;
         }
-        let target = self.targets.get(&decision.process)?;
+        let target = self.targets.get_mut(&decision.process)?;
         let outcome = match (action, decision.reason) {
             (_, Reason::Torn) => target.mend(decision.address),
             (Action::Promote, _) => match self.spare.warm() {

@@ -1,6 +1,9 @@
 //! A process that is promoted.
 
-use super::ProcessId;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::arenas::{self, ForeignArena};
+use super::{ProcessId, Region};
 use crate::error::During;
 use crate::sys::procfs::{self, Mapping};
 use crate::sys::{self, Errno};
@@ -18,6 +21,10 @@ pub struct Target {
     /// Where looking at the content of huge pages goes on.
     pub(super) next_content: u64,
     pub(super) knows_heat: bool,
+    pub(super) arenas: Vec<ForeignArena>,
+    /// Without `PAGEMAP_SCAN`: the last look, and the regions that a collapse has made huge.
+    pub(super) known: BTreeMap<u64, Region>,
+    pub(super) agreed: BTreeSet<u64>,
 }
 
 /// How much of the memory that could be huge is.
@@ -27,15 +34,31 @@ pub struct Coverage {
     pub anonymous_bytes: u64,
     /// Huge pages in it.
     pub huge_bytes: u64,
+    /// Memory of arenas, as far as it is mapped.
+    pub arena_bytes: u64,
+    /// Huge pages in it.
+    pub arena_huge_bytes: u64,
 }
 
 impl Coverage {
-    /// The huge part, from 0 to 1; 1 of nothing.
+    /// The huge part of all of it, from 0 to 1; 1 of nothing.
     pub fn ratio(&self) -> f64 {
-        if self.anonymous_bytes == 0 {
+        let all_bytes = self.anonymous_bytes + self.arena_bytes;
+        if all_bytes == 0 {
             return 1.0;
         }
-        self.huge_bytes as f64 / self.anonymous_bytes as f64
+        (self.huge_bytes + self.arena_huge_bytes) as f64 / all_bytes as f64
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            anonymous_bytes: self.anonymous_bytes + other.anonymous_bytes,
+            huge_bytes: self.huge_bytes + other.huge_bytes,
+            arena_bytes: self.arena_bytes + other.arena_bytes,
+            arena_huge_bytes: self.arena_huge_bytes + other.arena_huge_bytes,
+        }
     }
 }
 
@@ -43,8 +66,7 @@ impl Target {
     /// The process that has this number now, if it may be looked at. `weight` is its share of huge pages
     /// beside that of others.
     ///
-    /// `Vanished` if there is none, `Denied` with the missing privilege if it may not be looked at,
-    /// `Unsupported` before Linux 6.7.
+    /// `Vanished` if there is none, `Denied` with the missing privilege if it may not be looked at.
     pub fn open(pid: i32, weight: u32) -> Result<Self> {
         let doing = "open the process to promote";
         let open = || {
@@ -52,11 +74,20 @@ impl Target {
             let stat = handle.read_file("stat")?;
             let start_ticks = procfs::start_ticks(&stat).ok_or(Errno::IO)?;
             let name = procfs::command_name(&stat).unwrap_or("?").to_owned();
-            let pagemap = handle.open_file("pagemap")?;
-            sys::pagemap::probe_scan(sys::AsFd::as_fd(&pagemap))?;
+            handle.open_file("pagemap")?;
             handle.open_file("mem")?;
             let id = ProcessId { pid, start_ticks };
-            Ok(Self { handle, id, name, weight, next_content: 0, knows_heat: false })
+            Ok(Self {
+                handle,
+                id,
+                name,
+                weight,
+                next_content: 0,
+                knows_heat: false,
+                arenas: Vec::new(),
+                known: BTreeMap::new(),
+                agreed: BTreeSet::new(),
+            })
         };
         open().during(doing).map_err(|error| explain(error, pid))
     }
@@ -76,17 +107,31 @@ impl Target {
     pub fn coverage(&self) -> Result<Coverage> {
         let text = self.handle.read_file("smaps").during("read smaps of the process")?;
         let all = procfs::smaps(&text);
-        let promotable = all.iter().filter(|(mapping, _)| !regions_of(mapping).is_empty());
-        Ok(promotable.fold(Coverage::default(), |sum, (_, usage)| Coverage {
-            anonymous_bytes: sum.anonymous_bytes + usage.anonymous_bytes,
-            huge_bytes: sum.huge_bytes + usage.huge_bytes,
+        let mappings: Vec<_> = all.iter().map(|(mapping, _)| *mapping).collect();
+        let arenas =
+            arenas::find(&self.handle, &mappings).during("read the counters of its arenas")?;
+        let sums = all.iter().filter(|(mapping, _)| !regions_of(mapping, &arenas).is_empty());
+        Ok(sums.fold(Coverage::default(), |sum, (mapping, usage)| {
+            sum.plus(match arenas.iter().any(|arena| arena.has(mapping)) {
+                false => Coverage {
+                    anonymous_bytes: usage.anonymous_bytes,
+                    huge_bytes: usage.huge_bytes,
+                    ..Coverage::default()
+                },
+                true => Coverage {
+                    arena_bytes: usage.resident_bytes,
+                    arena_huge_bytes: usage.shmem_huge_bytes,
+                    ..Coverage::default()
+                },
+            })
         }))
     }
 }
 
 /// The part of a mapping that huge pages can map.
-pub(super) fn regions_of(mapping: &Mapping<'_>) -> VirtRange {
-    if mapping.is_anonymous() {
+pub(super) fn regions_of(mapping: &Mapping<'_>, arenas: &[ForeignArena]) -> VirtRange {
+    let is_arena = mapping.is_accessible && arenas.iter().any(|it| it.has(mapping));
+    if mapping.is_anonymous() || is_arena {
         mapping.range.inner_aligned(CHUNK_BYTES)
     } else {
         VirtRange::default()
@@ -94,7 +139,7 @@ pub(super) fn regions_of(mapping: &Mapping<'_>) -> VirtRange {
 }
 
 fn explain(error: Error, pid: i32) -> Error {
-    use crate::ErrorKind::{Denied, Unsupported, Vanished};
+    use crate::ErrorKind::{Denied, Vanished};
     match error.kind() {
         Vanished => error.hint(format!("there is no process {pid}")),
         Denied => error.hint(format!(
@@ -102,7 +147,6 @@ fn explain(error: Error, pid: i32) -> Error {
              CAP_DAC_READ_SEARCH (as root, or `setcap \
              cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep` on this program)"
         )),
-        Unsupported => error.hint("PAGEMAP_SCAN came with Linux 6.7"),
         _ => error.hint(format!("process {pid}")),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::history::RegionHistory;
 use super::reason::Reason;
-use crate::promote::{REGION_PAGES, Region, Settings};
+use crate::promote::{Kind, REGION_PAGES, Region, Settings};
 
 /// `Full` and `Sparse` are wishes; any other reason is final.
 pub(super) fn judge(
@@ -12,6 +12,9 @@ pub(super) fn judge(
     now_ns: u64,
     settings: &Settings,
 ) -> Reason {
+    if region.kind == Kind::FrozenArena {
+        return Reason::Frozen;
+    }
     if region.shared_pages > 0 {
         return Reason::Shared;
     }
@@ -20,8 +23,15 @@ pub(super) fn judge(
     }
     if region.is_huge {
         return match region.nonzero_pages {
-            Some(pages) if !reaches(pages, settings.demote_below_percent) => {
-                if history.is_filling() { Reason::Filling } else { Reason::Sparse }
+            Some(pages)
+                if region.kind == Kind::Private
+                    && !reaches(pages, settings.demote_below_percent) =>
+            {
+                if history.is_filling() {
+                    Reason::Filling
+                } else {
+                    Reason::Sparse
+                }
             }
             _ => Reason::Huge,
         };

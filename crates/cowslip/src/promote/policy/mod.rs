@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 pub use reason::{Decision, Reason};
 
-use super::{Look, Outcome, ProcessId, ProcessLook, Region, Settings};
+use super::{Action, Effect, Look, Outcome, ProcessId, ProcessLook, Region, Settings};
 use history::ProcessHistory;
 use share::Claimant;
 
@@ -38,13 +38,18 @@ use share::Claimant;
 pub struct Policy {
     settings: Settings,
     processes: BTreeMap<ProcessId, ProcessHistory>,
+    /// Splits in a row that gave no memory back.
+    fruitless_splits: u32,
 }
+
+/// So many of them, and nothing is split any more.
+const FRUITLESS_SPLITS: u32 = 3;
 
 impl Policy {
     /// A policy that has seen nothing yet; an error if the settings make no sense.
     pub fn new(settings: Settings) -> crate::Result<Self> {
         settings.check()?;
-        Ok(Self { settings, processes: BTreeMap::new() })
+        Ok(Self { settings, processes: BTreeMap::new(), fruitless_splits: 0 })
     }
 
     /// The settings in force.
@@ -96,6 +101,10 @@ impl Policy {
 
     /// Takes in what came of an action.
     pub fn learn(&mut self, outcome: &Outcome) {
+        if (outcome.action, outcome.effect) == (Action::Demote, Effect::Done) {
+            let is_fruitless = outcome.freed_pages == 0;
+            self.fruitless_splits = if is_fruitless { self.fruitless_splits + 1 } else { 0 };
+        }
         if let Some(history) = self.processes.get_mut(&outcome.process) {
             history.learn(outcome, &self.settings);
         }
@@ -120,6 +129,7 @@ impl Policy {
             let past = history.region(region.address);
             let reason = judge::judge(region, &past, threshold, look.at_ns, &self.settings);
             match reason {
+                Reason::Sparse if self.fruitless_splits >= FRUITLESS_SPLITS => Reason::NotFreed,
                 Reason::Full if process.is_disabled => Reason::Disabled,
                 Reason::Full | Reason::Sparse if history.backoff.is_waiting(look.at_ns) => {
                     Reason::BackingOff

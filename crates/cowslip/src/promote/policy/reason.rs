@@ -25,6 +25,10 @@ pub enum Reason {
     BelowThreshold,
     /// Another process maps pages of it: a promotion would copy them.
     Shared,
+    /// It is part of an arena that is frozen, being thawed or being restored.
+    Frozen,
+    /// It is huge and nearly empty, and this kernel keeps the memory of what it splits.
+    NotFreed,
     /// Pages of it were released a short while ago.
     JustReleased,
     /// It is full, and seen for the first time: nobody knows yet whether it stays so.
@@ -75,6 +79,14 @@ impl Reason {
             Self::Shared => {
                 "left: another process shares pages of it, as a child that saves does, and a \
                  promotion would copy them"
+            }
+            Self::Frozen => {
+                "left: its arena is frozen, being thawed or being restored, and gets its huge \
+                 pages back by that"
+            }
+            Self::NotFreed => {
+                "left: it is huge and nearly empty, and this kernel keeps the memory of huge pages \
+                 that are split (Linux 6.12 frees it)"
             }
             Self::JustReleased => "left: pages of it were released a short while ago",
             Self::FirstLook => "left: it is seen for the first time, and may not stay full",

@@ -1,7 +1,7 @@
 //! What holds for any processes, any history and any time; and a few stories.
 
 use super::*;
-use crate::promote::{Action, Effect, REGION_PAGES, Region, System};
+use crate::promote::{Action, Effect, Kind, REGION_PAGES, Region, System};
 use crate::sys::Errno;
 
 const SECOND: u64 = 1_000_000_000;
@@ -150,6 +150,27 @@ fn refusals_mean_later_never_or_slower() {
 }
 
 #[test]
+fn nothing_is_split_any_more_where_splits_give_nothing_back() {
+    let regions = || (1..6).map(|number| huge(number, Some(5))).collect::<Vec<_>>();
+    let mut policy = policy();
+    let split = |number: u64, freed_pages| Outcome {
+        action: Action::Demote,
+        freed_pages,
+        ..outcome(number << 21, SECOND, MS, None)
+    };
+    policy.decide(&look(0, &[process(1, regions())]));
+    for (number, freed_pages) in [(1, 0), (2, 0), (3, 500), (4, 0), (5, 0)] {
+        policy.learn(&split(number, freed_pages));
+    }
+    let reason = |policy: &mut Policy, seconds| {
+        policy.decide(&look(seconds * SECOND, &[process(1, regions())]))[0].reason
+    };
+    assert_eq!(reason(&mut policy, 30), Reason::Sparse, "two in a row may be chance");
+    policy.learn(&split(1, 0));
+    assert_eq!(reason(&mut policy, 60), Reason::NotFreed);
+}
+
+#[test]
 fn slow_promotions_make_a_process_wait_longer_each_time() {
     let regions = [process(1, vec![region(1, 512)])];
     let settings = Settings { stall_percent: 100.0, ..Settings::default() };
@@ -283,6 +304,8 @@ fn any_region(dice: &mut Dice, number: u64) -> Region {
         is_huge,
         nonzero_pages: (is_huge && dice.one_in(2)).then(|| dice.below(513) as u16),
         heat_percent: dice.one_in(2).then(|| dice.below(101) as u8),
+        kind: [Kind::Private, Kind::Private, Kind::Arena, Kind::FrozenArena]
+            [dice.below(4) as usize],
     }
 }
 
@@ -368,6 +391,10 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                 match decision.reason.action() {
                     None => continue,
                     Some(_) => assert_eq!(region.shared_pages, 0, "a live child's"),
+                }
+                assert_ne!(region.kind, Kind::FrozenArena);
+                if region.kind == Kind::Arena {
+                    assert_eq!(decision.reason, Reason::Full, "its bloat is its own business");
                 }
                 if decision.reason == Reason::Sparse {
                     splits += 1;
