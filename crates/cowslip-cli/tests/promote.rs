@@ -546,10 +546,19 @@ fn processes_of_a_control_group_and_of_those_below_it_are_promoted() {
     }
     let mut command = Command::new(COWSLIP);
     command.args(["promote", "--once", "--stall-budget", "100", "--heat", "--json", "-"]);
-    let ran = run(command.arg("--cgroup").arg(&folder.0));
+    let mut group = folder.0.clone().into_os_string();
+    group.push("=3");
+    let ran = run(command.arg("--cgroup").arg(group));
     assert!(ran.status.success(), "{}", ran.stderr);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(report["processes"].as_array().unwrap().len(), 2, "{report:#}");
+    for process in report["processes"].as_array().unwrap() {
+        assert_eq!(process["group"], folder.0.to_str().unwrap(), "{report:#}");
+        assert_eq!(process["weight"], 3);
+    }
+    assert_eq!(report["heat"]["ladder"].as_array().unwrap().len(), 3);
+    assert!(["damon", "mappings"].contains(&report["heat"]["source"].as_str().unwrap()));
+    assert_eq!(report["system"]["orders"][9]["block_bytes"], 2 * MIB, "{report:#}");
     for target in &mut targets {
         assert_eq!((target.huge_mib(), target.tell("check").as_str()), (8, "0"));
     }

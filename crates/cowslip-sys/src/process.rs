@@ -182,6 +182,12 @@ pub fn thread_cpu_ns() -> u64 {
     used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
 }
 
+/// Nanoseconds of processor time that this process has used.
+pub fn cpu_ns() -> u64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
+}
+
 /// Waits for the child `pid` to end and returns its wait status.
 pub fn wait_for(pid: i32) -> Result<i32> {
     let mut status = 0;

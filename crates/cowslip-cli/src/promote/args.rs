@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// Give running programs huge pages for the memory they use, without their cooperation
 ///
@@ -60,17 +61,24 @@ pub(crate) struct PromoteArgs {
 #[derive(clap::Args, Debug)]
 pub(super) struct Who {
     /// This process; may be given several times
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..))]
-    pub(super) pid: Vec<i32>,
-    /// Every process of this name; may be given several times
-    #[arg(long = "match", value_name = "NAME")]
-    pub(super) name: Vec<String>,
-    /// Every process in the control group with this directory, or below it
-    #[arg(long, value_name = "PATH")]
-    pub(super) cgroup: Vec<PathBuf>,
+    #[arg(long, value_name = "N[=WEIGHT]", value_parser = weighed_pid)]
+    pub(super) pid: Vec<Weighed<i32>>,
+    /// Every process of this name, with this weight each; may be given several times
+    #[arg(long = "match", value_name = "NAME[=WEIGHT]", value_parser = weighed::<String>)]
+    pub(super) name: Vec<Weighed<String>>,
+    /// Every process in the control group with this directory, or below it, with this weight together
+    #[arg(long, value_name = "PATH[=WEIGHT]", value_parser = weighed::<PathBuf>)]
+    pub(super) cgroup: Vec<Weighed<PathBuf>>,
     /// Every process that may be looked at
     #[arg(long)]
     pub(super) all: bool,
+}
+
+/// Somebody, and their share of huge pages beside that of others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Weighed<T> {
+    pub(super) who: T,
+    pub(super) weight: u32,
 }
 
 /// What to override of the settings
@@ -93,6 +101,23 @@ pub(super) struct How {
     pub(super) manage_thp: bool,
 }
 
+const NO_PID: &str = "a process number above 0 is wanted, such as 4711 or 4711=2";
+
+/// A name may have a `=` of its own: only a number after the last one is a weight.
+fn weighed<T: FromStr>(text: &str) -> Result<Weighed<T>, String> {
+    let split = text.rsplit_once('=').and_then(|(who, weight)| Some((who, weight.parse().ok()?)));
+    let (who, weight) = split.unwrap_or((text, 1));
+    match who.parse() {
+        Ok(who) if weight > 0 => Ok(Weighed { who, weight }),
+        Ok(_) => Err("a weight is to be 1 or more".into()),
+        Err(_) => Err(NO_PID.into()),
+    }
+}
+
+fn weighed_pid(text: &str) -> Result<Weighed<i32>, String> {
+    weighed(text).and_then(|it| if it.who > 0 { Ok(it) } else { Err(NO_PID.into()) })
+}
+
 fn ratio(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
@@ -103,4 +128,20 @@ fn ratio(text: &str) -> Result<f64, String> {
 fn address(text: &str) -> Result<u64, String> {
     u64::from_str_radix(text.trim_start_matches("0x"), 16)
         .map_err(|_| "a hexadecimal address such as 0x7f0000200000 is wanted".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_weight_comes_after_the_last_sign_of_equality() {
+        let of = |text| weighed::<String>(text).map(|it| (it.who, it.weight));
+        assert_eq!(of("redis=3"), Ok(("redis".to_owned(), 3)));
+        assert_eq!(of("a=b"), Ok(("a=b".to_owned(), 1)));
+        assert_eq!(of("a=b=2"), Ok(("a=b".to_owned(), 2)));
+        assert!(of("a=0").is_err());
+        assert_eq!(weighed("7=2"), Ok(Weighed { who: 7, weight: 2 }));
+        assert!(weighed_pid("seven").is_err() && weighed_pid("0").is_err());
+    }
 }

@@ -28,7 +28,8 @@ struct File {
     metrics_file: Option<PathBuf>,
 }
 
-/// Some processes, and their share of huge pages beside that of others.
+/// Some processes, and the share of huge pages beside that of others: of each, but of all together for those of a control
+/// group.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Target")]
 pub(super) struct Rule {
@@ -93,12 +94,12 @@ impl Plan {
     pub(super) fn of(args: &PromoteArgs) -> Result<Self, Failure> {
         let file = args.config.as_deref().map_or_else(|| Ok(File::default()), read)?;
         let mut rules = file.target;
-        let mut add = |who| rules.push(Rule { who, weight: 1 });
-        args.who.pid.iter().for_each(|pid| add(Who::Pid(*pid)));
-        args.who.name.iter().for_each(|name| add(Who::Match(name.clone())));
-        args.who.cgroup.iter().for_each(|path| add(Who::Cgroup(path.clone())));
+        let mut add = |who, weight| rules.push(Rule { who, weight });
+        args.who.pid.iter().for_each(|it| add(Who::Pid(it.who), it.weight));
+        args.who.name.iter().for_each(|it| add(Who::Match(it.who.clone()), it.weight));
+        args.who.cgroup.iter().for_each(|it| add(Who::Cgroup(it.who.clone()), it.weight));
         if args.who.all {
-            add(Who::All);
+            add(Who::All, 1);
         }
         let mut settings = file.settings;
         if args.once && args.config.is_none() {

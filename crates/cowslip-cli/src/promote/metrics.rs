@@ -7,6 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cowslip::promote::{ORDERS, System};
+use cowslip::sys::process;
+
 use super::tally::{ProcessTally, Tally};
 use crate::output::sink;
 
@@ -96,6 +99,12 @@ pub(super) fn text(tally: &Tally) -> String {
     family("coverage_ratio", "gauge", "The part of its memory that is huge.", &|it| {
         it.seen.ratio()
     });
+    family("resident_bytes", "gauge", "Its memory in RAM, of all kinds.", &|it| {
+        it.resident_bytes as f64
+    });
+    family("huge_bytes", "gauge", "Its huge pages, those of arenas as well.", &|it| {
+        (it.seen.huge_bytes + it.seen.arena_huge_bytes) as f64
+    });
     family("anonymous_bytes", "gauge", "Its memory that could be huge.", &|it| {
         it.seen.anonymous_bytes as f64
     });
@@ -106,15 +115,20 @@ pub(super) fn text(tally: &Tally) -> String {
         it.bloat_bytes as f64
     });
     labelled(&mut out, tally);
+    system(&mut out, &tally.system);
     let looks = tally.looks;
     let seconds = tally.look_cpu_ns as f64 / 1e9;
+    let all_seconds = process::cpu_ns() as f64 / 1e9;
     let _ = write!(
         out,
         "# HELP cowslip_promote_looks_total Looks at all targets.\n\
          # TYPE cowslip_promote_looks_total counter\ncowslip_promote_looks_total {looks}\n\
          # HELP cowslip_promote_look_cpu_seconds_total Processor time of looking.\n\
          # TYPE cowslip_promote_look_cpu_seconds_total counter\n\
-         cowslip_promote_look_cpu_seconds_total {seconds}\n"
+         cowslip_promote_look_cpu_seconds_total {seconds}\n\
+         # HELP cowslip_promote_cpu_seconds_total Processor time of the promoter, all in all.\n\
+         # TYPE cowslip_promote_cpu_seconds_total counter\n\
+         cowslip_promote_cpu_seconds_total {all_seconds}\n"
     );
     out
 }
@@ -131,6 +145,16 @@ fn labelled(out: &mut String, tally: &Tally) {
             let _ = writeln!(out, "cowslip_promote_regions{{{labels}}} {count}");
         }
     }
+    out.push_str("# HELP cowslip_promote_heat_ratio Accesses of its memory lately, where known.\n");
+    out.push_str("# TYPE cowslip_promote_heat_ratio gauge\n");
+    for (process, tally) in running() {
+        let (pid, name) = (process.pid, escaped(&tally.name));
+        if let Some(percent) = tally.heat_percent {
+            let ratio = f64::from(percent) / 100.0;
+            let labels = format!("pid=\"{pid}\",name=\"{name}\"");
+            let _ = writeln!(out, "cowslip_promote_heat_ratio{{{labels}}} {ratio}");
+        }
+    }
     out.push_str("# HELP cowslip_promote_refusals_total Refusals of the kernel by error number.\n");
     out.push_str("# TYPE cowslip_promote_refusals_total counter\n");
     for (process, tally) in running() {
@@ -140,6 +164,40 @@ fn labelled(out: &mut String, tally: &Tally) {
             let _ = writeln!(out, "cowslip_promote_refusals_total{{{labels}}} {count}");
         }
     }
+}
+
+/// The state of the machine.
+fn system(out: &mut String, system: &System) {
+    let mut gauge = |name: &str, help: &str, values: &[(String, f64)]| {
+        let _ = writeln!(out, "# HELP cowslip_promote_system_{name} {help}");
+        let _ = writeln!(out, "# TYPE cowslip_promote_system_{name} gauge");
+        for (labels, value) in values {
+            let _ = writeln!(out, "cowslip_promote_system_{name}{labels} {value}");
+        }
+    };
+    let one = |value: f64| [(String::new(), value)];
+    gauge(
+        "available_bytes",
+        "Memory that programs can have without swapping.",
+        &one(system.available_bytes as f64),
+    );
+    gauge(
+        "free_huge_pages",
+        "Free memory in pieces of a huge page.",
+        &one(system.free_huge_pages as f64),
+    );
+    gauge(
+        "pressure_ratio",
+        "Time in which some task waited for memory, of the last ten seconds.",
+        &one(system.pressure_percent / 100.0),
+    );
+    let orders: Vec<_> = (0..ORDERS)
+        .map(|order| {
+            let ratio = f64::from(system.unusable_percent(order)) / 100.0;
+            (format!("{{order=\"{order}\"}}"), ratio)
+        })
+        .collect();
+    gauge("unusable_ratio", "Free memory in pieces smaller than the order's.", &orders);
 }
 
 fn escaped(label: &str) -> String {

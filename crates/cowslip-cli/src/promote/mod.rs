@@ -13,6 +13,7 @@ mod report;
 mod select;
 mod session;
 mod signals;
+mod system;
 mod tally;
 
 use std::process::ExitCode;

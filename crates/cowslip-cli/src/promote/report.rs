@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use cowslip::promote::{Coverage, Reason};
+use cowslip::sys::process;
 use cowslip::units::ByteCount;
 use serde_json::{Map, Value, json};
 
 use super::args::PromoteArgs;
 use super::session::Session;
+use super::system;
 use super::tally::ProcessTally;
 use crate::exit::{self, Failure};
 use crate::output::{self, sink, text, units};
@@ -32,6 +34,7 @@ fn to_json(session: &Session, args: &PromoteArgs) -> Value {
         "dry_run": args.dry_run,
         "settings": session.promoter.policy().settings(),
         "heat": session.heat.to_json(),
+        "system": system::to_json(&tally.system),
         "processes": processes,
         "coverage": {
             "ratio": reached,
@@ -40,6 +43,7 @@ fn to_json(session: &Session, args: &PromoteArgs) -> Value {
         },
         "looks": tally.looks,
         "look_cpu_ns": tally.look_cpu_ns,
+        "cpu_ns": process::cpu_ns(),
     })
 }
 
@@ -63,6 +67,10 @@ fn process_json(pid: i32, tally: &ProcessTally) -> Value {
         "pid": pid,
         "name": tally.name,
         "ended": tally.has_ended,
+        "weight": tally.weight,
+        "group": tally.group,
+        "resident_bytes": tally.resident_bytes,
+        "heat_percent": tally.heat_percent,
         "heat_source": tally.heat_source,
         "huge_source": tally.huge_source,
         "before": coverage(tally.before),

@@ -30,10 +30,14 @@ pub(super) fn named(rules: &[Rule]) -> Result<Vec<Target>, Failure> {
 
 /// Adds what the other rules find; those that may not be looked at are left out.
 pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found, Failure> {
-    let known: BTreeSet<i32> = promoter.targets().map(|target| target.id().pid).collect();
+    let mut known: BTreeSet<i32> = promoter.targets().map(|target| target.id().pid).collect();
     let mut found = Found::default();
     for rule in rules {
-        for pid in candidates(&rule.who)?.into_iter().filter(|pid| !known.contains(pid)) {
+        for pid in candidates(&rule.who)? {
+            // The first rule that finds a process has it.
+            if !known.insert(pid) {
+                continue;
+            }
             let target = match Target::open(pid, rule.weight) {
                 Ok(target) => target,
                 Err(error) => {
@@ -44,7 +48,10 @@ pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found, F
                 }
             };
             found.added.push(format!("{} ({pid})", target.name()));
-            promoter.add(target);
+            promoter.add(match &rule.who {
+                Who::Cgroup(path) => target.in_group(path.to_string_lossy()),
+                _ => target,
+            });
         }
     }
     Ok(found)

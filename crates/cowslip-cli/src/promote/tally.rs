@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cowslip::promote::{
     Action, Coverage, Decision, Effect, HeatSource, HugeSource, Kind, Look, Outcome, ProcessId,
-    REGION_PAGES, Reason,
+    REGION_PAGES, Reason, System,
 };
 use cowslip::units::{CHUNK_BYTES, page_size_bytes};
 
@@ -12,6 +12,11 @@ use cowslip::units::{CHUNK_BYTES, page_size_bytes};
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProcessTally {
     pub(super) name: String,
+    pub(super) weight: u32,
+    pub(super) group: Option<String>,
+    pub(super) resident_bytes: u64,
+    /// The mean of its regions, where that is known.
+    pub(super) heat_percent: Option<u8>,
     /// At first and in the end: by the looks, or by the kernel's own sums where they were asked for.
     pub(super) before: Option<Coverage>,
     pub(super) after: Option<Coverage>,
@@ -43,15 +48,27 @@ pub(super) struct Tally {
     pub(super) looks: u64,
     /// Processor time of looking.
     pub(super) look_cpu_ns: u64,
+    /// By the last look.
+    pub(super) system: System,
+}
+
+fn mean(values: impl Iterator<Item = u8>) -> Option<u8> {
+    let (sum, count) = values.fold((0, 0), |(sum, count), it| (sum + u64::from(it), count + 1));
+    sum.checked_div(count).map(|mean| mean as u8)
 }
 
 impl Tally {
     pub(super) fn see(&mut self, look: &Look, decisions: &[Decision], cpu_ns: u64) {
         self.looks += 1;
         self.look_cpu_ns += cpu_ns;
+        self.system = look.system;
         for process in &look.processes {
             let tally = self.processes.entry(process.process).or_default();
             tally.name.clone_from(&process.name);
+            tally.weight = process.weight;
+            tally.group.clone_from(&process.group);
+            tally.resident_bytes = process.resident_bytes;
+            tally.heat_percent = mean(process.regions.iter().filter_map(|it| it.heat_percent));
             tally.regions.clear();
             let page = page_size_bytes() as u64;
             tally.seen = process.regions.iter().fold(Coverage::default(), |sum, it| {

@@ -8,7 +8,9 @@ mod thp;
 
 pub use maps::{Mapping, MappingUse, mappings, smaps};
 pub use memory::{BuddyOrders, Pressure, available_bytes, buddy_orders, memory_pressure};
-pub use process::{CgroupMembers, command_name, process_ids, start_ticks, thp_is_disabled};
+pub use process::{
+    CgroupMembers, command_name, process_ids, resident_bytes, start_ticks, thp_is_disabled,
+};
 pub use thp::{Policy, Thp};
 
 use crate::{Errno, Result};

@@ -30,8 +30,8 @@ mod torn;
 pub use heat::{HeatSource, Rung, ladder};
 pub use khugepaged::{ManagedThp, interference};
 pub use observation::{
-    Action, Effect, HugeSource, Kind, Look, Outcome, ProcessId, ProcessLook, REGION_PAGES, Region,
-    System,
+    Action, Effect, HugeSource, Kind, Look, ORDERS, Outcome, ProcessId, ProcessLook, REGION_PAGES,
+    Region, System,
 };
 pub use policy::{Decision, Policy, Reason};
 pub use promoter::{Farewell, Promoter};

@@ -93,6 +93,12 @@ pub struct ProcessLook {
     pub name: String,
     /// Its share of huge pages beside that of others.
     pub weight: u32,
+    /// The group with which it has that share together, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Its memory that is in RAM, of all kinds.
+    #[serde(default)]
+    pub resident_bytes: u64,
     /// Whether it disabled huge pages for itself (`PR_SET_THP_DISABLE`).
     pub is_disabled: bool,
     /// Where its regions' heat comes from.
@@ -104,6 +110,9 @@ pub struct ProcessLook {
     pub regions: Vec<Region>,
 }
 
+/// Orders of blocks that are told apart: of 2^0 to 2^10 pages.
+pub const ORDERS: usize = 11;
+
 /// One look at the system.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct System {
@@ -113,8 +122,11 @@ pub struct System {
     pub total_bytes: u64,
     /// Free memory in pieces of a huge page, in huge pages.
     pub free_huge_pages: u64,
-    /// Free memory in smaller pieces, percent of all that is free.
+    /// Free memory in smaller pieces, percent of all that is free: Ingens' FMFI of huge pages.
     pub fragmentation_percent: u8,
+    /// Free blocks of each order; larger ones than of the last count as several of it.
+    #[serde(default)]
+    pub free_blocks: [u64; ORDERS],
     /// Time in which some task waited for memory, percent of the last ten seconds.
     pub pressure_percent: f64,
 }

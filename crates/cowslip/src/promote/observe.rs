@@ -28,6 +28,8 @@ impl Target {
             process: self.id,
             name: self.name.clone(),
             weight: self.weight,
+            group: self.group.clone(),
+            resident_bytes: procfs::resident_bytes(&status),
             is_disabled: procfs::thp_is_disabled(&status),
             heat_source,
             huge_source,

@@ -77,10 +77,10 @@ impl Promoter {
         self.policy.set(settings)
     }
 
-    /// Adds a target; one that is there already gets the new weight.
+    /// Adds a target; one that is there already gets the new weight and group.
     pub fn add(&mut self, target: Target) {
         match self.targets.get_mut(&target.id()) {
-            Some(known) => known.weight = target.weight,
+            Some(known) => (known.weight, known.group) = (target.weight, target.group),
             None => drop(self.targets.insert(target.id(), target)),
         }
     }

@@ -18,6 +18,7 @@ pub struct Target {
     pub(super) id: ProcessId,
     pub(super) name: String,
     pub(super) weight: u32,
+    pub(super) group: Option<String>,
     /// Where looking at the content of huge pages goes on.
     pub(super) next_content: u64,
     pub(super) knows_heat: bool,
@@ -82,6 +83,7 @@ impl Target {
                 id,
                 name,
                 weight,
+                group: None,
                 next_content: 0,
                 knows_heat: false,
                 arenas: Vec::new(),
@@ -90,6 +92,13 @@ impl Target {
             })
         };
         open().during(doing).map_err(|error| explain(error, pid))
+    }
+
+    /// Has it share its weight with all other processes of that group: what they have counts together.
+    #[must_use]
+    pub fn in_group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
+        self
     }
 
     /// Which process it is.

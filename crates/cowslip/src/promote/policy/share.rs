@@ -1,7 +1,10 @@
-//! Who gets the huge pages that there are: the process that has least of its share, hottest regions first.
+//! Who gets the huge pages that there are: who has least of its share, hottest regions first.
 //!
 //! The metric is Ingens': a claim is `weight / (huge · (f + penalty · (1 − f)))`, where `f` is the part of
-//! the process' huge pages that are in use. The process with the greatest claim is served next.
+//! the huge pages that are in use. Processes of one group have one share and one claim together. Who has the
+//! greatest claim is served next; in a group, the process that would have it by itself.
+
+use std::collections::BTreeMap;
 
 use super::reason::Reason;
 use crate::promote::{ProcessLook, REGION_PAGES, Region, Settings, System};
@@ -10,11 +13,42 @@ use crate::units::page_size_bytes;
 /// A region of a process counts as in use from this much heat on.
 const HOT_PERCENT: u8 = 10;
 
-/// A process that wants promotions.
-pub(super) struct Claimant {
+/// The huge pages of somebody, and the weight that these are due to.
+#[derive(Clone, Copy, Default)]
+struct Holdings {
     weight: f64,
     huge: u64,
-    in_use: f64,
+    hot: u64,
+    /// What it is given now, taken to be used as much as what it had.
+    granted: u64,
+}
+
+impl Holdings {
+    fn of(look: &ProcessLook) -> Self {
+        let huge = look.regions.iter().filter(|region| region.is_huge);
+        let is_hot = |region: &&Region| region.heat_percent.is_none_or(|heat| heat >= HOT_PERCENT);
+        let hot = huge.clone().filter(is_hot).count() as u64;
+        Self { weight: f64::from(look.weight.max(1)), huge: huge.count() as u64, hot, granted: 0 }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.weight = self.weight.max(other.weight);
+        self.huge += other.huge;
+        self.hot += other.hot;
+    }
+
+    fn claim(&self, idle_penalty: f64) -> f64 {
+        let in_use = if self.huge == 0 { 1.0 } else { self.hot as f64 / self.huge as f64 };
+        self.weight
+            / ((self.huge + self.granted + 1) as f64 * (in_use + idle_penalty * (1.0 - in_use)))
+    }
+}
+
+/// A process that wants promotions.
+pub(super) struct Claimant {
+    own: Holdings,
+    /// Index of the group it is in, or of one that it is alone in.
+    group: usize,
     /// What the budget for stalls still allows.
     allowed: u64,
     /// Indices of the regions it wants, the next one last.
@@ -23,26 +57,30 @@ pub(super) struct Claimant {
 
 impl Claimant {
     pub(super) fn new(look: &ProcessLook, mut wanted: Vec<usize>, allowed: u64) -> Self {
-        let huge: Vec<&Region> = look.regions.iter().filter(|region| region.is_huge).collect();
-        let is_hot = |region: &&&Region| region.heat_percent.is_none_or(|heat| heat >= HOT_PERCENT);
-        let hot = huge.iter().filter(is_hot).count();
         wanted.sort_by_key(|&index| {
             let region = &look.regions[index];
             (region.heat_percent.unwrap_or(100), region.pages, std::cmp::Reverse(region.address))
         });
-        Self {
-            weight: f64::from(look.weight.max(1)),
-            huge: huge.len() as u64,
-            in_use: if huge.is_empty() { 1.0 } else { hot as f64 / huge.len() as f64 },
-            allowed,
-            wanted,
-        }
+        Self { own: Holdings::of(look), group: 0, allowed, wanted }
     }
+}
 
-    fn claim(&self, idle_penalty: f64) -> f64 {
-        let huge = (self.huge + 1) as f64;
-        self.weight / (huge * (self.in_use + idle_penalty * (1.0 - self.in_use)))
+/// What the groups hold; says to each claimant which is its.
+fn groups(looks: &[ProcessLook], claimants: &mut [(usize, Claimant)]) -> Vec<Holdings> {
+    let mut named: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut groups: Vec<Holdings> = Vec::new();
+    for (process, claimant) in claimants {
+        let fresh = groups.len();
+        claimant.group = match &looks[*process].group {
+            Some(name) => *named.entry(name).or_insert(fresh),
+            None => fresh,
+        };
+        if claimant.group == fresh {
+            groups.push(Holdings::default());
+        }
+        groups[claimant.group].add(claimant.own);
     }
+    groups
 }
 
 /// What is left of the system's means.
@@ -81,11 +119,17 @@ pub(super) fn share(
         keep_bytes: system.total_bytes / 100 * keep,
         huge_pages: system.free_huge_pages.max(u64::from(settings.compactions)),
     };
+    let mut groups = groups(looks, &mut claimants);
     let mut served: Vec<usize> = Vec::new();
     loop {
+        let claims = |it: &Claimant| {
+            let penalty = settings.idle_penalty;
+            (groups[it.group].claim(penalty), it.own.claim(penalty))
+        };
         let greatest = claimants.iter_mut().filter(|(_, it)| !it.wanted.is_empty()).max_by(
             |(_, a), (_, b)| {
-                a.claim(settings.idle_penalty).total_cmp(&b.claim(settings.idle_penalty))
+                let (a, b) = (claims(a), claims(b));
+                a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
             },
         );
         let Some((process, claimant)) = greatest else { return };
@@ -100,7 +144,8 @@ pub(super) fn share(
         let reason = match granted {
             Ok(()) => {
                 claimant.allowed -= 1;
-                claimant.huge += 1;
+                claimant.own.granted += 1;
+                groups[claimant.group].granted += 1;
                 served.push(*process);
                 Reason::Full
             }

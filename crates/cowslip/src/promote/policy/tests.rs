@@ -276,6 +276,38 @@ fn huge_pages_are_shared_by_weight_and_idle_ones_count_more() {
 }
 
 #[test]
+fn the_processes_of_a_group_have_one_share_together() {
+    let full = |pid, group: Option<&str>, weight| ProcessLook {
+        group: group.map(str::to_owned),
+        weight,
+        ..process(pid, (0..200).map(|n| region(n + 1, 512)).collect())
+    };
+    let promoted = |looks: &[ProcessLook], free_huge_pages| -> Vec<usize> {
+        let settings = Settings { compactions: 0, stall_percent: 100.0, ..Settings::default() };
+        let mut policy = Policy::new(settings).unwrap();
+        policy.decide(&look(0, looks));
+        let system = System { free_huge_pages, ..plenty() };
+        let decisions = policy.decide(&Look { system, ..look(10 * SECOND, looks) });
+        let count = |process: &ProcessLook| {
+            let of = |it: &&Decision| it.process == process.process && it.reason == Reason::Full;
+            decisions.iter().filter(of).count()
+        };
+        looks.iter().map(count).collect()
+    };
+    let alone = [full(1, None, 1), full(2, None, 1), full(3, None, 1), full(4, None, 1)];
+    assert_eq!(promoted(&alone, 120), [30, 30, 30, 30]);
+    let together = [
+        full(1, Some("/a"), 1),
+        full(2, Some("/a"), 1),
+        full(3, Some("/a"), 1),
+        full(4, Some("/b"), 1),
+    ];
+    assert_eq!(promoted(&together, 120), [20, 20, 20, 60]);
+    let weighted = [full(1, Some("/a"), 3), full(2, Some("/a"), 3), full(3, Some("/b"), 1)];
+    assert_eq!(promoted(&weighted, 120), [45, 45, 30]);
+}
+
+#[test]
 fn who_has_its_share_is_told_so() {
     let full = |from: u64| (from..from + 10).map(|n| region(n, 512)).collect::<Vec<_>>();
     let rich = process(1, (100..140).map(|n| huge(n, None)).chain(full(1)).collect());
@@ -320,7 +352,8 @@ fn any_look(dice: &mut Dice, at_ns: u64) -> Look {
         }
         let weight = dice.below(4) as u32;
         let is_disabled = dice.one_in(10);
-        processes.push(ProcessLook { weight, is_disabled, ..process(pid, regions) });
+        let group = dice.one_in(3).then(|| "/a".to_owned());
+        processes.push(ProcessLook { weight, group, is_disabled, ..process(pid, regions) });
     }
     let system = System {
         available_bytes: dice.below(8 << 30),
@@ -342,7 +375,7 @@ fn any_outcome(dice: &mut Dice, decision: &Decision, at_ns: u64) -> Outcome {
         at_ns,
         took_ns: 200_000 + dice.below(3_000_000) * (1 + 9 * u64::from(dice.one_in(20))),
         effect: if dice.one_in(4) { Effect::Refused(errno) } else { Effect::Done },
-        freed_pages: 0,
+        freed_pages: 400,
     }
 }
 
@@ -353,7 +386,7 @@ fn any_history(seed: u64, mut check: impl FnMut(&Look, Option<&Look>, &[Decision
     let mut policy = policy();
     let mut before = None;
     let mut now = 0;
-    for _ in 0..300 {
+    for _ in 0..500 {
         now += dice.below(20 * SECOND);
         let look = any_look(&mut dice, now);
         let decisions = policy.decide(&look);
