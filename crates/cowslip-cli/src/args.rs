@@ -32,7 +32,7 @@ pub(crate) enum Command {
     /// Measure Cowslip beside its rivals, all in one run
     #[command(subcommand)]
     Bench(Bench),
-    Promote(PromoteArgs),
+    Promote(Box<PromoteArgs>),
     Trace(TraceArgs),
     Compare(CompareArgs),
     Record(RecordArgs),

@@ -17,6 +17,7 @@
 //! * [`fault_cost`]: what a page fault costs here.
 //! * [`usage`]: what a child used.
 //! * [`cache`]: a file's part of the page cache.
+//! * [`terminal`]: its size and its keys.
 //! * [`socket`]: descriptors handed to another process.
 //! * [`passthrough`]: the calls a preload library hands on unchanged.
 //! * [`seam`]: makes the n-th call of an operation fail, so that errno paths are tested, not hoped for.
@@ -43,6 +44,7 @@ pub mod program;
 pub mod seam;
 pub mod socket;
 pub mod target;
+pub mod terminal;
 pub mod thread;
 pub mod uffd;
 pub mod units;

@@ -9,12 +9,16 @@ use std::str::FromStr;
 /// Regions of 2 MiB that are nearly full become one huge page, huge pages that hold hardly anything are
 /// split, and no content changes. What a live child shares is left alone, and what was just released.
 #[derive(clap::Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "Examples:\n  cowslip promote --once --coverage 0.95 --pid 4711\n  \
     cowslip promote --match redis-server --record redis.jsonl\n  \
     cowslip promote --replay redis.jsonl --threshold 70\n  \
-    cowslip promote --pid 4711 --explain 0x7f0000200000\n\n\
+    cowslip promote --pid 4711 --explain 0x7f0000200000\n  \
+    cowslip promote top\n\n\
     It needs CAP_SYS_NICE, and for other users' processes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.")]
 pub(crate) struct PromoteArgs {
+    #[command(subcommand)]
+    pub(super) view: Option<View>,
     #[command(flatten)]
     pub(super) who: Who,
     /// Do it now and end, instead of going on
@@ -72,6 +76,59 @@ pub(super) struct Who {
     /// Every process that may be looked at
     #[arg(long)]
     pub(super) all: bool,
+}
+
+#[derive(clap::Subcommand, Debug)]
+pub(super) enum View {
+    Top(TopArgs),
+}
+
+/// Show processes and their huge pages, live: those of a running daemon, or any
+///
+/// Without an option, those of the daemon that serves its metrics at 127.0.0.1:9464; if there is none, all that
+/// may be looked at. Nothing is promoted.
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Keys: q quits · p pauses · s sorts by the next column · r the other way round"
+)]
+pub(super) struct TopArgs {
+    #[command(flatten)]
+    pub(super) who: Who,
+    /// The daemon that serves its metrics here
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "Who")]
+    pub(super) metrics: Option<SocketAddr>,
+    /// The daemon that writes its metrics to this file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["Who", "metrics"])]
+    pub(super) metrics_file: Option<PathBuf>,
+    /// Without a daemon: ask the kernel which memory is accessed
+    #[arg(long)]
+    pub(super) heat: bool,
+    /// Time between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(super) interval: u64,
+    /// Order of the processes
+    #[arg(long, value_enum, default_value_t = Sort::Rss)]
+    pub(super) sort: Sort,
+    /// Print the table once, as is done without a terminal
+    #[arg(long)]
+    pub(super) once: bool,
+    /// Write it once, as JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}
+
+/// What processes can be sorted by.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sort {
+    Rss,
+    Huge,
+    Coverage,
+    Bloat,
+    Heat,
+    Promoted,
+    Refused,
+    Stall,
+    Name,
 }
 
 /// Somebody, and their share of huge pages beside that of others.

@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cowslip::promote::Settings;
 use serde::Deserialize;
 
-use super::args::PromoteArgs;
+use super::args::{self, PromoteArgs};
 use crate::exit::{Failure, USAGE};
 
 /// Between the looks of a run that is to be over in seconds.
@@ -94,13 +95,7 @@ impl Plan {
     pub(super) fn of(args: &PromoteArgs) -> Result<Self, Failure> {
         let file = args.config.as_deref().map_or_else(|| Ok(File::default()), read)?;
         let mut rules = file.target;
-        let mut add = |who, weight| rules.push(Rule { who, weight });
-        args.who.pid.iter().for_each(|it| add(Who::Pid(it.who), it.weight));
-        args.who.name.iter().for_each(|it| add(Who::Match(it.who.clone()), it.weight));
-        args.who.cgroup.iter().for_each(|it| add(Who::Cgroup(it.who.clone()), it.weight));
-        if args.who.all {
-            add(Who::All, 1);
-        }
+        rules.extend(rules_of(&args.who));
         let mut settings = file.settings;
         if args.once && args.config.is_none() {
             settings.interval_ms = ONCE_INTERVAL_MS;
@@ -130,10 +125,33 @@ impl Plan {
         })
     }
 
+    /// Looks at processes, every so often, and does nothing.
+    pub(super) fn watch(who: &args::Who, heat: bool, interval: Duration) -> Self {
+        let mut rules = rules_of(who);
+        if rules.is_empty() {
+            rules.push(Rule { who: Who::All, weight: 1 });
+        }
+        let interval_ms = interval.as_millis() as u64;
+        let settings = Settings { interval_ms, ..Settings::default() };
+        Self { rules, settings, heat, manage_thp: false, metrics: None, metrics_file: None }
+    }
+
     /// Whether other processes than those there are now may become targets.
     pub(super) fn searches(&self) -> bool {
         self.rules.iter().any(|rule| !matches!(rule.who, Who::Pid(_)))
     }
+}
+
+fn rules_of(who: &args::Who) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let mut add = |who, weight| rules.push(Rule { who, weight });
+    who.pid.iter().for_each(|it| add(Who::Pid(it.who), it.weight));
+    who.name.iter().for_each(|it| add(Who::Match(it.who.clone()), it.weight));
+    who.cgroup.iter().for_each(|it| add(Who::Cgroup(it.who.clone()), it.weight));
+    if who.all {
+        add(Who::All, 1);
+    }
+    rules
 }
 
 /// What the options say of the settings.

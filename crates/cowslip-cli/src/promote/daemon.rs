@@ -65,7 +65,7 @@ fn reload(session: &mut Session, args: &PromoteArgs) {
 }
 
 /// What a look may spend on the content of huge pages, for each target.
-fn content_ns(session: &Session) -> u64 {
+pub(super) fn content_ns(session: &Session) -> u64 {
     let settings = &session.plan.settings;
     if settings.demote_below_percent == 0 {
         return 0;
@@ -75,7 +75,7 @@ fn content_ns(session: &Session) -> u64 {
 }
 
 /// Until the next look: so long that looking takes no more of a core than it may.
-fn pause(session: &Session) -> Duration {
+pub(super) fn pause(session: &Session) -> Duration {
     let settings = &session.plan.settings;
     let least_ns = session.promoter.look_cpu_ns() as f64 * 100.0 / settings.cpu_percent;
     Duration::from_millis(settings.interval_ms).max(Duration::from_nanos(least_ns as u64))

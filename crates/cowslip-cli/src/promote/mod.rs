@@ -15,6 +15,7 @@ mod session;
 mod signals;
 mod system;
 mod tally;
+mod top;
 
 use std::process::ExitCode;
 
@@ -22,11 +23,14 @@ use cowslip::promote::{ManagedThp, interference};
 use cowslip::sys::procfs::Thp;
 
 use crate::exit::{Answer, Failure};
-use args::PromoteArgs;
+use args::{PromoteArgs, View};
 use config::Plan;
 use session::Session;
 
 pub(crate) fn run(args: &PromoteArgs) -> Answer {
+    if let Some(View::Top(args)) = &args.view {
+        return top::run(args);
+    }
     if let Some(record) = &args.replay {
         return replay::run(args, record);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use cowslip::sys::{AsFd, process};
+use cowslip::sys::{AsFd, BorrowedFd, process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Set by SIGINT and SIGTERM, which no longer end the process, and by SIGHUP.
@@ -39,11 +39,18 @@ impl Signals {
 
     /// Waits that long, or until a signal comes.
     pub(super) fn wait(&mut self, time: Duration) -> io::Result<()> {
-        let mut ready = [false];
-        process::wait_readable(&[self.woken.as_fd()], &mut ready, Some(time))?;
+        self.wait_or(time, &[]).map(drop)
+    }
+
+    /// Waits that long, or until a signal comes or something can be read: whether it can.
+    pub(super) fn wait_or(&mut self, time: Duration, input: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        let mut all = vec![self.woken.as_fd()];
+        all.extend(input);
+        let mut ready = vec![false; all.len()];
+        process::wait_readable(&all, &mut ready, Some(time))?;
         if ready[0] {
             let _ = self.woken.read(&mut [0; 64])?;
         }
-        Ok(())
+        Ok(ready[1..].contains(&true))
     }
 }
