@@ -99,6 +99,7 @@ impl Drop for Program {
 
 fn find(name: &OsStr) -> Result<PathBuf> {
     if name.as_bytes().contains(&b'/') {
+        rustix::fs::access(name, Access::EXEC_OK)?;
         return Ok(name.into());
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());

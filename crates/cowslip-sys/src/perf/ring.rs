@@ -54,6 +54,9 @@ impl Ring {
     pub fn map(event: &Event, size: ByteCount) -> Result<Self> {
         seam::check(Op::PerfMap)?;
         let data_bytes = usize::try_from(size.0).map_err(|_| Errno::INVAL)?;
+        if !data_bytes.is_power_of_two() || data_bytes < page_size_bytes() {
+            return Err(Errno::INVAL);
+        }
         // SAFETY: a mapping at an address of the kernel's choice overlaps nothing.
         let at = unsafe {
             rustix::mm::mmap(

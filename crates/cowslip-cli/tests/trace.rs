@@ -1,0 +1,502 @@
+//! `cowslip trace` of programs that touch known pages in a known order.
+//!
+//! The oracles are the program, which says what it touched in which thread, and the kernel's own count of its
+//! faults (`getrusage(2)`).
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+
+use cowslip::units::VirtRange;
+use cowslip_trace::model::{Access, Event, Fault, Severity, Trace, What};
+use cowslip_trace::record::{Answer, ladder};
+use serde_json::Value;
+use support::{COWSLIP, Folder, compile, run};
+
+const PAGE: u64 = 4096;
+const DONTNEED: u32 = 4;
+const NOBODY: &str = "65534";
+
+/// The program of `tests/programs/touched.c`.
+struct Program {
+    child: Child,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+/// What it says of pages that it touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Touched {
+    pid: u32,
+    tid: u32,
+    minor_faults: u64,
+}
+
+impl Program {
+    fn start(command: &mut Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let commands = child.stdin.take().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self { child, commands, answers }
+    }
+
+    fn tell(&mut self, command: &str) -> Vec<u64> {
+        writeln!(self.commands, "{command}").unwrap();
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Vec<u64> {
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        answer.split_whitespace().map(|number| number.parse().unwrap()).collect()
+    }
+
+    /// Private memory of so many base pages.
+    fn map(&mut self, pages: u64) -> u64 {
+        self.tell(&format!("map {pages}"))[0]
+    }
+
+    fn touch(&mut self, how: &str, at: u64, pages: u64, stride: i64) -> Touched {
+        let answer = self.tell(&format!("{how} {at} {pages} {stride}"));
+        let [pid, tid, minor_faults] = answer[..] else { panic!("{answer:?}") };
+        Touched { pid: pid as u32, tid: tid as u32, minor_faults }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A recording of running programs.
+struct Recording {
+    child: Child,
+    messages: BufReader<ChildStderr>,
+    folder: Folder,
+}
+
+impl Recording {
+    /// Attached, once this returns.
+    fn start(pid: u32, options: &[&str]) -> Self {
+        let mut command = Command::new(COWSLIP);
+        Self::start_by(&mut command, pid, options)
+    }
+
+    fn start_by(command: &mut Command, pid: u32, options: &[&str]) -> Self {
+        let folder = Folder::new("trace");
+        fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).unwrap();
+        command.args(["trace", "--pid", &pid.to_string(), "-o"]).arg(folder.0.join("trace"));
+        command.arg("--json").arg(folder.0.join("json")).args(options);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut messages = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("recording") {
+            line.clear();
+            assert!(messages.read_line(&mut line).unwrap() > 0, "it ended before it recorded");
+        }
+        Self { child, messages, folder }
+    }
+
+    fn signal(&self, name: &str) {
+        let kill = Command::new("kill").args([name, &self.child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+    }
+
+    /// Interrupts it; the trace and its numbers.
+    fn end(self) -> (Trace, Value) {
+        self.signal("-INT");
+        self.result()
+    }
+
+    /// The trace and its numbers, once it ended.
+    fn result(mut self) -> (Trace, Value) {
+        let status = self.child.wait().unwrap();
+        let messages = std::io::read_to_string(&mut self.messages).unwrap();
+        assert!(status.success(), "{status}: {messages}");
+        read(&self.folder.0)
+    }
+}
+
+fn read(folder: &Path) -> (Trace, Value) {
+    let trace = Trace::read(&folder.join("trace")).unwrap();
+    assert!(!trace.is_cut_short && trace.events.is_sorted_by_key(|event| event.time_ns));
+    (trace, serde_json::from_str(&fs::read_to_string(folder.join("json")).unwrap()).unwrap())
+}
+
+/// The program, in a folder that every user can reach; `None` without a compiler.
+fn place(name: &str) -> Option<(Folder, PathBuf)> {
+    let folder = Folder::new(name);
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = compile(&folder, "touched")?;
+    Some((folder, program))
+}
+
+/// Whether a rung of the ladder is there; said and counted if not.
+fn has(name: &str) -> bool {
+    let rung = ladder().into_iter().find(|rung| rung.name == name).expect("there is such a rung");
+    let is_there = rung.answer == Answer::Available;
+    if !is_there {
+        let is_root = std::env::var("COWSLIP_EXPECT").is_ok_and(|list| list.contains("root"));
+        assert!(!is_root || rung.answer == Answer::Unsupported, "{rung:?}");
+        println!("SKIPPED: {name}: {}", rung.answer);
+    }
+    is_there
+}
+
+/// The faults of `pages` pages from `at` on, upwards, with their threads, in the order of time.
+fn faults(trace: &Trace, pid: u32, at: u64, pages: u64) -> Vec<(u32, Fault)> {
+    let range = at..at + pages * PAGE;
+    let mut found = Vec::new();
+    for event in trace.events.iter().filter(|event| event.pid == pid) {
+        if let What::Fault(fault) = event.what
+            && range.contains(&fault.address)
+        {
+            found.push((event.tid, fault));
+        }
+    }
+    found
+}
+
+/// That these faults are of exactly these addresses, in this order, in the thread that says so, and that the
+/// kernel counted as many.
+fn check(faults: &[(u32, Fault)], touched: Touched, addresses: impl Iterator<Item = u64>) {
+    let seen: Vec<_> = faults.iter().map(|(tid, fault)| (*tid, fault.address)).collect();
+    let wanted: Vec<_> = addresses.map(|address| (touched.tid, address)).collect();
+    assert_eq!(seen, wanted);
+    assert_eq!(touched.minor_faults, wanted.len() as u64);
+}
+
+fn range(at: u64, pages: u64) -> VirtRange {
+    VirtRange::new(at as usize, (pages * PAGE) as usize)
+}
+
+fn position(trace: &Trace, what: &What) -> usize {
+    let found = trace.events.iter().position(|event| event.what == *what);
+    found.unwrap_or_else(|| panic!("there is no {what:x?}"))
+}
+
+#[test]
+fn every_fault_is_seen_once_with_its_address_thread_and_kind() {
+    if !has("access") || !has("huge") || !has("calls") {
+        return;
+    }
+    let Some((_folder, program)) = place("trace-kinds") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let old = target.map(16);
+    let recording = Recording::start(target.child.id(), &["--detail", "access"]);
+    let at = target.map(2048);
+    let down = target.touch("write", at + 511 * PAGE, 512, -1);
+    let skipping = target.touch("thread", at + 512 * PAGE, 64, 8);
+    let read_first = target.touch("read", at + 1024 * PAGE, 100, 1);
+    let copied = target.touch("child", at, 30, 2);
+    target.tell(&format!("drop {at} 40"));
+    let again = target.touch("write", at, 40, 1);
+    assert_eq!(target.tell(&format!("fill {} {}", at + 1200 * PAGE, 3 * PAGE)), [3 * PAGE]);
+    target.tell(&format!("unmap {} 100", at + 1024 * PAGE));
+    let moved = target.tell(&format!("move {} 50", at + 1900 * PAGE))[0];
+    let in_old = target.touch("write", old, 16, 1);
+    let (trace, json) = recording.end();
+
+    let pid = target.child.id();
+    let all = faults(&trace, pid, at, 1024);
+    let (first, rest) = all.split_at(512);
+    check(first, down, (0..512).rev().map(|page| at + page * PAGE));
+    let (second, third) = rest.split_at(64);
+    check(second, skipping, (0..64).map(|page| at + (512 + 8 * page) * PAGE));
+    check(third, again, (0..40).map(|page| at + page * PAGE));
+    assert!(down.tid == pid && skipping.tid != pid);
+    for (_, fault) in &all {
+        let told =
+            (fault.access, fault.was_present, fault.severity, fault.in_user_mode, fault.huge);
+        let wanted =
+            (Some(Access::Write), Some(false), Some(Severity::Minor), Some(true), Some(false));
+        assert_eq!(told, wanted, "{fault:x?}");
+        assert!(fault.latency_ns.is_some_and(|ns| ns > 0) && fault.ip != 0);
+    }
+    let reads = faults(&trace, pid, at + 1024 * PAGE, 100);
+    check(&reads, read_first, (0..100).map(|page| at + (1024 + page) * PAGE));
+    assert!(reads.iter().all(|(_, fault)| fault.access == Some(Access::Read)));
+
+    assert_ne!(copied.pid, pid);
+    let copies = faults(&trace, copied.pid, at, 1024);
+    check(&copies, copied, (0..30).map(|page| at + 2 * page * PAGE));
+    assert!(copies.iter().all(|(_, fault)| fault.was_present == Some(true)), "copied on write");
+    let fork = What::Fork { child_pid: copied.pid, child_tid: copied.tid };
+    let copy = |event: &Event| event.pid == copied.pid && matches!(event.what, What::Fault(_));
+    assert!(position(&trace, &fork) < trace.events.iter().position(copy).unwrap());
+    assert!(trace.events.iter().any(|it| it.pid == copied.pid && it.what == What::Exit));
+
+    let filled = faults(&trace, pid, at + 1200 * PAGE, 3);
+    assert_eq!(filled.len(), 3);
+    assert!(filled.iter().all(|(_, fault)| fault.in_user_mode == Some(false)));
+    check(&faults(&trace, pid, old, 16), in_old, (0..16).map(|page| old + page * PAGE));
+
+    let maps = trace.events.iter().filter_map(|event| match &event.what {
+        What::Map(map) => Some(map),
+        _ => None,
+    });
+    let maps: Vec<_> = maps.collect();
+    let new = maps.iter().find(|map| map.range == range(at, 2048)).expect("as long as asked for");
+    assert!(!new.is_old && !trace.frames(new.stack.unwrap()).is_empty());
+    assert!(maps.iter().any(|map| map.is_old && map.range.contains(old as usize)));
+    let dropped = position(&trace, &What::Advise { range: range(at, 40), advice: DONTNEED });
+    let second_touch = trace.events.iter().rposition(
+        |event| matches!(event.what, What::Fault(fault) if event.pid == pid && fault.address == at),
+    );
+    assert!(dropped < second_touch.unwrap());
+    position(&trace, &What::Unmap { range: range(at + 1024 * PAGE, 100) });
+    let (from, to) = (range(at + 1900 * PAGE, 50), range(moved, 50));
+    position(&trace, &What::Remap { from, to, kept: false });
+    assert_eq!((json["lost"].as_u64(), json["strange"].as_u64()), (Some(0), Some(0)));
+    assert_eq!(json["faults"], json["faults_counted"]);
+}
+
+#[test]
+fn huge_pages_are_told_from_base_pages() {
+    let Some((_folder, program)) = place("trace-huge") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if !has("huge") || thp.is_empty() || thp.contains("[never]") {
+        println!("SKIPPED: huge pages are switched off: {thp:?}");
+        return;
+    }
+    let recording = Recording::start(target.child.id(), &["--detail", "access"]);
+    let at = target.tell("huge 6")[0];
+    let touched = target.touch("write", at, 6, 512);
+    let again = target.touch("write", at, 6 * 512, 1);
+    let (trace, _) = recording.end();
+    let seen = faults(&trace, target.child.id(), at, 6 * 512);
+    assert_eq!(seen.len() as u64, touched.minor_faults + again.minor_faults);
+    let huge = seen.iter().filter(|(_, fault)| fault.huge == Some(true)).count() as u64;
+    let base = seen.iter().filter(|(_, fault)| fault.huge == Some(false)).count() as u64;
+    // Where no huge page is free, 512 faults take its place.
+    assert_eq!(6 * 512, huge * 512 + base, "each page came once");
+    assert!(huge > 0, "none was free");
+}
+
+#[test]
+fn a_command_is_seen_from_its_first_instruction_to_its_end() {
+    let Some((folder, program)) = place("trace-command") else { return };
+    let script = format!("echo 'map 3000' | {0}; exec {0} < /dev/null", program.display());
+    let ran = run(Command::new(COWSLIP)
+        .args(["trace", "-o"])
+        .arg(folder.0.join("trace"))
+        .arg("--json")
+        .arg(folder.0.join("json"))
+        .args(["--", "sh", "-c", &script]));
+    assert!(ran.status.success(), "{}", ran.stderr);
+    let (trace, json) = read(&folder.0);
+    assert_eq!(trace.header.command[..2], ["sh", "-c"]);
+    assert!(!trace.header.machine.thp.is_empty() && trace.header.base_fault_ns.is_some());
+    let names = trace.events.iter().filter_map(|event| match &event.what {
+        What::Exec { name } => Some((event.pid, name.to_string())),
+        _ => None,
+    });
+    let names = names.collect::<Vec<_>>();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert_eq!((names[0].1.as_str(), names[2].1.as_str()), ("sh", "touched"));
+    assert!(names[0].0 == names[2].0 && names[1].0 != names[0].0, "{names:?}");
+    assert_eq!(trace.events.last().map(|event| event.what.clone()), Some(What::Exit));
+    assert_eq!(json["exit_code"], 0);
+    assert_eq!(json["faults"], json["faults_counted"]);
+
+    let ran = run(Command::new(COWSLIP)
+        .args(["trace", "-o"])
+        .arg(folder.0.join("trace"))
+        .args(["--", "sh", "-c", "exit 7"]));
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(ran.stderr.contains("exit status: 7"), "{}", ran.stderr);
+}
+
+#[test]
+fn what_is_lost_is_counted() {
+    let Some((_folder, program)) = place("trace-lost") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let at = target.map(20_000);
+    let recording = Recording::start(target.child.id(), &["--ring", "64K", "--stacks", "none"]);
+    recording.signal("-STOP");
+    let touched = target.touch("write", at, 20_000, 1);
+    recording.signal("-CONT");
+    let (trace, json) = recording.end();
+    assert_eq!(touched.minor_faults, 20_000);
+    let number = |name: &str| json[name].as_u64().unwrap();
+    assert!(number("lost") > 10_000, "{json:#}");
+    assert_eq!(number("faults") + number("lost"), number("faults_counted"), "{json:#}");
+    assert_eq!(trace.totals.lost, number("lost"));
+    let told = trace.events.iter().filter_map(|event| match event.what {
+        What::Lost { count } => Some(count),
+        _ => None,
+    });
+    assert_eq!(told.sum::<u64>(), number("lost"));
+}
+
+#[test]
+fn one_of_n_is_recorded_and_all_are_counted() {
+    let Some((_folder, program)) = place("trace-sampled") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let at = target.map(10_000);
+    let recording = Recording::start(target.child.id(), &["--one-in", "10"]);
+    target.touch("write", at, 10_000, 1);
+    let (trace, json) = recording.end();
+    let seen = faults(&trace, target.child.id(), at, 10_000).len();
+    // Each processor counts by itself.
+    assert!((980..=1000).contains(&seen), "{seen}");
+    assert!(json["faults_counted"].as_u64().unwrap() >= 10_000);
+    assert_eq!(trace.header.sampling_period, 10);
+    let refused = run(Command::new(COWSLIP)
+        .args(["trace", "--one-in", "2", "--detail", "access"])
+        .args(["--", "true"]));
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+}
+
+/// Threads that come while their process is attached to are neither missed nor seen twice.
+#[test]
+fn threads_that_come_meanwhile_are_seen_once() {
+    const THREADS: u64 = 4_000;
+    let Some((_folder, program)) = place("trace-storm") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    writeln!(target.commands, "storm {THREADS}").unwrap();
+    let recording = Recording::start(target.child.id(), &[]);
+    let at = target.answer()[0];
+    let after = target.map(100);
+    let touched = target.touch("thread", after, 100, 1);
+    let (trace, _) = recording.end();
+    let seen = faults(&trace, target.child.id(), at, THREADS * 8);
+    let mut pages: Vec<_> = seen.iter().map(|(_, fault)| fault.address).collect();
+    assert!(pages.is_sorted(), "as they were touched");
+    let all = pages.len();
+    pages.dedup();
+    assert_eq!(pages.len(), all, "none is seen twice");
+    if let Some(first) = pages.first() {
+        let rest = (at + THREADS * 8 * PAGE - first) / PAGE;
+        // The thread that is being made when the process is attached to may be missed.
+        assert!(rest - all as u64 <= 2 * 8, "{all} of {rest}");
+    }
+    let later = faults(&trace, target.child.id(), after, 100);
+    check(&later, touched, (0..100).map(|page| after + page * PAGE));
+}
+
+#[test]
+fn the_last_seconds_are_kept_until_something_happens() {
+    let Some((_folder, program)) = place("trace-last") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let at = target.map(30_000);
+    let options = ["--last", "60", "--memory", "1M", "--trigger", "faults/s > 25000"];
+    let recording = Recording::start(target.child.id(), &options);
+    target.touch("write", at, 30_000, 1);
+    let (trace, _) = recording.result();
+    let seen = faults(&trace, target.child.id(), at, 30_000);
+    assert!((1000..10_000).contains(&seen.len()), "as many as fit: {}", seen.len());
+    let mapped = |event: &Event| match &event.what {
+        What::Map(map) => map.is_old && map.range.contains(at as usize),
+        _ => false,
+    };
+    assert!(trace.events.iter().any(mapped), "what was mapped before is told");
+    let more = target.touch("write", at, 1, 1);
+    assert_eq!(more.pid, target.child.id(), "it goes on");
+
+    let recording = Recording::start(target.child.id(), &["--last", "60"]);
+    let at = target.map(100);
+    let touched = target.touch("write", at, 100, 1);
+    recording.signal("-USR2");
+    let (trace, _) = recording.result();
+    let seen = faults(&trace, target.child.id(), at, 100);
+    check(&seen, touched, (0..100).map(|page| at + page * PAGE));
+}
+
+/// As another user with no privileges, as the kernel's setting for that is without anybody changing it.
+#[test]
+fn programs_of_ones_own_need_no_privileges() {
+    let Some((_folder, program)) = place("trace-own") else { return };
+    let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    let is_root = run(Command::new("id").arg("-u")).stdout.trim() == "0";
+    if level.trim() != "2" || !is_root {
+        println!("SKIPPED: perf_event_paranoid is {:?}, root {is_root}", level.trim());
+        return;
+    }
+    let unprivileged = |program: &Path| {
+        let mut command = Command::new("setpriv");
+        let rights = ["--clear-groups", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"];
+        command.args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}")]).args(rights);
+        command.arg(program);
+        command
+    };
+    let folder = Folder::new("trace-copy");
+    fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
+    let cowslip = folder.0.join("cowslip");
+    // Another process copies: if this one had the copy open for writing while a test next to this one forks,
+    // the kernel would refuse to run it.
+    assert!(Command::new("cp").arg(COWSLIP).arg(&cowslip).status().unwrap().success());
+    let mut target = Program::start(&mut unprivileged(&program));
+    target.map(1);
+    let recording = Recording::start_by(
+        &mut unprivileged(&cowslip),
+        target.child.id(),
+        &["--detail", "access"],
+    );
+    let at = target.map(1000);
+    let touched = target.touch("write", at, 1000, 1);
+    target.tell(&format!("drop {at} 10"));
+    let again = target.touch("thread", at, 10, 1);
+    let (trace, json) = recording.end();
+    let seen = faults(&trace, target.child.id(), at, 1000);
+    check(&seen[..1000], touched, (0..1000).map(|page| at + page * PAGE));
+    check(&seen[1000..], again, (0..10).map(|page| at + page * PAGE));
+    assert!(seen.iter().all(|(_, fault)| fault.latency_ns.is_some() && fault.access.is_none()));
+    let maps = trace.events.iter().any(|event| match &event.what {
+        What::Map(map) => !map.is_old && map.range.covers(range(at, 1000)),
+        _ => false,
+    });
+    assert!(maps, "the kernel tells new mappings");
+    assert_eq!(json["lost"], 0);
+    let unseen = trace.header.unseen.join("\n");
+    for wanted in ["munmap", "read(2)", "sysctl kernel.perf_event_paranoid=1", "setcap"] {
+        assert!(unseen.contains(wanted), "{wanted}: {unseen}");
+    }
+
+    let other = std::process::id().to_string();
+    let refused = run(unprivileged(&cowslip).args(["trace", "--pid", &other, "-o", "/dev/null"]));
+    assert_eq!(refused.status.code(), Some(4), "{}", refused.stderr);
+    assert!(refused.stderr.contains("run as root"), "{}", refused.stderr);
+}
+
+#[test]
+fn what_cannot_be_recorded_is_said_and_leaves_the_old_trace() {
+    let folder = Folder::new("trace-wrong");
+    let trace = folder.0.join("trace");
+    fs::write(&trace, "old").unwrap();
+    let run_with = |arguments: &[&str]| {
+        let ran = run(Command::new(COWSLIP).args(["trace", "-o"]).arg(&trace).args(arguments));
+        (ran.status.code(), ran.stderr)
+    };
+    for (arguments, code, said) in [
+        (&["--pid", "2147483647"][..], 5, "process 2147483647"),
+        (&["--", "/nonexistent/program"], 2, "/nonexistent/program"),
+        (&["--ring", "5000", "--", "true"], 2, "power of two"),
+        (&[], 2, "which program"),
+    ] {
+        let (got, message) = run_with(arguments);
+        assert!(got == Some(code) && message.contains(said), "{arguments:?}: {got:?} {message}");
+    }
+    assert_eq!(fs::read_to_string(&trace).unwrap(), "old");
+}
+
+#[test]
+fn the_ladder_has_the_same_rungs_for_people_and_programs() {
+    let ran = run(Command::new(COWSLIP).args(["trace", "ladder"]));
+    let json = run(Command::new(COWSLIP).args(["trace", "ladder", "--json", "-"]));
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(json["schema"], "cowslip.trace-ladder/1");
+    for rung in json["rungs"].as_array().unwrap() {
+        let name = rung["name"].as_str().unwrap();
+        assert!(ran.stdout.lines().any(|line| line.starts_with(name)), "{name}: {}", ran.stdout);
+        assert_eq!(rung["answer"] == "denied", rung["mend"].is_string(), "{rung}");
+    }
+}
