@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use cowslip::image::Compression;
 use cowslip::units::ByteCount;
 
-use crate::bench::{bloat, cow, fork, restore};
+use crate::bench::{bloat, cow, fork, restore, trace};
 use crate::compare::args::{CompareArgs, RecordArgs};
 use crate::promote::args::PromoteArgs;
 use crate::restoring::StrategyArg;
@@ -225,6 +225,8 @@ pub(crate) enum Bench {
     /// A process that does as it is told, for `bench bloat`
     #[command(hide = true)]
     BloatProcess,
+    /// Tracing page faults: overhead beside perf, events lost, the picture (seed 003)
+    Trace(BenchArgs<trace::Part>),
     /// One restore in a process of its own, for `bench restore`
     #[command(hide = true)]
     RestoreProcess(restore::ProcessArgs),

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         args::Command::Bench(args::Bench::Restore(args)) => commands::bench::restore(&args),
         args::Command::Bench(args::Bench::Bloat(args)) => commands::bench::bloat(&args),
         args::Command::Bench(args::Bench::BloatProcess) => bench::bloat::process(),
+        args::Command::Bench(args::Bench::Trace(args)) => commands::bench::trace(&args),
         args::Command::Bench(args::Bench::RestoreProcess(args)) => bench::restore::process(&args),
         args::Command::Restore(args) => commands::restore::run(&args),
         args::Command::Promote(args) => promote::run(&args),

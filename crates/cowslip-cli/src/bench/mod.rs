@@ -5,12 +5,13 @@
 //! * [`field`]: several rivals measured in turns; who fails leaves with a skipped row.
 //! * [`parts`]: what can be asked for by itself; one that fails leaves a note.
 //! * [`program`]: programs that know nothing of Cowslip, run in several ways.
-//! * [`cow`], [`fork`], [`restore`], [`bloat`]: what is measured for `cowslip bench` of that name.
+//! * [`cow`], [`fork`], [`restore`], [`bloat`], [`trace`]: what is measured for `cowslip bench` of that name.
 
 pub(crate) mod bloat;
 pub(crate) mod cow;
 pub(crate) mod fork;
 pub(crate) mod restore;
+pub(crate) mod trace;
 
 mod child;
 mod error;

@@ -38,6 +38,12 @@ pub(crate) fn bloat(args: &BenchArgs<bench::bloat::Part>) -> Answer {
     run("bloat", args, bench::bloat::DEFAULT_SIZE, measure)
 }
 
+pub(crate) fn trace(args: &BenchArgs<bench::trace::Part>) -> Answer {
+    let measure =
+        |options: &Options, bench: &mut Bench<'_>| bench::trace::run(options, &args.only, bench);
+    run("trace", args, bench::trace::SIZE, measure)
+}
+
 fn run<P: ValueEnum + Send + Sync>(
     name: &'static str,
     args: &BenchArgs<P>,

@@ -1,0 +1,31 @@
+//! The figures that promises are made about.
+
+use super::{COWSLIP, PERF, lost, overhead, picture};
+use crate::output::report::Report;
+
+/// Less than this is not 500,000 a second.
+const RATE_LEAST: f64 = 475_000.0;
+
+pub(super) fn push(report: &mut Report) {
+    let time = |rival| report.find(rival, overhead::METRIC, "p50", None, None);
+    let over_plain = |rival| Some(time(rival)? - time(overhead::PLAIN)?).filter(|&ns| ns > 0.0);
+    let over_perf = || Some(over_plain(COWSLIP)? / over_plain(PERF)?);
+    let value = |metric, variant| report.find(COWSLIP, metric, "value", None, variant);
+    let paced = Some(lost::PACED);
+    let is_fast = value(lost::RATE, paced).is_some_and(|rate| rate >= RATE_LEAST);
+    let lost_events = value(lost::LOST, paced).filter(|_| is_fast);
+    let unaccounted = value(lost::UNACCOUNTED, Some(lost::FORCED));
+    let forced = value(lost::LOST, Some(lost::FORCED));
+    let seconds = |metric| value(metric, None).map(|ns| ns / 1e9);
+    let (html, bytes, paint) =
+        (seconds(picture::SECONDS), value(picture::BYTES, None), seconds(picture::PAINT));
+    let over_perf = over_perf();
+
+    report.ratio_at_most("trace_overhead_over_perf", over_perf, 1.2);
+    report.ratio_at_most("events_lost_at_500k_per_second", lost_events, 0.0);
+    report.ratio_at_least("events_lost_by_force", forced, 1.0);
+    report.ratio_at_most("faults_unaccounted_by_force", unaccounted, 0.0);
+    report.ratio_at_most("html_seconds_1M", html, 10.0);
+    report.ratio_at_most("html_bytes_1M", bytes, 15e6);
+    report.ratio_at_most("first_paint_seconds_1M", paint, 3.0);
+}
