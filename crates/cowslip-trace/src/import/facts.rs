@@ -10,7 +10,6 @@ pub(super) struct Facts {
     pub(super) family: Option<Family>,
     /// Where system calls return is recorded.
     pub(super) has_results: bool,
-    has_two_families: bool,
     has_processes: bool,
     has_calls: bool,
     has_maps: bool,
@@ -31,7 +30,6 @@ impl Facts {
         match record {
             Record::Fault(fault) => {
                 let family = fault.source.family();
-                self.has_two_families |= self.family.is_some_and(|other| other != family);
                 self.family = self.family.max(Some(family));
                 self.has_address |= fault.address.is_some();
                 self.has_unusable_stacks |= fault.has_unusable_stack;

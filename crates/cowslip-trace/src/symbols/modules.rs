@@ -1,4 +1,4 @@
-//! Which file's code lay where in each process.
+//! Which file lay where in each process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,10 +7,7 @@ use cowslip_sys::units::VirtRange;
 
 use crate::model::{Event, Map, What};
 
-/// `PROT_EXEC`
-const EXECUTE: u32 = 4;
-
-/// The code of all processes. A child's is its parent's until one of them changes.
+/// The files of all processes. A child's are its parent's until one of them changes.
 #[derive(Default)]
 pub(super) struct AddressSpaces(HashMap<u32, Arc<Space>>);
 
@@ -49,8 +46,8 @@ impl AddressSpaces {
 
     fn map(&mut self, pid: u32, map: &Map) {
         self.take(pid, map.range);
-        let is_code = map.protection & EXECUTE != 0;
-        if let Some(file) = map.name.as_ref().filter(|_| is_code) {
+        // Whatever its protection: mprotect(2) may make it code later.
+        if let Some(file) = &map.name {
             let (start, end) = (map.range.start as u64, map.range.end() as u64);
             let module = Module { end, file: file.clone(), offset_bytes: map.offset_bytes };
             Arc::make_mut(self.0.entry(pid).or_default()).insert(start, module);
