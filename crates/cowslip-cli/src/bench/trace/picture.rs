@@ -23,11 +23,13 @@ const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Tells, two frames after the picture is there, for how many milliseconds the page has been loading.
+/// Goes, two frames after the picture is there, to a place that says for how many milliseconds the page has been
+/// loading. The page is not allowed to ask anybody anything, but it may be left.
 const WITNESS: &str = r#"<script>(() => {
-  const told = () => new Image().src = `http://127.0.0.1:PORT/${performance.now()}`;
+  const state = () => document.body.dataset.state;
+  const told = () => location.replace(`http://127.0.0.1:PORT/${state()}/${performance.now()}`);
   const frame = next => requestAnimationFrame(next);
-  const look = () => document.body.dataset.state ? frame(() => frame(told)) : frame(look);
+  const look = () => state() ? frame(() => frame(told)) : frame(look);
   look();
 })()</script>"#;
 
@@ -111,6 +113,7 @@ fn milliseconds(mut stream: TcpStream) -> Result<f64> {
     let length = stream.read(&mut request).map_err(during("hear the page"))?;
     let _ = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
     let request = String::from_utf8_lossy(&request[..length]);
-    let told = request.split(' ').nth(1).and_then(|path| path.strip_prefix('/')?.parse().ok());
-    told.ok_or_else(|| Error::Failed(format!("the page asked for {request:?}")))
+    let told =
+        request.split(' ').nth(1).and_then(|path| path.strip_prefix("/ready/")?.parse().ok());
+    told.ok_or_else(|| Error::Failed(format!("the page could not draw: {request:?}")))
 }

@@ -12,14 +12,18 @@ pub(super) fn push(report: &mut Report) {
     let over_perf = || Some(over_plain(COWSLIP)? / over_plain(PERF)?);
     let value = |metric, variant| report.find(COWSLIP, metric, "value", None, variant);
     let paced = Some(lost::PACED);
-    let is_fast = value(lost::RATE, paced).is_some_and(|rate| rate >= RATE_LEAST);
-    let lost_events = value(lost::LOST, paced).filter(|_| is_fast);
+    let rate = value(lost::RATE, paced);
+    let lost_events = value(lost::LOST, paced).filter(|_| rate.is_some_and(|it| it >= RATE_LEAST));
     let unaccounted = value(lost::UNACCOUNTED, Some(lost::FORCED));
     let forced = value(lost::LOST, Some(lost::FORCED));
     let seconds = |metric| value(metric, None).map(|ns| ns / 1e9);
     let (html, bytes, paint) =
         (seconds(picture::SECONDS), value(picture::BYTES, None), seconds(picture::PAINT));
     let over_perf = over_perf();
+    if let Some(rate) = rate.filter(|&rate| rate < RATE_LEAST) {
+        let note = format!("500,000 faults a second were not reached, but {rate:.0}");
+        report.notes.push(note);
+    }
 
     report.ratio_at_most("trace_overhead_over_perf", over_perf, 1.2);
     report.ratio_at_most("events_lost_at_500k_per_second", lost_events, 0.0);
