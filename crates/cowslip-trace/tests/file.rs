@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cowslip_sys::units::VirtRange;
-use cowslip_trace::file::{FRAMES_MOST, Reader, TEXT_MOST_BYTES, Writer};
+use cowslip_trace::file::{FRAMES_MOST, Reader, TEXT_MOST_BYTES, Writer, create};
 use cowslip_trace::model::{Event, Fault, Header, Machine, Map, Sink, Totals, Trace, What};
 use support::{Scatter, written};
 
@@ -186,6 +186,16 @@ fn writers_refuse_what_no_reader_would_take() {
     writer.event(&fault(10)).unwrap();
     let (bytes, _) = writer.finish(0).unwrap();
     assert_eq!(Trace::read_from(&bytes[..]).unwrap().events, [fault(10), fault(10)]);
+}
+
+#[test]
+fn only_the_owner_may_read_a_new_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let path = std::env::temp_dir().join(format!("cowslip-create-{}", std::process::id()));
+    let file = create(&path).unwrap();
+    let mode = file.metadata().unwrap().permissions().mode();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(mode & 0o777, 0o600);
 }
 
 /// A disk that is full after some bytes.

@@ -1,12 +1,11 @@
 //! `cowslip trace` itself: the recording, and what it came to.
 
-use std::fs::File;
 use std::io::{self, BufWriter};
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use cowslip::units::ByteCount;
-use cowslip_trace::file::Writer;
+use cowslip_trace::file::{Writer, create};
 use cowslip_trace::model::{Header, Sink, Totals};
 use cowslip_trace::record::{Error, ErrorKind, Options, Outcome, Recorder, Window};
 use serde_json::json;
@@ -42,7 +41,7 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
         );
     }
     let write = |error| exit::io(format!("write {}", args.output.display()))(error);
-    let file = File::create(&args.output).map_err(write)?;
+    let file = create(&args.output).map_err(write)?;
     let mut writer = Writer::new(BufWriter::new(file), recorder.header()).map_err(write)?;
     let (outcome, has_triggered) = match args.last {
         None => record(&mut recorder, &mut signals, &mut writer, args, |_| false)?,

@@ -35,7 +35,7 @@ mod write;
 
 pub use layout::{FRAMES_MOST, MAGIC, TEXT_MOST_BYTES};
 pub use read::Reader;
-pub use write::Writer;
+pub use write::{Writer, create};
 
 use std::io;
 

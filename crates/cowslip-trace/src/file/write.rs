@@ -1,8 +1,11 @@
 //! Writing a trace, block by block.
 
 use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::num::NonZeroU32;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use super::block::{BlockKind, Head, Packer};
 use super::encode::Columns;
@@ -12,6 +15,15 @@ use super::layout::{
 use super::totals::Counts;
 use super::{Checked, check, prelude};
 use crate::model::{Event, Header, Sink, StackId, Totals, What};
+
+/// Makes the file of a trace, or empties the one that is there. Only its owner may read a new one: addresses
+/// and paths are nobody else's business.
+///
+/// # Errors
+/// What the file system answers.
+pub fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
 
 /// Frames of stacks that are remembered, to find them again; then all are forgotten.
 const REMEMBERED_FRAMES: usize = 1 << 20;
