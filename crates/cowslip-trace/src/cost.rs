@@ -1,5 +1,8 @@
 //! What faults take.
 
+use std::fmt;
+
+use cowslip_sys::fault_cost;
 use serde::Serialize;
 
 use crate::analysis::Sums;
@@ -17,6 +20,8 @@ pub struct FaultCost {
 }
 
 /// Where the cost of a fault was measured.
+///
+/// As text, the end of a sentence that begins with what was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measured {
@@ -26,6 +31,16 @@ pub enum Measured {
     WithTrace,
     /// On this machine, now, which may not be that of the trace.
     Here,
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Faults => "measured fault by fault",
+            Self::WithTrace => "measured on the machine of the trace when it was made",
+            Self::Here => "measured on this machine now, which may not be that of the trace",
+        })
+    }
 }
 
 /// What some faults took.
@@ -42,6 +57,16 @@ impl FaultCost {
     pub fn of(header: &Header) -> Option<Self> {
         let (huge_ns, measured) = (header.huge_fault_ns, Measured::WithTrace);
         header.base_fault_ns.map(|base_ns| Self { base_ns, huge_ns, measured })
+    }
+
+    /// What faults take on this machine now: maps memory and faults it in.
+    ///
+    /// # Errors
+    /// If the memory cannot be mapped.
+    pub fn measure() -> cowslip_sys::Result<Self> {
+        let base_ns = fault_cost::base_page_ns()?;
+        let huge_ns = fault_cost::huge_page_ns().ok();
+        Ok(Self { base_ns, huge_ns, measured: Measured::Here })
     }
 }
 

@@ -9,7 +9,8 @@
 //! * [`attribute`]: which mapping a fault lies in, and what it was for;
 //! * [`analysis`]: a trace summed up, with its [`patterns`];
 //! * [`cost`]: what faults take;
-//! * [`diff`]: what differs between two traces.
+//! * [`diff`]: what differs between two traces;
+//! * [`words`]: numbers and mappings in words.
 //!
 //! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library.
 
@@ -26,7 +27,7 @@ pub mod model;
 pub mod patterns;
 pub mod record;
 pub mod symbols;
-mod words;
+pub mod words;
 
 pub use analysis::Analysis;
 pub use model::{Event, Fault, Header, Sink, StackId, Totals, What};

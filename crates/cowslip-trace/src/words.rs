@@ -6,7 +6,7 @@ use crate::analysis::{Group, Identity};
 use crate::attribute::Place;
 
 /// A number with its thousands apart.
-pub(crate) fn count(number: u64) -> String {
+pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -19,12 +19,12 @@ pub(crate) fn count(number: u64) -> String {
 }
 
 /// A number of things: `1 fault`, `2 faults`.
-pub(crate) fn counted(number: u64, thing: &str) -> String {
+pub fn counted(number: u64, thing: &str) -> String {
     format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
 /// A duration with two or three digits.
-pub(crate) fn duration(ns: f64) -> String {
+pub fn duration(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns < 999.5 => return format!("{ns:.0} ns"),
         ns if ns < 999_500.0 => (ns / 1e3, "µs"),
@@ -34,13 +34,14 @@ pub(crate) fn duration(ns: f64) -> String {
     if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
-pub(crate) fn percent(part: f64, whole: f64) -> String {
+/// A part in percent of the whole.
+pub fn percent(part: f64, whole: f64) -> String {
     let share = if whole > 0.0 { part / whole * 100.0 } else { 0.0 };
     if share < 9.95 { format!("{share:.1} %") } else { format!("{share:.0} %") }
 }
 
 /// The mappings of a group, as the subject of a sentence.
-pub(crate) fn mappings(group: &Group) -> String {
+pub fn mappings(group: &Group) -> String {
     let Identity { place, size_bytes, .. } = &group.identity;
     let is_exact = |size: &u64| group.mappings.checked_mul(*size) == Some(group.mapped_bytes);
     let size = size_bytes.map(|size| match is_exact(&size) {

@@ -39,7 +39,7 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// Breaks `text` between words; the lines after the first begin with `indent` spaces.
-pub(super) fn wrap(text: &str, indent: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, indent: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in printable(text).split(' ') {
         let line = lines.last_mut().expect("there is always one");

@@ -8,6 +8,9 @@ use clap::{Subcommand, ValueEnum};
 use cowslip::units::ByteCount;
 use cowslip_trace::record::{Detail, Stacks};
 
+use super::diff::DiffArgs;
+use super::report::ReportArgs;
+
 /// Record every page fault and mapping of a program and of what it forks, or look at such a trace
 ///
 /// Running programs are attached to and left without being stopped.
@@ -31,6 +34,8 @@ pub(crate) enum Action {
     Ladder(LadderArgs),
     Export(ExportArgs),
     Import(ImportArgs),
+    Report(ReportArgs),
+    Diff(DiffArgs),
 }
 
 /// Give a trace to other programs: as a table, as lines of JSON, or as call stacks for a flame graph

@@ -1,10 +1,13 @@
 //! `cowslip trace`: page faults and mappings of programs, recorded and explained.
 
 pub(crate) mod args;
+mod diff;
 mod export;
 mod import;
 mod ladder;
+mod load;
 mod record;
+mod report;
 mod signals;
 
 use crate::exit::Answer;
@@ -15,6 +18,8 @@ pub(crate) fn run(args: &TraceArgs) -> Answer {
         Some(Action::Ladder(args)) => ladder::run(args),
         Some(Action::Export(args)) => export::run(args),
         Some(Action::Import(args)) => import::run(args),
+        Some(Action::Report(args)) => report::run(args),
+        Some(Action::Diff(args)) => diff::run(args),
         None => record::run(&args.record),
     }
 }
