@@ -1,0 +1,112 @@
+//! Two traces side by side.
+
+#[path = "support/scene.rs"]
+#[allow(dead_code, reason = "shared with the tests of patterns")]
+mod scene;
+
+use cowslip_trace::Analysis;
+use cowslip_trace::attribute::Kind;
+use cowslip_trace::cost::FaultCost;
+use cowslip_trace::diff::{Basis, Diff, Names};
+use cowslip_trace::model::What;
+use scene::{MIB, PAGE, START, Scene};
+
+fn diff(first: &Scene, second: &Scene, basis: Option<Basis>) -> Diff {
+    let [first, second] =
+        [first, second].map(|it| Analysis::of(&it.0, FaultCost::of(&it.0.header)));
+    let basis = basis.unwrap_or_else(|| Basis::fitting([&first, &second]));
+    Diff::of([&first, &second], [&mut Names::default(), &mut Names::default()], basis)
+}
+
+/// 2 MiB at a time at another place in each run, with huge pages or without.
+fn cache(thp: &str, base: usize, is_huge: bool) -> Scene {
+    let mut scene = Scene::new(thp);
+    scene.program(base);
+    let stack = scene.stack(&[base as u64 + 0x123]);
+    for map in 0..50 {
+        let start = START + base + map * 4 * MIB;
+        scene.map_by(start, 2 * MIB, Some(stack));
+        if is_huge {
+            scene.touch_huge(start + 511 * PAGE);
+        } else {
+            (0..512).rev().for_each(|page| scene.touch(start + page * PAGE));
+        }
+    }
+    scene
+}
+
+#[test]
+fn the_mode_of_huge_pages_is_named_where_the_faults_show_it() {
+    let good = cache("[always] madvise never", 0x1000_0000, true);
+    let bad = cache("always [madvise] never", 0x2000_0000, false);
+    let diff = diff(&good, &bad, None);
+    assert_eq!(diff.basis, Basis::PerRun);
+    assert_eq!(diff.groups.len(), 1, "{diff:?}");
+    let group = &diff.groups[0];
+    assert_eq!(&*group.mapped_by[0], "/bin/program+0x123");
+    assert_eq!(group.compared(), [50.0, 25_600.0]);
+    let each = group.sides.each_ref().map(|side| side.as_ref().unwrap().shape.per_mapping);
+    assert_eq!(each, [[1; 3], [512; 3]]);
+    let explanation = &diff.explanations[0];
+    let setting = "transparent_hugepage/enabled always → madvise";
+    assert!(explanation.contains(setting), "{explanation}");
+    assert!(explanation.contains("took 1 fault each, then 512 faults"), "{explanation}");
+}
+
+#[test]
+fn a_setting_that_changed_nothing_explains_nothing() {
+    let good = cache("[always] madvise never", 0x1000_0000, false);
+    let bad = cache("always [madvise] never", 0x2000_0000, false);
+    let same = diff(&good, &bad, None);
+    assert!(same.is_empty() && same.explanations.is_empty(), "{same:?}");
+    assert_eq!(same.settings.len(), 1, "it is still told");
+    assert_eq!(same.settings[0].values, [Some("always".into()), Some("madvise".into())]);
+}
+
+#[test]
+fn a_run_twice_as_long_is_the_same_by_the_second_and_not_by_the_run() {
+    let scene = |maps| {
+        let mut scene = Scene::new("never");
+        scene.descend(maps);
+        scene
+    };
+    let (short, long) = (scene(40), scene(80));
+    assert!(!diff(&short, &long, Some(Basis::PerRun)).is_empty());
+    assert!(diff(&short, &long, Some(Basis::PerSecond)).is_empty());
+    assert!(diff(&short, &short, None).is_empty());
+}
+
+#[test]
+fn copies_after_forks_are_told_with_the_forks() {
+    let scene = |forks| {
+        let mut scene = Scene::new("never");
+        scene.map(START, MIB);
+        (0..256).for_each(|page| scene.touch(START + page * PAGE));
+        for fork in 0..forks {
+            let child_pid = 100 + fork;
+            scene.then(What::Fork { child_pid, child_tid: child_pid });
+            (0..256).for_each(|page| scene.touch(START + page * PAGE));
+        }
+        scene
+    };
+    let diff = diff(&scene(0), &scene(3), None);
+    let copies = diff.kinds.iter().find(|kind| kind.kind == Kind::CowAfterFork).unwrap();
+    assert_eq!((copies.compared, copies.differs), ([0.0, 768.0], true));
+    let words = "copy-on-write after fork: 0 → 768 faults, with 0 forks → 3 forks";
+    assert!(diff.explanations.iter().any(|it| it == words), "{:?}", diff.explanations);
+    let group = &diff.groups[0];
+    let kinds = group.sides.each_ref().map(|side| side.as_ref().unwrap().kind);
+    assert_eq!(kinds, [Some(Kind::FirstTouch), Some(Kind::CowAfterFork)]);
+}
+
+#[test]
+fn callers_that_only_one_trace_tells_do_not_part_what_is_the_same() {
+    let with_callers = cache("never", 0x1000_0000, false);
+    let mut without = cache("never", 0x2000_0000, false);
+    for event in &mut without.0.events {
+        if let What::Map(map) = &mut event.what {
+            map.stack = None;
+        }
+    }
+    assert!(diff(&with_callers, &without, None).is_empty());
+}

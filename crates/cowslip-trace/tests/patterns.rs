@@ -1,0 +1,239 @@
+//! Patterns are named in words whose numbers were worked out by hand.
+
+#[path = "support/scene.rs"]
+mod scene;
+#[allow(dead_code, reason = "shared with the tests of files")]
+mod support;
+
+use std::time::{Duration, Instant};
+
+use cowslip_sys::units::VirtRange;
+use cowslip_trace::Analysis;
+use cowslip_trace::analysis::Analyser;
+use cowslip_trace::attribute::Kind;
+use cowslip_trace::cost::{FaultCost, Measured};
+use cowslip_trace::model::{Event, Fault, Map, Severity, StackId, Trace, What};
+use cowslip_trace::patterns::{Pattern, PatternName};
+use scene::{MIB, PAGE, START, Scene};
+use support::Scatter;
+
+fn analysed(scene: &Scene) -> Analysis {
+    Analysis::of(&scene.0, FaultCost::of(&scene.0.header))
+}
+
+fn pattern(analysis: &Analysis, name: PatternName) -> &Pattern {
+    let found = analysis.patterns.iter().find(|pattern| pattern.name == name);
+    found.unwrap_or_else(|| panic!("no {name:?} in {:?}", analysis.patterns))
+}
+
+#[test]
+fn descending_maps_are_told_in_the_words_of_the_issue() {
+    let mut scene = Scene::new("madvise");
+    scene.descend(100);
+    let analysis = analysed(&scene);
+    assert_eq!(analysis.sums.of(Kind::FirstTouch), 51_200);
+    let pattern = pattern(&analysis, PatternName::Staircase);
+    // 51,200 faults at 500 ns, in 51,300 events a microsecond apart.
+    assert_eq!(
+        pattern.sentence,
+        "2 MiB anonymous maps, 512 faults each, descending, 4 KiB apart: with huge pages 1 fault each; \
+         cost here 26 ms of 51 ms"
+    );
+    assert_eq!(pattern.faults_with_huge_pages, Some(100));
+    assert_eq!(pattern.cost.unwrap().measured, Measured::WithTrace);
+    assert!(pattern.advice.as_ref().unwrap().contains("MADV_HUGEPAGE"), "{pattern:?}");
+}
+
+#[test]
+fn one_fault_a_map_is_told_as_huge_pages_only_if_the_events_say_so() {
+    for (is_told, words) in [(true, "1 fault each: huge pages"), (false, "1 fault each; cost")] {
+        let mut scene = Scene::new("always");
+        for map in 0..200 {
+            let start = START + map * 2 * MIB;
+            scene.map(start, 2 * MIB);
+            if is_told {
+                scene.touch_huge(start + MIB);
+            } else {
+                scene.touch(start + MIB);
+            }
+        }
+        let analysis = analysed(&scene);
+        let sentence = &pattern(&analysis, PatternName::OncePerMap).sentence;
+        assert!(sentence.contains(words), "{sentence}");
+    }
+}
+
+#[test]
+fn what_is_touched_in_no_order_and_half_is_told_with_what_huge_pages_would_take() {
+    let mut scene = Scene::new("never");
+    scene.map(START, 64 * MIB);
+    let mut scatter = Scatter(3);
+    let mut pages: Vec<usize> = (0..16_384).filter(|page| page % 4 == 0).collect();
+    for last in (1..pages.len()).rev() {
+        pages.swap(last, scatter.below(last as u64 + 1) as usize);
+    }
+    pages.iter().for_each(|page| scene.touch(START + page * PAGE));
+    let analysis = analysed(&scene);
+    let pattern = pattern(&analysis, PatternName::NotHuge);
+    assert_eq!(pattern.faults_with_huge_pages, Some(32), "64 MiB");
+    assert!(pattern.sentence.contains("in no order: with huge pages 32 faults"), "{pattern:?}");
+    let advice = pattern.advice.as_ref().unwrap();
+    assert!(advice.contains("are off") && advice.contains("25 % is used"), "{advice}");
+}
+
+#[test]
+fn maps_around_which_no_huge_page_fits_say_why() {
+    let mut scene = Scene::new("always");
+    for map in 0..40 {
+        let start = START + map * 4 * MIB;
+        scene.map(start, MIB);
+        (0..256).for_each(|page| scene.touch(start + page * PAGE));
+    }
+    let analysis = analysed(&scene);
+    let sentence = &pattern(&analysis, PatternName::Misaligned).sentence;
+    assert!(sentence.contains("100 % of the pages: shorter than one"), "{sentence}");
+}
+
+#[test]
+fn mapping_and_unmapping_over_and_over_is_churn() {
+    let mut scene = Scene::new("never");
+    for _ in 0..50 {
+        scene.map(START, MIB);
+        (0..256).for_each(|page| scene.touch(START + page * PAGE));
+        scene.unmap(START, MIB);
+    }
+    let analysis = analysed(&scene);
+    let pattern = pattern(&analysis, PatternName::Churn);
+    let words = "50 of them, 50 MiB unmapped again, 12,800 faults";
+    assert!(pattern.sentence.contains(words), "{pattern:?}");
+}
+
+#[test]
+fn purging_is_told_by_refaults() {
+    let mut scene = Scene::new("never");
+    scene.0.header.allocator = Some("jemalloc".into());
+    scene.map(START, MIB);
+    for _ in 0..4 {
+        (0..256).for_each(|page| scene.touch(START + page * PAGE));
+        scene.then(What::Advise { range: VirtRange::new(START, MIB), advice: 4 });
+    }
+    let analysis = analysed(&scene);
+    assert_eq!(analysis.sums.of(Kind::Refault), 3 * 256);
+    let pattern = pattern(&analysis, PatternName::Purging);
+    assert_eq!(pattern.faults, 768);
+    assert!(pattern.advice.as_ref().unwrap().contains("dirty_decay_ms"));
+}
+
+#[test]
+fn writes_after_a_fork_are_a_storm_of_copies() {
+    let mut scene = Scene::new("never");
+    scene.map(START, MIB);
+    (0..256).for_each(|page| scene.touch(START + page * PAGE));
+    scene.then(What::Fork { child_pid: 8, child_tid: 8 });
+    (0..200).for_each(|page| scene.touch(START + page * PAGE));
+    let analysis = analysed(&scene);
+    let sentence = &pattern(&analysis, PatternName::CowStorm).sentence;
+    let words =
+        "1 fork, then 200 first writes to pages from before, 100 % of them in 1 MiB anonymous";
+    assert!(sentence.starts_with(words), "{sentence}");
+}
+
+#[test]
+fn files_read_and_faults_of_the_kernel_are_told() {
+    let mut scene = Scene::new("never");
+    let (range, flags, name) = (VirtRange::new(START, MIB), 1, Some("/data/base".into()));
+    scene.then(What::Map(Map { range, flags, name, ..Map::default() }));
+    scene.map(START + 2 * MIB, MIB);
+    for page in 0..150 {
+        let (address, severity) = ((START + page * PAGE) as u64, Some(Severity::Major));
+        let latency_ns = Some(80_000);
+        scene.fault(Fault { severity, latency_ns, ..Fault::at(address, 0) });
+        let address = (START + 2 * MIB + page * PAGE) as u64;
+        scene.fault(Fault { in_user_mode: Some(false), ..Fault::at(address, 1 << 63) });
+    }
+    let analysis = analysed(&scene);
+    let cold = pattern(&analysis, PatternName::ColdFile);
+    let words = "/data/base, 150 faults that had to wait for its device; cost here 12 ms";
+    assert!(cold.sentence.starts_with(words), "{cold:?}");
+    let kernel = pattern(&analysis, PatternName::KernelCopies);
+    assert!(kernel.sentence.starts_with("150 faults (50 %)"), "{kernel:?}");
+}
+
+#[test]
+fn stacks_are_the_same_wherever_the_program_lies() {
+    let frames = [0x5000_0000, 0x6000_1000].map(|base| {
+        let mut scene = Scene::new("never");
+        scene.program(base);
+        let stack = scene.stack(&[base as u64 + 0x123, base as u64 + 0x456, u64::MAX]);
+        scene.map_by(START, MIB, Some(stack));
+        scene.touch(START);
+        let analysis = analysed(&scene);
+        let group = &analysis.groups[0];
+        assert_eq!(analysis.group_of[1], 0, "the map after the program's");
+        group.identity.clone()
+    });
+    assert_eq!(frames[0], frames[1]);
+    let named: Vec<String> = frames[0].mapped_by.iter().map(ToString::to_string).collect();
+    assert_eq!(named, ["/bin/program+0x123", "/bin/program+0x456"]);
+}
+
+#[test]
+fn a_sample_counts_for_what_it_stands_for_and_tells_no_order() {
+    let mut scene = Scene::new("madvise");
+    scene.0.header.sampling_period = 10;
+    scene.map(START, 64 * MIB);
+    (0..16_384).step_by(10).for_each(|page| scene.touch(START + page * PAGE));
+    let analysis = analysed(&scene);
+    let told = &analysis.patterns[0];
+    assert_eq!(told.faults, 16_390);
+    assert!(
+        !told.sentence.contains("ascending") && told.faults_with_huge_pages.is_none(),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn nonsense_is_summed_up_without_a_panic_and_nothing_is_counted_twice() {
+    for seed in 0..20 {
+        let mut scatter = Scatter(seed);
+        let events = scatter.events(3_000, 5);
+        let faults = events.iter().filter(|it| matches!(it.what, What::Fault(_))).count();
+        let stacks = vec![vec![1, 2, u64::MAX].into_boxed_slice(); 5];
+        let analysis = Analysis::of(&Trace { events, stacks, ..Trace::default() }, None);
+        assert_eq!(analysis.sums.faults(), faults as u64);
+        let of_threads: u64 = analysis.threads.iter().map(|it| it.sums.faults()).sum();
+        let of_stacks: u64 = analysis.stacks.iter().map(|it| it.sums.faults()).sum();
+        assert_eq!((of_threads, of_stacks), (faults as u64, faults as u64));
+        assert_eq!(analysis.rate.faults.iter().sum::<u64>(), faults as u64);
+    }
+}
+
+/// A million faults in 2,048 maps by eight threads.
+#[test]
+fn a_million_faults_take_less_than_two_seconds() {
+    let mut analyser = Analyser::new(&Scene::new("never").0.header);
+    let frames = |_: StackId| -> &[u64] { &[] };
+    let began = Instant::now();
+    let mut faults = 0;
+    for map in 0..2_048 {
+        let start = START + map * 2 * MIB;
+        let (range, flags) = (VirtRange::new(start, 2 * MIB), 0x22);
+        let what = What::Map(Map { range, protection: 3, flags, ..Map::default() });
+        let (pid, tid) = (7, 7 + map as u32 % 8);
+        let mut event = Event { time_ns: faults * 1_000, pid, tid, what };
+        analyser.observe(&event, frames);
+        for page in 0..512 {
+            faults += 1;
+            event.time_ns = faults * 1_000;
+            event.what = What::Fault(Fault::at((start + page * PAGE) as u64, 0x1000));
+            analyser.observe(&event, frames);
+        }
+    }
+    let analysis = analyser.finish(None);
+    let took = began.elapsed();
+    println!("{faults} faults analysed in {took:?}");
+    assert_eq!(analysis.sums.of(Kind::FirstTouch), faults);
+    // What is promised is of a release build; a debug build is ten times as slow.
+    let most = Duration::from_secs(if cfg!(debug_assertions) { 40 } else { 2 });
+    assert!(took < most, "{took:?}");
+}
