@@ -102,6 +102,11 @@ impl Analyser {
         attribution
     }
 
+    /// What is mapped where, after the events so far.
+    pub fn attributor(&self) -> &Attributor {
+        &self.attributor
+    }
+
     /// What it comes to. `cost` says what faults take that do not say so themselves.
     pub fn finish(mut self, cost: Option<FaultCost>) -> Analysis {
         let (mappings, spans) = self.attributor.finish();

@@ -19,6 +19,7 @@ pub use analyser::Analyser;
 pub use frames::Frame;
 pub use rate::Rate;
 pub use shape::Shape;
+pub(crate) use shape::is_arrival;
 pub use sums::Sums;
 
 /// A trace summed up. Counts are of recorded faults.

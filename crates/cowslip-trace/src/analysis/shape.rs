@@ -71,7 +71,7 @@ impl Walks {
 }
 
 /// Whether the fault brought a page that was not there.
-pub(super) fn is_arrival(attribution: Attribution) -> bool {
+pub(crate) fn is_arrival(attribution: Attribution) -> bool {
     attribution.fit.is_some() || matches!(attribution.kind, Kind::FileRead | Kind::FileMapped)
 }
 
