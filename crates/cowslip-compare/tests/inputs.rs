@@ -129,3 +129,41 @@ fn what_is_none_of_these_is_refused_with_the_reason() {
     let missing = read(Path::new("/nowhere/at/all")).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::Io(std::io::ErrorKind::NotFound));
 }
+
+/// Whatever a damaged file says, it is read or refused, and what was read can be compared.
+#[test]
+fn damaged_files_are_read_or_refused() {
+    let mut random = fastrand::Rng::with_seed(20);
+    let (mut read, mut refused) = (0, 0);
+    let recording = r#"{"start":{"schema":"cowslip.recording/1","created_unix_ns":1,"facts":{}}}
+{"metrics":[{"name":"a","kind":"counter"},{"name":"b","kind":"gauge"}]}
+{"sample":{"at_ns":0,"values":[10.0,2.0]}}
+{"sample":{"at_ns":20,"values":[30.0,4.0]}}
+{"sample":{"at_ns":30,"values":[35.0,1.0]}}
+"#;
+    let csv = "a,b,c\n1,2,3\n2,2,4\n3,2,9\n4,1,1\n5,5,5\n6,6,6\n7,7,7\n8,8,8\n";
+    let mut texts = vec![recording.to_owned(), csv.to_owned()];
+    for name in ["hyperfine.json", "perf-interval.json", "perf-appended.json", "sadf.json"] {
+        texts.push(std::fs::read_to_string(data(name)).unwrap());
+    }
+    for text in &texts {
+        for _ in 0..150 {
+            let mut bytes = text.clone().into_bytes();
+            for _ in 0..random.usize(1..6) {
+                let at = random.usize(..bytes.len());
+                bytes[at] = *random.choice(b"0123456789-e.,:;[]{}\"\n#ax ").unwrap();
+            }
+            let Ok(damaged) = String::from_utf8(bytes) else { continue };
+            match (parse(&damaged, "a", Some(1)), parse(text, "b", Some(1))) {
+                (Ok(damaged), Ok(whole)) => {
+                    read += 1;
+                    // That they have nothing to compare is an answer.
+                    let _ = compare(&damaged, &whole, &Options::default());
+                }
+                _ => refused += 1,
+            }
+        }
+    }
+    println!("{read} read, {refused} refused");
+    assert!(read > 100 && refused > 100, "{read} and {refused}");
+}

@@ -94,3 +94,31 @@ fn the_noncentral_distribution() {
         assert!((ours - case[3]).abs() < 1e-9, "{case:?}: {ours}");
     }
 }
+
+#[test]
+fn effects_and_power() {
+    let names = ["g", "g_low", "g_high", "change_low", "change_high", "detectable"];
+    let mut worst: [Worst; 6] = Default::default();
+    let text = include_str!("data/effects.jsonl");
+    assert_eq!(text.lines().count(), 40);
+    for line in text.lines() {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let side = |name: &str| -> Vec<f64> { serde_json::from_value(case[name].clone()).unwrap() };
+        let [good, bad] = ["good", "bad"].map(|name| Moments::of(&side(name)).unwrap());
+        let welch = Welch::of(&good, &bad, 0.05).unwrap();
+        let g = stats::hedges_g(&good, &bad, &welch, 0.05);
+        let change = stats::relative_change(&good, &bad, &welch, 0.05).unwrap().interval.unwrap();
+        let (low, high) = g.interval.unwrap();
+        let detectable = stats::detectable_difference(&welch, 0.05);
+        let ours = [g.value, low, high, change.0, change.1, detectable];
+        for ((name, ours), worst) in names.iter().zip(ours).zip(&mut worst) {
+            worst.see(ours, case[*name].as_f64().unwrap(), || line.to_owned());
+        }
+        let runs =
+            stats::runs_needed(&good, &bad, welch.difference, 0.05).map_or(200, |it| it.min(200));
+        assert_eq!(Some(u64::from(runs)), case["runs"].as_u64(), "{line}");
+    }
+    for (name, worst) in names.iter().zip(worst) {
+        worst.check(name, 1e-6);
+    }
+}

@@ -118,7 +118,7 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
         comparison.rows.iter_mut().for_each(Row::measure_dependence);
     }
     sort(&mut comparison.rows, options.sort);
-    comparison.notes = notes::notes(&comparison, &good, &bad, &counters);
+    comparison.notes = notes::notes(&comparison, &good, &bad, &counters, options.alpha);
     Ok(comparison)
 }
 

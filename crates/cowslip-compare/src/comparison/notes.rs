@@ -14,6 +14,7 @@ pub(super) fn notes(
     good: &[Run],
     bad: &[Run],
     counters: &[String],
+    alpha: f64,
 ) -> Vec<String> {
     let mut notes = Vec::new();
     let rows = &comparison.rows;
@@ -39,7 +40,7 @@ pub(super) fn notes(
         ));
     }
     let disagree =
-        rows.iter().filter(|it| it.verdict == Verdict::Differs && it.rank.p > 0.05).count();
+        rows.iter().filter(|it| it.verdict == Verdict::Differs && it.rank.p > alpha).count();
     if disagree > 0 {
         notes.push(format!(
             "of {disagree} metrics that differ by their means the rank test sees nothing: look at their values \

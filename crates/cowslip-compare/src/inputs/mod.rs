@@ -78,6 +78,7 @@ fn read_file(path: &Path, part: Option<usize>) -> Result<Vec<Run>> {
 /// # Ok::<(), cowslip_compare::Error>(())
 /// ```
 pub fn parse(text: &str, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
+    let text = text.trim_start_matches('\u{feff}');
     let is_comment = |line: &&str| line.starts_with('#') || line.trim().is_empty();
     let first = text.lines().find(|line| !is_comment(line)).unwrap_or_default();
     if text.contains('\0') {

@@ -48,25 +48,31 @@ impl Metric {
     pub fn levels(mut samples: Vec<f64>) -> Option<Self> {
         samples.retain(|value| value.is_finite());
         let value = samples.iter().sum::<f64>() / samples.len() as f64;
-        (!samples.is_empty()).then_some(Self { samples, value, is_untyped: false })
+        Self::new(samples, value)
+    }
+
+    /// `None` without samples, or if their sum is beyond all numbers.
+    fn new(samples: Vec<f64>, value: f64) -> Option<Self> {
+        value.is_finite().then_some(Self { samples, value, is_untyped: false })
     }
 
     /// Of a counter that was read at times in seconds: its rate between two reads, and over all for the run.
     /// `None` of fewer than two reads. What falls is a counter that began anew.
     pub fn counter(reads: &[(f64, f64)]) -> Option<Self> {
-        let steps = reads.windows(2).map(|two| (two[1].0 - two[0].0, two[1].1 - two[0].1));
-        Self::steps(steps.filter(|(seconds, growth)| *seconds > 0.0 && *growth >= 0.0))
+        Self::steps(reads.windows(2).map(|two| (two[1].0 - two[0].0, two[1].1 - two[0].1)))
     }
 
-    /// Of seconds, and what was counted in them.
+    /// Of seconds, and what was counted in them, which can be neither none nor less.
     pub(super) fn steps(steps: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
         let (mut time, mut total, mut samples) = (0.0, 0.0, Vec::new());
-        for (seconds, growth) in steps {
+        for (seconds, growth) in steps.filter(|(seconds, growth)| *seconds > 0.0 && *growth >= 0.0)
+        {
             time += seconds;
             total += growth;
             samples.push(growth / seconds);
         }
-        (!samples.is_empty()).then_some(Self { samples, value: total / time, is_untyped: false })
+        samples.retain(|rate| rate.is_finite());
+        Self::new(samples, total / time)
     }
 
     pub(super) fn untyped(self) -> Self {
@@ -98,5 +104,7 @@ mod tests {
         assert_eq!(Metric::counter(&[(0.0, 1.0)]), None);
         assert_eq!(Metric::levels(vec![f64::NAN, 2.0, 4.0]).unwrap().value(), 3.0);
         assert_eq!(Metric::levels(vec![f64::INFINITY]), None);
+        assert_eq!(Metric::levels(vec![f64::MAX, f64::MAX]), None);
+        assert_eq!(Metric::counter(&[(1.0, 1.0), (1.0, 2.0)]), None, "no time passed");
     }
 }

@@ -10,20 +10,25 @@ const MOST_RUNS: u32 = 1_000_000;
 
 /// The probability that Welch's test finds a difference of `delta` standard errors at level `alpha`.
 pub fn power(delta: f64, degrees: f64, alpha: f64) -> f64 {
-    let quantile = two_sided_quantile(alpha, degrees);
-    let missed =
-        noncentral_cdf(quantile, degrees, delta) - noncentral_cdf(-quantile, degrees, delta);
-    1.0 - missed
+    beyond(two_sided_quantile(alpha, degrees), degrees, delta)
+}
+
+/// The probability of a |T| beyond `quantile`.
+fn beyond(quantile: f64, degrees: f64, delta: f64) -> f64 {
+    let below = |t| noncentral_cdf(t, degrees, delta);
+    1.0 - below(quantile) + below(-quantile)
 }
 
 /// The smallest difference of the means, in the metric's unit, that a test with these samples' variances and
 /// sizes finds with probability [`WANTED_POWER`].
 pub fn detectable_difference(welch: &Welch, alpha: f64) -> f64 {
-    let mut most = 8.0;
-    while power(most, welch.degrees, alpha) < WANTED_POWER {
+    let quantile = two_sided_quantile(alpha, welch.degrees);
+    let is_small = |delta: f64| beyond(quantile, welch.degrees, delta) < WANTED_POWER;
+    let mut most = 4.0;
+    while is_small(most) {
         most *= 2.0;
     }
-    let delta = bisect(0.0, most, |delta| power(delta, welch.degrees, alpha) < WANTED_POWER);
+    let delta = bisect(0.0, most, is_small);
     delta * welch.standard_error
 }
 

@@ -10,7 +10,7 @@ import random
 
 import mpmath as mp
 import numpy as np
-from scipy import stats
+from scipy import integrate, optimize, special, stats
 
 mp.mp.dps = 50
 random.seed(20261121)
@@ -197,8 +197,57 @@ def noncentral(file):
     mp.mp.dps = 50
 
 
+def effects(file):
+    """Effect sizes, power and sample sizes, by root finding on the noncentral t.
+
+    SciPy's own is NaN for some of these; this is its integral over the scale, which is a chi variate.
+    """
+    def cdf(t, df, delta):
+        scale = stats.chi(df, scale=1 / math.sqrt(df))
+        inside = lambda s: stats.norm.cdf(t * s - delta) * scale.pdf(s)
+        step = [p for p in (delta / t,) if 0 < p < scale.isf(1e-13)] if t else []
+        return integrate.quad(inside, 0, scale.isf(1e-13), points=step + [1.0], limit=400, epsabs=1e-12)[0]
+
+    random.seed(6)
+    for _ in range(40):
+        sizes = [random.randrange(3, 14) for _ in range(2)]
+        shift, spread = random.choice([0, 0.5, 2, 6]), random.choice([1, 3])
+        good = [float("%.5g" % random.gauss(20, 1)) for _ in range(sizes[0])]
+        bad = [float("%.5g" % (random.gauss(20, spread) + shift)) for _ in range(sizes[1])]
+        (m1, m2), (v1, v2), (n1, n2) = [[f(side) for side in (good, bad)]
+                                        for f in (np.mean, lambda side: np.var(side, ddof=1), len)]
+        se = math.sqrt(v1 / n1 + v2 / n2)
+        df = (v1 / n1 + v2 / n2) ** 2 / ((v1 / n1) ** 2 / (n1 - 1) + (v2 / n2) ** 2 / (n2 - 1))
+        t = (m2 - m1) / se
+        effect_df = (v1 + v2) ** 2 / (v1**2 / (n1 - 1) + v2**2 / (n2 - 1))
+        unbiased = math.exp(special.gammaln(effect_df / 2) - special.gammaln((effect_df - 1) / 2))
+        unbiased /= math.sqrt(effect_df / 2)
+        per_t = se / math.sqrt((v1 + v2) / 2) * unbiased
+        bound = lambda q: optimize.brentq(lambda d: cdf(t, effect_df, d) - q, t - 30, t + 30)
+        quantile = stats.t.isf(0.025, df)
+
+        def power(delta, df):
+            q = stats.t.isf(0.025, df)
+            return 1 - cdf(q, df, delta) + cdf(-q, df, delta)
+
+        def ratio(sign, low, high):  # Fieller: where m2 - r m1 is just significant
+            excess = lambda r: (m2 - r * m1) - sign * quantile * math.sqrt(v2 / n2 + r * r * v1 / n1)
+            return optimize.brentq(excess, low, high) - 1
+
+        runs = 2
+        while runs < 200 and power(abs(m2 - m1) / math.sqrt((v1 + v2) / runs),
+                                   (runs - 1) * (v1 + v2) ** 2 / (v1**2 + v2**2)) < 0.8:
+            runs += 1
+        file.write(json.dumps({
+            "good": good, "bad": bad, "g": t * per_t, "g_low": bound(0.975) * per_t,
+            "g_high": bound(0.025) * per_t, "change_low": ratio(1, -5, m2 / m1),
+            "change_high": ratio(-1, m2 / m1, 5),
+            "detectable": optimize.brentq(lambda d: power(d, df) - 0.8, 0, 12) * se,
+            "runs": runs}, separators=(",", ":")) + "\n")
+
+
 for write, name in ((students, "student.txt"), (quantiles, "quantile.txt"), (samples, "samples.jsonl"),
-                    (families, "families.jsonl"), (noncentral, "noncentral.txt")):
+                    (families, "families.jsonl"), (noncentral, "noncentral.txt"), (effects, "effects.jsonl")):
     with open(name, "w") as file:
         write(file)
     print(name)
