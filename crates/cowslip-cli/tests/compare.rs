@@ -82,7 +82,10 @@ fn what_the_tools_of_this_machine_write_is_read() {
         (
             "perf",
             "perf",
-            format!("stat -j -e page-faults -I 20 -o {} sleep 0.1", file("a")),
+            format!(
+                "stat -j -e page-faults -I 10 -o {} dd if=/dev/zero of=/dev/null bs=1M count=2000",
+                file("a")
+            ),
             "page-faults/s",
         ),
         ("sysstat", sadc, format!("-S ALL 1 3 {}", file("sa")), "paging.fault"),
@@ -148,12 +151,17 @@ fn the_page_has_the_distributions_and_hostile_names_stay_text() {
     assert_eq!((text.matches("<svg").count(), text.matches("<circle").count()), (2, 36));
     assert!(!text.contains("<script>alert") && text.contains("&lt;script&gt;alert"));
     assert!(!text.contains("http:") && !text.contains("https:") && !text.contains("src="));
+    let hover = "<script>document.querySelector('.bad circle').dispatchEvent(
+        new PointerEvent('pointermove', {bubbles: true}))</script>";
+    fs::write(&page, text.replace("</body>", &format!("{hover}</body>"))).unwrap();
     let mut chromium = Command::new("chromium");
     chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]);
     match chromium.arg(format!("file://{}", page.display())).stderr(Stdio::null()).output() {
         Ok(dom) => {
             let dom = String::from_utf8_lossy(&dom.stdout);
             assert!(dom.contains("1 of 2 shown"), "the script ran: {dom}");
+            let tip = dom.split("id=\"tip\"").nth(1).expect("hovering shows a value");
+            assert!(tip.contains("onload=x bad: 20</div>"), "{tip}");
         }
         Err(error) => println!("SKIPPED: chromium: {error}"),
     }

@@ -107,6 +107,10 @@ fn a_command_has_no_faults_before_it_is_followed_and_keeps_them_when_it_has_ende
     child.wait().unwrap();
     assert_eq!(growth(&text, "process.minor_faults"), exact);
     assert!(exact > 50.0);
+    let run = run(&text);
+    for unknown in ["process.schedstat.run_seconds/s", "process.count", "process.rss_bytes"] {
+        assert!(!run.metrics.contains_key(unknown), "no sample saw it run: {unknown}");
+    }
 }
 
 /// Counts the lines that it is given.

@@ -28,6 +28,8 @@ pub(super) struct Tree {
     is_watching: bool,
     /// Those alive, and when they started; a number that another process took over is not one of them.
     members: BTreeMap<u32, u64>,
+    /// How many of them have not ended and wait to be waited for.
+    alive: usize,
     /// Minor faults, major faults and ticks on a processor at the last look.
     used: [f64; 3],
     /// Of each thread that was alive at a look: nanoseconds on a processor, nanoseconds of waiting for one, times it
@@ -39,6 +41,7 @@ pub(super) struct Tree {
 /// What is used of `/proc/PID/stat`.
 struct Stat {
     parent: u32,
+    is_alive: bool,
     /// Minor faults, major faults and ticks, of the process and of the children that it waited for.
     used: [f64; 3],
     start_ticks: u64,
@@ -52,11 +55,12 @@ impl Stat {
     fn parse(text: &str) -> Option<Self> {
         // The first field after the name, which may hold anything, is the third.
         let fields: Vec<_> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
+        let is_alive = !matches!(*fields.first()?, "Z" | "X");
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         let ticks = field(14)? + field(15)? + field(16)? + field(17)?;
         let used = [field(10)? + field(11)?, field(12)? + field(13)?, ticks];
         let used = used.map(|count| count as f64);
-        Some(Self { parent: field(4)? as u32, used, start_ticks: field(22)? })
+        Some(Self { parent: field(4)? as u32, is_alive, used, start_ticks: field(22)? })
     }
 }
 
@@ -65,6 +69,7 @@ impl Tree {
         let mut tree = Self {
             is_watching: watch != Watch::Machine,
             members: BTreeMap::new(),
+            alive: 0,
             used: [0.0; 3],
             threads: BTreeMap::new(),
             ended_threads: [0.0; 3],
@@ -87,20 +92,30 @@ impl Tree {
         }
         self.read_used();
         self.read_threads();
-        let mut times = self.ended_threads;
-        self.threads.values().for_each(|it| add(&mut times, it));
         for (name, value) in [
             ("process.minor_faults", self.used[0]),
             ("process.major_faults", self.used[1]),
             ("process.cpu_seconds", self.used[2] / TICKS),
+        ] {
+            into.push(reading(name, Counter, Some(value)));
+        }
+        let mut times = self.ended_threads;
+        self.threads.values().for_each(|it| add(&mut times, it));
+        // Whoever was last to run is not in it: at the end the sum is not what all of them took.
+        let is_running = self.alive > 0;
+        let is_before = self.members.is_empty() && self.ended_threads == [0.0; 3];
+        for (name, value) in [
             ("process.schedstat.run_seconds", times[0] / 1e9),
             ("process.schedstat.wait_seconds", times[1] / 1e9),
             ("process.schedstat.slices", times[2]),
         ] {
-            into.push(reading(name, Counter, Some(value)));
+            into.push(reading(name, Counter, (is_running || is_before).then_some(value)));
         }
-        into.push(reading("process.count", Gauge, Some(self.members.len() as f64)));
-        into.push(reading("process.threads", Gauge, Some(self.threads.len() as f64)));
+        for (name, count) in
+            [("process.count", self.alive), ("process.threads", self.threads.len())]
+        {
+            into.push(reading(name, Gauge, is_running.then_some(count as f64)));
+        }
         let memory = self.memory();
         for (index, (_, name)) in MEMORY.iter().enumerate() {
             into.push(reading(*name, Gauge, memory.map(|sums| sums[index])));
@@ -127,6 +142,7 @@ impl Tree {
             }
             self.members.extend(found);
         }
+        self.alive = self.members.keys().filter(|pid| all[pid].is_alive).count();
         let mut used = [0.0; 3];
         self.members.keys().for_each(|pid| add(&mut used, &all[pid].used));
         for (known, now) in self.used.iter_mut().zip(used) {
@@ -195,6 +211,7 @@ mod tests {
         let text = "7 (a) b (c) S 3 7 7 0 -1 4194304 10 20 1 2 5 6 7 8 20 0 1 0 4711 0 0";
         let stat = Stat::parse(text).unwrap();
         assert_eq!((stat.parent, stat.used, stat.start_ticks), (3, [30.0, 3.0, 26.0], 4711));
+        assert!(stat.is_alive && !Stat::parse(&text.replace(" S ", " Z ")).unwrap().is_alive);
         assert!(Stat::parse("7 (a").is_none() && Stat::parse("").is_none());
     }
 }
