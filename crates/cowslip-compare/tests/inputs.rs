@@ -54,6 +54,17 @@ fn a_file_of_perf_stat_has_rates_of_intervals_or_a_run_a_time_it_was_appended_to
     assert_eq!(faults.samples()[0], 75.0 / 0.200281599);
     assert_eq!(faults.value(), 75.0 / (0.200281599 + (0.701586076 - 0.603094844)));
 
+    let text = std::fs::read_to_string(data("perf-interval.json")).unwrap();
+    let lines: String =
+        text.lines().filter(|line| !line.starts_with('#')).map(|it| format!("{it}\n")).collect();
+    for twice in [text.repeat(2), lines.repeat(2)] {
+        let both = parse(&twice, "a", None).unwrap();
+        assert_eq!(
+            (both.len(), &both[0].metrics, &both[1].metrics),
+            (2, &runs[0].metrics, &runs[0].metrics)
+        );
+    }
+
     let runs = read(&data("perf-appended.json")).unwrap();
     assert_eq!(runs.len(), 2);
     assert_eq!(value(&runs[0], "page-faults"), 74.0);

@@ -79,7 +79,8 @@ pub(super) fn headline(comparison: &Comparison) -> String {
         Unit::Sample => "compared sample by sample",
     };
     format!(
-        "{good} good and {bad} bad runs, {unit}: of {} metrics {} differ and {} do perhaps; {} are constant",
+        "{good} good and {bad} bad runs, {unit}: of {} metrics {} differ and {} do perhaps; {} are \
+         constant",
         comparison.rows.len() + comparison.constant.len(),
         count(Verdict::Differs),
         count(Verdict::Perhaps),
@@ -100,15 +101,16 @@ pub(super) fn advice(comparison: &Comparison, how: &How) -> Vec<String> {
         perhaps.filter_map(|row| Some((row.runs_for_this?, &row.metric))).collect::<Vec<_>>();
     if let Some((most, metric)) = needs.iter().max() {
         all.push(format!(
-            "to settle what differs perhaps: up to {} {unit} a side ({metric}), for a test of that metric alone",
-            (*most).max(comparison.rows.iter().map(|row| row.good.len() as u32 + 1).max().unwrap_or(2))
+            "to settle what differs perhaps, record anew and compare that --metric alone: {most} {unit} a side \
+             find such a difference of {metric} with a probability of 80 %"
         ));
     }
     let relative = comparison.rows.iter().filter(|row| row.means.0 != 0.0);
     let found = relative.filter_map(|row| Some(row.detectable? / row.means.0.abs()));
     if let Some(half) = median(found.collect()) {
         all.push(format!(
-            "with so many {unit} a test alone finds changes of {} or more with a probability of 80 %, in half of the metrics",
+            "with so many {unit} the test of one metric finds changes of {} or more with a probability of 80 %, in \
+             half of the metrics",
             percent(half).trim_start_matches('+')
         ));
     }

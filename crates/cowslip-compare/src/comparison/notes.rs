@@ -6,7 +6,7 @@ use crate::inputs::Run;
 /// From this ratio of sizes on, and below so many values, Welch's test finds too much.
 const UNEQUAL: f64 = 1.5;
 const SMALL: usize = 15;
-/// Below it a rank test of so many metrics can hardly find anything.
+/// Below it nobody can see what distribution the values have.
 const FEW: usize = 4;
 
 pub(super) fn notes(
@@ -21,19 +21,18 @@ pub(super) fn notes(
     if comparison.unit == Unit::Sample {
         notes.push(dependence(comparison));
     }
-    let sizes = rows
-        .iter()
-        .map(|row| (row.good.len().min(row.bad.len()), row.good.len().max(row.bad.len())));
-    let unequal =
-        sizes.clone().filter(|(few, many)| *few < SMALL && *many as f64 >= UNEQUAL * *few as f64);
-    let unequal_count = unequal.count();
-    if unequal_count > 0 {
+    let sizes = rows.iter().map(|row| (row.good.len(), row.bad.len()));
+    let sizes: Vec<_> = sizes.map(|(good, bad)| (good.min(bad), good.max(bad))).collect();
+    let is_unequal =
+        |(few, many): &&(usize, usize)| *few < SMALL && *many as f64 >= UNEQUAL * *few as f64;
+    let unequal = sizes.iter().filter(is_unequal).count();
+    if unequal > 0 {
         notes.push(format!(
-            "{unequal_count} metrics have few values on one side and more on the other: Welch's test then says \
-             too often that they differ (docs/compare.md); have as many runs on both sides"
+            "{unequal} metrics have few values on one side and more on the other: Welch's test then says too often \
+             that they differ (docs/compare.md); have as many runs on both sides"
         ));
     }
-    if sizes.clone().any(|(few, _)| few < FEW) {
+    if sizes.iter().any(|(few, _)| *few < FEW) {
         notes.push(format!(
             "fewer than {FEW} values on a side: only great differences can be found, and the tests rely on \
              normally distributed values"

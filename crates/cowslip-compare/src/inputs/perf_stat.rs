@@ -1,6 +1,7 @@
 //! `perf stat -j`: JSON Lines, a line an event; with `-I` a line an event and interval.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use serde::Deserialize;
 
@@ -20,53 +21,71 @@ struct Line {
     cpu: Option<String>,
 }
 
-/// Of each event the ends of the intervals and what was counted in them; `None` is the whole run.
-type Counts = BTreeMap<String, Vec<(Option<f64>, f64)>>;
+impl Line {
+    fn name(&self) -> String {
+        let mut name = self.event.clone();
+        if !self.unit.is_empty() {
+            name += &format!("_{}", self.unit);
+        }
+        if let Some(cpu) = &self.cpu {
+            name += &format!(".cpu{cpu}");
+        }
+        name
+    }
+}
 
-/// A comment begins another run, as does an event that comes again (`--append`).
+/// One run.
+#[derive(Default)]
+struct Counts {
+    /// Of each event the ends of the intervals and what was counted in them; `None` is the whole run.
+    events: BTreeMap<String, Vec<(Option<f64>, f64)>>,
+    /// The ends of the intervals, ascending.
+    ends: Vec<f64>,
+}
+
+/// A comment begins another run, as does an event that comes again, or an interval before the last one
+/// (`--append`).
 pub(super) fn parse(text: &str, name: &str) -> Result<Vec<Run>> {
-    let mut runs: Vec<Counts> = vec![Counts::new()];
-    let mut ends: Vec<f64> = Vec::new();
+    let mut runs: Vec<Counts> = Vec::new();
+    let mut counts = Counts::default();
     for (index, line) in text.lines().enumerate() {
-        let counts = runs.last_mut().expect("there is one from the start");
+        if line.starts_with('#') {
+            runs.push(mem::take(&mut counts));
+        }
         if line.starts_with('#') || line.trim().is_empty() {
-            if line.starts_with('#') && !counts.is_empty() {
-                runs.push(Counts::new());
-            }
             continue;
         }
         let line: Line = serde_json::from_str(line)
             .map_err(|error| Error::corrupt(format!("line {}: {error}", index + 1)))?;
-        ends.extend(line.interval);
+        let event = line.name();
+        let last = counts.ends.last().copied();
+        let comes_again = match line.interval {
+            Some(end) => last.is_some_and(|last| end < last),
+            None => counts.events.contains_key(&event),
+        };
+        if comes_again {
+            runs.push(mem::take(&mut counts));
+        }
+        if line.interval != counts.ends.last().copied() {
+            counts.ends.extend(line.interval);
+        }
         // `<not counted>` and `<not supported>` say nothing about how many there were.
-        let Ok(value) = line.counter_value.parse() else { continue };
-        let mut event = line.event;
-        if !line.unit.is_empty() {
-            event += &format!("_{}", line.unit);
+        if let Ok(value) = line.counter_value.parse() {
+            counts.events.entry(event).or_default().push((line.interval, value));
         }
-        if let Some(cpu) = line.cpu {
-            event += &format!(".cpu{cpu}");
-        }
-        let again = line.interval.is_none() && counts.contains_key(&event);
-        if again {
-            runs.push(Counts::new());
-        }
-        let counts = runs.last_mut().expect("there is one from the start");
-        counts.entry(event).or_default().push((line.interval, value));
     }
-    ends.sort_by(f64::total_cmp);
-    ends.dedup();
-    runs.retain(|counts| !counts.is_empty());
+    runs.push(counts);
+    runs.retain(|counts| !counts.events.is_empty());
     let number = |index: usize| match runs.len() {
         1 => name.to_owned(),
         _ => format!("{name}#{}", index + 1),
     };
-    Ok(runs.iter().enumerate().map(|(index, counts)| run(&number(index), counts, &ends)).collect())
+    Ok(runs.iter().enumerate().map(|(index, counts)| run(&number(index), counts)).collect())
 }
 
-fn run(name: &str, counts: &Counts, ends: &[f64]) -> Run {
+fn run(name: &str, Counts { events, ends }: &Counts) -> Run {
     let mut run = Run::new(name);
-    for (event, counts) in counts {
+    for (event, counts) in events {
         if let [(None, value)] = counts[..] {
             run.add(event, Metric::levels(vec![value]));
             continue;
