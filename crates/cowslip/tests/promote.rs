@@ -4,6 +4,7 @@
 //! The process is this one. Its regions are told from the rest by address, and one test runs at a time, for
 //! a child that one test forks shares the memory of all.
 
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -226,6 +227,48 @@ fn sparse_pages_are_split(by: By) {
     let left =
         if outcomes[0].freed_pages > 0 { Reason::BelowThreshold } else { Reason::JustReleased };
     assert_eq!(promotion.reasons()[0], (0, left), "and it stays split");
+}
+
+/// Whether the page of memory at an address is part of a huge page, mapped whole or not (`KPF_THP`); `None` for
+/// others than root, and on kernels that do not tell.
+fn is_of_a_huge_page(address: usize) -> Option<bool> {
+    const FRAME: u64 = (1 << 55) - 1;
+    const OF_A_HUGE_PAGE: u64 = 1 << 22;
+    let word_of = |path, index: u64| {
+        let mut word = [0; 8];
+        std::fs::File::open(path).ok()?.read_exact_at(&mut word, index * 8).ok()?;
+        Some(u64::from_ne_bytes(word))
+    };
+    let page = (address / page_size_bytes()) as u64;
+    let frame = word_of("/proc/self/pagemap", page)? & FRAME;
+    Some(word_of("/proc/kpageflags", frame).filter(|_| frame > 0)? & OF_A_HUGE_PAGE != 0)
+}
+
+#[test]
+fn a_huge_page_of_which_a_part_was_released_is_given_back_and_no_byte_changes() {
+    let regions = Regions::new(&[512, 512]);
+    for number in 0..2 {
+        regions.advise(regions.region(number), Advice::Collapse);
+    }
+    let mut promotion = Promotion::of(&regions);
+    assert_eq!(promotion.reasons(), [(0, Reason::Huge), (1, Reason::Huge)]);
+    let kept = regions.region(0).start;
+    let released = VirtRange::between(kept + 200 * page_size_bytes(), regions.region(0).end());
+    regions.advise(released, Advice::DontNeed);
+    let sum = || (0..200).map(|page| regions.word(0, page).load(Relaxed)).sum::<u64>();
+    let before = sum();
+    let Some(was_huge) = is_of_a_huge_page(kept) else {
+        return println!("SKIPPED: kpageflags: what a page is part of is told to root alone");
+    };
+    assert!(was_huge, "the kernel holds all of it");
+
+    let outcomes = promotion.act();
+    assert_eq!(outcomes.len(), 1, "{outcomes:?}");
+    assert_eq!((outcomes[0].action, outcomes[0].effect), (Action::Demote, Effect::Done));
+    assert_eq!(is_of_a_huge_page(kept), Some(false));
+    assert_eq!(is_of_a_huge_page(regions.region(1).start), Some(true), "the other stays");
+    assert_eq!(sum(), before);
+    assert_eq!(promotion.reasons(), [(0, Reason::BelowThreshold), (1, Reason::Huge)], "once");
 }
 
 #[test]
