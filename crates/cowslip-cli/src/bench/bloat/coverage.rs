@@ -87,7 +87,7 @@ fn cover(bench: &mut Bench<'_>, way: Way, bytes: u64, system: &System) -> Result
 }
 
 fn until(target: &Target, longest: Duration, stop: &Stop) -> Result<f64> {
-    let (took, mapped) = until_covered(target.pid(), COVERED, longest, stop, |_, _| {})?;
+    let (took, mapped) = until_covered(target.pid(), COVERED, longest, stop)?;
     if mapped.coverage() < COVERED {
         let percent = mapped.coverage() * 100.0;
         return Err(Error::Failed(format!("{percent:.0} % were huge after {longest:?}")));
@@ -106,7 +106,7 @@ fn khugepaged(
     let seconds = (bytes as f64 / super::GIB as f64 * LONGEST).clamp(SHORTEST, LONGEST);
     let longest = Duration::from_secs_f64(seconds);
     system.set(if way == Way::Eager { &Settings::EAGER } else { &Settings::ALWAYS })?;
-    let (took, seen) = until_covered(target.pid(), COVERED, longest, bench.stop, |_, _| {})?;
+    let (took, seen) = until_covered(target.pid(), COVERED, longest, bench.stop)?;
     if seen.coverage() >= COVERED {
         return Ok(took.as_secs_f64());
     }

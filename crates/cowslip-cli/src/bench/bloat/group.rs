@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -20,13 +21,15 @@ pub(super) struct Group {
 
 impl Group {
     /// Below the group of this process.
-    pub(super) fn new(name: &str) -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Relaxed);
         let read = |path| fs::read_to_string(path).map_err(during(path));
         let found = locate(&read("/proc/self/cgroup")?, &read("/proc/self/mounts")?);
         let (parent, usage) = found.ok_or_else(|| {
             Error::Failed("no control group of this process counts memory".to_owned())
         })?;
-        let directory = parent.join(format!("cowslip-{name}-{}", std::process::id()));
+        let directory = parent.join(format!("cowslip-bloat-{}-{number}", std::process::id()));
         let doing = format!("make the control group {}", directory.display());
         fs::create_dir(&directory).map_err(during(doing))?;
         Ok(Self { directory, usage })

@@ -20,7 +20,9 @@ pub(super) const RSS: &str = "redis_rss";
 pub(super) const GETS: &str = "redis_get";
 const GET_CPU: &str = "redis_get_cpu";
 pub(super) const SETTLED: &str = "settled";
-pub(super) const BLOAT: &str = "8 KB values, 70 % deleted";
+/// Large values, most of them deleted.
+pub(super) const BLOAT: &str = "8 KB values";
+/// Small ones, on far more pages than the TLB reaches.
 pub(super) const TLB: &str = "64 B values";
 
 const LARGE: usize = 8192;
@@ -29,7 +31,7 @@ const SMALL: usize = 64;
 const SMALL_FOOTPRINT: u64 = 190;
 const DELETED_PERCENT: u64 = 70;
 /// Until its allocator has given back what was deleted (10 s), and promoters have seen that.
-const SETTLING: Duration = Duration::from_secs(20);
+const SETTLING: Duration = Duration::from_secs(16);
 const COVERED: f64 = 0.85;
 const COVERING: Duration = Duration::from_secs(60);
 const TURN: Duration = Duration::from_millis(1500);
@@ -122,7 +124,7 @@ impl Scene {
         let stop = bench.stop;
         system.set(&rival.settings()?)?;
         let store = Store::start(self.value_bytes, rival == Rival::Madvise, stop)?;
-        let group = Group::new("bloat").and_then(|group| group.add(store.pid()).map(|()| group));
+        let group = Group::new().and_then(|group| group.add(store.pid()).map(|()| group));
         let group = match group {
             Ok(group) => Some(group),
             Err(Error::Failed(why)) => {
@@ -137,7 +139,7 @@ impl Scene {
         if rival == Rival::Cowslip {
             let daemon = Daemon::start(&[lane.store.pid()], &[], "")?;
             let longest = COVERING;
-            until_covered(lane.store.pid(), COVERED, longest, stop, |_, _| {})?;
+            until_covered(lane.store.pid(), COVERED, longest, stop)?;
             lane.daemon = Some(daemon);
         }
         let changed = u8::from(lane.store.digest()? != before);

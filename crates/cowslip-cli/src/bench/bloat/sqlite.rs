@@ -93,12 +93,12 @@ impl Lane {
         let mut command = Way::WithMalloc.command(program)?;
         command.args([(bytes / MIB).to_string(), DELETED_PERCENT.to_string()]);
         let mut program = Dialogue::start(&mut command)?;
-        let group = Group::new("bloat").and_then(|group| group.add(program.pid()).map(|()| group));
+        let group = Group::new().and_then(|group| group.add(program.pid()).map(|()| group));
         program.answer(bench.stop)?;
         let daemon = match rival {
             Rival::Cowslip => {
                 let daemon = Daemon::start(&[program.pid()], &[], "")?;
-                until_covered(program.pid(), COVERED, COVERING, bench.stop, |_, _| {})?;
+                until_covered(program.pid(), COVERED, COVERING, bench.stop)?;
                 Some(daemon)
             }
             _ => None,

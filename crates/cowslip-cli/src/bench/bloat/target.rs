@@ -17,8 +17,8 @@ use crate::demo::redis::memory::Mapped;
 use crate::output::report::Row;
 
 const LOOK: Duration = Duration::from_millis(50);
-/// Room for a huge page.
-const KNOWN_BYTES: u64 = 2 * CHUNK_BYTES as u64;
+/// What a process has at first: huge pages, so that khugepaged knows it.
+pub(super) const KNOWN_BYTES: u64 = 2 * CHUNK_BYTES as u64;
 
 /// A process of this program that holds memory; it ends with this value, or with this process.
 #[derive(Debug)]
@@ -112,14 +112,12 @@ pub(super) fn until_covered(
     share: f64,
     longest: Duration,
     stop: &Stop,
-    mut seen: impl FnMut(Duration, Mapped),
 ) -> Result<(Duration, Mapped)> {
     let began = Instant::now();
     loop {
         stop.check()?;
         let now = mapped(pid)?;
         let passed = began.elapsed();
-        seen(passed, now);
         if now.coverage() >= share || passed >= longest {
             return Ok((passed, now));
         }
