@@ -19,7 +19,7 @@ pub(super) const DIRECT: &str = "defrag always";
 const PORTIONS: u64 = 8;
 /// The program thinks between its portions, and a promoter has time.
 const PAUSE_MS: u64 = 300;
-const MOST_ROUNDS: u32 = 3;
+const MOST_ROUNDS: u32 = 2;
 /// So that a run of some seconds has looks in it.
 const DAEMON: &str = "interval_ms = 500\nsettle_ms = 500\n";
 

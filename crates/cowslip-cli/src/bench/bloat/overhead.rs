@@ -19,7 +19,7 @@ pub(super) const SLOWDOWN: &str = "busy_slowdown";
 pub(super) const BUSY: &str = "busy process";
 const IDLE: &str = "idle process";
 
-const WATCHED: Duration = Duration::from_secs(20);
+const WATCHED: Duration = Duration::from_secs(15);
 const TURNS: u32 = 12;
 const TURN_MS: u64 = 1500;
 

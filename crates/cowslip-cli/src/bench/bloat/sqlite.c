@@ -2,7 +2,8 @@
    arguments: MEBIBYTES, DELETED_PERCENT. A line on standard input is one of
      delete        -> how many documents are left
      serve MS      -> documents read in so many milliseconds
-   Documents are of 1 KB, as of YCSB, and are checked when they are read. */
+   What was deleted is given back to the kernel. Documents are of 1 KB, as of YCSB, and are checked when they are read. */
+#include <malloc.h>
 #include <sqlite3.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -81,6 +82,7 @@ int main(int argc, char **argv) {
             }
             sqlite3_finalize(erase);
             run("COMMIT");
+            malloc_trim(0);
             kept = 0;
             for (uint64_t id = 0; id < documents; id++)
                 if (is_kept(id, deleted)) ids[kept++] = id;

@@ -1,9 +1,10 @@
 //! The pattern of a document store on a real SQLite in memory: insert, delete most, serve.
 //!
-//! MongoDB itself is not packaged. The program is C, with an allocator that gives memory back (jemalloc), and
+//! MongoDB itself is not packaged. The program is C, has glibc give back what was deleted (`malloc_trim`), and
 //! checks every document that it reads.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use super::daemon::Daemon;
@@ -14,14 +15,14 @@ use super::settings::{Settings, System};
 use super::target::{mapped, sleep, until_covered};
 use super::{BYTES_CHANGED, Bench, MIB, Options, Result};
 use crate::bench::error::{Error, during};
-use crate::bench::program::{Folder, Way};
+use crate::bench::program::Folder;
 use crate::bench::rows::median;
 use crate::output::report::Row;
 
 const READS: &str = "sqlite_read";
 const SOURCE: &str = include_str!("sqlite.c");
 const NEEDS: &str = "apt-get install gcc libsqlite3-dev";
-const RIVALS: [Rival; 4] = [Rival::Never, Rival::Always, Rival::Eager, Rival::Cowslip];
+const RIVALS: [Rival; 3] = [Rival::Never, Rival::Always, Rival::Cowslip];
 const DELETED_PERCENT: u32 = 70;
 const COVERED: f64 = 0.85;
 const COVERING: Duration = Duration::from_secs(60);
@@ -90,7 +91,7 @@ impl Lane {
         system: &System,
     ) -> Result<Self> {
         system.set(&rival.settings()?)?;
-        let mut command = Way::WithMalloc.command(program)?;
+        let mut command = Command::new(program);
         command.args([(bytes / MIB).to_string(), DELETED_PERCENT.to_string()]);
         let mut program = Dialogue::start(&mut command)?;
         let group = Group::new().and_then(|group| group.add(program.pid()).map(|()| group));
@@ -111,8 +112,6 @@ impl Lane {
         self.program.ask("delete")?;
         self.program.answer(bench.stop)?;
         sleep(SETTLING, bench.stop)?;
-        // Its allocator gives back what was deleted while it works.
-        self.read(bench)?;
         self.push_memory(bench, bytes, "settled")
     }
 
