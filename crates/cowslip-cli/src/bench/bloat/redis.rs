@@ -136,13 +136,12 @@ impl Scene {
         let mut lane = Lane { rival, store, daemon: None, group, served: Vec::new() };
         lane.store.fill(self.keys, stop)?;
         if rival == Rival::Cowslip {
-            let before = lane.store.digest()?;
             let daemon = Daemon::start(&[lane.store.pid()], &[], "")?;
             let longest = COVERING;
             until_covered(lane.store.pid(), COVERED, longest, stop)?;
             lane.daemon = Some(daemon);
-            let changed = u8::from(lane.store.digest()? != before);
-            let row = Row::new(rival.name(), BYTES_CHANGED, "value", changed.into(), "bytes");
+            let changed = lane.store.changed_bytes(stop)?;
+            let row = Row::new(rival.name(), BYTES_CHANGED, "value", changed as f64, "bytes");
             bench.report.row(row.size_bytes(self.bytes).variant(self.variant));
         }
         self.push_memory(bench.report, &lane, "filled")?;

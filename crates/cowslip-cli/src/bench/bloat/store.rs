@@ -44,7 +44,7 @@ impl Store {
             name: "redis",
             prefix: Vec::new(),
             // Else it declines huge pages where everybody gets them.
-            arguments: &["--disable-thp", "no", "--enable-debug-command", "yes"],
+            arguments: &["--disable-thp", "no"],
             environment: if asks { Rival::stock_thp().environment } else { &[] },
             needs_huge_pages: false,
         };
@@ -142,12 +142,24 @@ impl Store {
         Ok(Served { rate: answers / seconds, cpu_ns: cpu_ns / answers })
     }
 
-    /// A hash over every key and value, by Redis.
-    pub(super) fn digest(&mut self) -> Result<String> {
-        match self.connection.ask(&[b"DEBUG", b"DIGEST"]).map_err(during("ask Redis"))? {
-            Reply::Status(digest) => Ok(digest),
-            other => Err(Error::Failed(format!("Redis answered DEBUG DIGEST with {other:?}"))),
+    /// Bytes of values that are not what was stored, a value as a whole: every key is asked for.
+    pub(super) fn changed_bytes(&mut self, stop: &Stop) -> Result<u64> {
+        let mut scratch = vec![0; self.value_bytes];
+        let mut changed = 0;
+        for batch in self.keys.chunks(BATCH) {
+            stop.check()?;
+            for &key in batch {
+                self.connection.queue(&[b"GET", key_name(key).as_bytes()]);
+            }
+            self.connection.send().map_err(during("send to Redis"))?;
+            for &key in batch {
+                let reply = self.connection.receive().map_err(during("ask Redis"))?;
+                if !is_as_stored(&reply, key, &mut scratch) {
+                    changed += self.value_bytes as u64;
+                }
+            }
         }
+        Ok(changed)
     }
 
     /// A key that is there.
@@ -158,9 +170,13 @@ impl Store {
 
 /// Takes the answer to a GET, and compares every byte.
 pub(super) fn check(connection: &mut Connection, key: usize, scratch: &mut [u8]) -> Result<()> {
-    match connection.receive().map_err(during("ask Redis"))? {
-        Reply::Bytes(value) if identify(&value, key, scratch) == Found::Write(0) => Ok(()),
-        Reply::Bytes(_) => Err(Error::Failed(format!("the value of key {key} has changed"))),
-        other => Err(Error::Failed(format!("Redis answered GET with {other:?}"))),
+    let reply = connection.receive().map_err(during("ask Redis"))?;
+    match is_as_stored(&reply, key, scratch) {
+        true => Ok(()),
+        false => Err(Error::Failed(format!("the value of key {key} has changed"))),
     }
+}
+
+fn is_as_stored(reply: &Reply, key: usize, scratch: &mut [u8]) -> bool {
+    matches!(reply, Reply::Bytes(value) if identify(value, key, scratch) == Found::Write(0))
 }
