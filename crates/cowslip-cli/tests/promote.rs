@@ -679,3 +679,62 @@ fn top_on_a_terminal_obeys_its_keys_and_gives_the_terminal_back() {
     let (before, after) = (seen.lines().next().unwrap(), seen.lines().last().unwrap());
     assert!(after.ends_with(before) && before.contains(':'), "{before} and {after}");
 }
+
+#[test]
+fn what_a_killed_run_has_changed_is_put_back_by_the_next() {
+    if !is_root() {
+        println!("SKIPPED: root: khugepaged's settings are root's");
+        return;
+    }
+    let Some((folder, program)) = place("promote-left") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("map 2");
+    let setting = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none";
+    let read = || fs::read_to_string(setting).unwrap().trim().to_owned();
+    let _one_at_a_time = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = read();
+    let promote = |options: &[&str]| {
+        let mut command = Command::new(COWSLIP);
+        command.arg("promote").args(options).env("RUNTIME_DIRECTORY", &folder.0);
+        command
+    };
+    let pid = target.pid().to_string();
+    let manage = ["--manage-thp", "--threshold", "97", "--pid", &pid];
+    let kept = folder.0.join("promote-thp.json");
+    let kill_one = || {
+        let mut running = Daemon::start(&mut promote(&manage));
+        running.until("until this ends");
+        until("the setting is ours", || read() == "15");
+        assert_eq!(fs::metadata(&kept).unwrap().permissions().mode() & 0o777, 0o600);
+        let other = run(&mut promote(&manage));
+        assert_eq!(other.status.code(), Some(1), "one at a time: {}", other.stderr);
+        running.child.kill().unwrap();
+        running.child.wait().unwrap();
+        assert_eq!(read(), "15", "it had no time");
+    };
+    kill_one();
+    let done = run(&mut promote(&["--restore-thp"]));
+    assert!(done.status.success() && done.stderr.contains(&before), "{}", done.stderr);
+    assert_eq!((read(), kept.exists()), (before.clone(), false));
+    let nothing = run(&mut promote(&["--restore-thp"]));
+    assert!(nothing.status.success() && nothing.stderr.contains("no run has left"));
+
+    kill_one();
+    let next = run(&mut promote(&["--once", "--dry-run", "--pid", &pid]));
+    assert!(next.stderr.contains("put back"), "{}", next.stderr);
+    assert_eq!(read(), before);
+
+    kill_one();
+    fs::write(setting, "77").unwrap();
+    run(&mut promote(&["--restore-thp"]));
+    assert_eq!(read(), "77", "somebody else's");
+    fs::write(setting, &before).unwrap();
+
+    kill_one();
+    let text = fs::read_to_string(&kept).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(&kept, text.replace(boot.trim(), "another-boot")).unwrap();
+    run(&mut promote(&["--restore-thp"]));
+    assert_eq!((read(), kept.exists()), ("15".to_owned(), false), "of another boot");
+    fs::write(setting, &before).unwrap();
+}

@@ -50,6 +50,9 @@ pub(crate) struct PromoteArgs {
     /// Only say whether the configuration makes sense
     #[arg(long, requires = "config")]
     pub(super) check_config: bool,
+    /// Only put back the settings that a run with --manage-thp has left that was killed
+    #[arg(long, conflicts_with_all = ["once", "config", "Who"])]
+    pub(super) restore_thp: bool,
     /// Serve metrics for Prometheus on this loopback address and port
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "once")]
     pub(super) metrics: Option<SocketAddr>,

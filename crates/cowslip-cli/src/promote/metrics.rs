@@ -1,7 +1,7 @@
 //! Metrics for Prometheus: as text, in a file or over HTTP on this machine.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +15,9 @@ use crate::output::sink;
 
 /// A client has this long for its request, and for taking the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Of its first line, which is all that is read of a request.
+const MOST_REQUEST_BYTES: u64 = 1024;
 
 /// The text that the server hands out.
 #[derive(Clone, Debug, Default)]
@@ -46,9 +49,9 @@ impl Published {
     fn answer(&self, mut client: TcpStream) -> io::Result<()> {
         client.set_read_timeout(Some(PATIENCE))?;
         client.set_write_timeout(Some(PATIENCE))?;
-        let mut request = [0; 1024];
-        let read = client.read(&mut request)?;
-        let (status, body) = match request[..read].starts_with(b"GET /metrics ") {
+        let mut request = Vec::new();
+        BufReader::new(&client).take(MOST_REQUEST_BYTES).read_until(b'\n', &mut request)?;
+        let (status, body) = match request.starts_with(b"GET /metrics ") {
             true => ("200 OK", self.get()),
             false => ("404 Not Found", "try /metrics\n".to_owned()),
         };
@@ -237,7 +240,12 @@ mod tests {
         published.set("it 1\n".into());
         let ask = |request: &[u8]| {
             let mut client = TcpStream::connect(address).unwrap();
-            client.write_all(request).unwrap();
+            // In pieces, as they may arrive.
+            client.set_nodelay(true).unwrap();
+            let (first, rest) = request.split_at(4);
+            client.write_all(first).unwrap();
+            std::thread::yield_now();
+            client.write_all(rest).unwrap();
             let mut answer = String::new();
             client.read_to_string(&mut answer).unwrap();
             answer

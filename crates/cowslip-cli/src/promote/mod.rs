@@ -19,7 +19,7 @@ mod top;
 
 use std::process::ExitCode;
 
-use cowslip::promote::{ManagedThp, interference};
+use cowslip::promote::{self, ManagedThp, interference};
 use cowslip::sys::procfs::Thp;
 
 use crate::exit::{Answer, Failure};
@@ -34,11 +34,15 @@ pub(crate) fn run(args: &PromoteArgs) -> Answer {
     if let Some(record) = &args.replay {
         return replay::run(args, record);
     }
+    if args.restore_thp {
+        return restore_thp();
+    }
     let plan = Plan::of(args)?;
     if args.check_config {
         println!("{} targets; the configuration makes sense", plan.rules.len());
         return Ok(ExitCode::SUCCESS);
     }
+    tidy_up();
     let mut session = Session::start(plan, args.record.as_deref())?;
     let found = session.search()?;
     if let Some((error, count)) = &found.denied {
@@ -65,6 +69,32 @@ pub(crate) fn run(args: &PromoteArgs) -> Answer {
         eprintln!("cowslip: the settings of transparent huge pages are as they were");
     }
     answer
+}
+
+/// Puts back what a run has left that was killed.
+fn restore_thp() -> Answer {
+    match ManagedThp::restore_left()? {
+        Some(now) => tell_restored(&now),
+        None => eprintln!("cowslip: no run has left settings to be put back"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The same at the start of any other run, as far as it may.
+fn tidy_up() {
+    promote::end_left_watching();
+    if let Ok(Some(now)) = ManagedThp::restore_left() {
+        tell_restored(&now);
+    }
+}
+
+fn tell_restored(now: &Thp) {
+    eprintln!(
+        "cowslip: put back what a run has left that was killed: transparent_hugepage/enabled is {} and \
+         khugepaged/max_ptes_none is {}",
+        now.enabled.word(),
+        now.max_ptes_none
+    );
 }
 
 fn manage(plan: &Plan) -> Result<ManagedThp, Failure> {

@@ -24,9 +24,11 @@ pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> Answer {
     let splits = session.plan.settings.demote_below_percent > 0;
     let mut idle_looks = 0;
     let mut looks = 0;
+    let mut put_off = 0;
     while !session.signals.stops() {
-        // What was promoted here is not empty: content is looked at before, and once more in the end.
-        let looks_inside = splits && (looks < 2 || idle_looks == 1);
+        // What was promoted here is not empty: content is looked at before, and once more in the end; and
+        // again for splits that were put off.
+        let looks_inside = splits && (looks < 2 || idle_looks == 1 || put_off > 0);
         let mut round = session.look(if looks_inside { u64::MAX } else { 0 })?;
         looks += 1;
         if args.dry_run && looks == 2 {
@@ -35,7 +37,8 @@ pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> Answer {
         if !args.dry_run {
             session.act(&mut round, |done, all| progress.set(done as u64, all as u64))?;
         }
-        idle_looks = if round.acts > 0 { 0 } else { idle_looks + 1 };
+        put_off = if is_waiting(&round) { put_off.max(round.put_off) } else { round.put_off };
+        idle_looks = if round.acts > 0 || put_off > 0 { 0 } else { idle_looks + 1 };
         if is_done(&round, idle_looks) || Instant::now() >= deadline {
             break;
         }
@@ -44,6 +47,11 @@ pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> Answer {
     progress.finish();
     measure(session, |tally, coverage| tally.after = Some(coverage));
     deliver(session, args)
+}
+
+/// Whether what was put off still is.
+fn is_waiting(round: &Round) -> bool {
+    round.decisions.iter().any(|it| it.reason == Reason::BackingOff)
 }
 
 /// Whether nothing that may still change is waited for.

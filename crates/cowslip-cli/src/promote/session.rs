@@ -34,6 +34,8 @@ pub(super) struct Round {
     pub(super) look: Look,
     pub(super) decisions: Vec<Decision>,
     pub(super) acts: usize,
+    /// Actions that were put off, as one before them was slow or failed.
+    pub(super) put_off: usize,
 }
 
 impl Session {
@@ -90,7 +92,7 @@ impl Session {
         let decisions = self.promoter.decide(&look);
         self.tally.see(&look, &decisions, self.promoter.look_cpu_ns());
         self.write(&Event::Look(look.clone()))?;
-        Ok(Round { look, decisions, acts: 0 })
+        Ok(Round { look, decisions, acts: 0, put_off: 0 })
     }
 
     /// Does what was decided, no faster than the targets bear; a signal to end ends it.
@@ -107,7 +109,10 @@ impl Session {
                 break;
             }
             progress(done, wanted.len());
-            let Some(outcome) = self.promoter.act(decision) else { continue };
+            let Some(outcome) = self.promoter.act(decision) else {
+                round.put_off += 1;
+                continue;
+            };
             self.write(&Event::Outcome(outcome))?;
             self.tally.did(&outcome);
             round.acts += usize::from(outcome.effect == Effect::Done);

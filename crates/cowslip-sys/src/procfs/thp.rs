@@ -28,7 +28,12 @@ impl Policy {
     /// ```
     pub fn parse(line: &str) -> Self {
         let chosen = line.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-        match chosen.map_or(line.trim(), |(word, _)| word) {
+        Self::of_word(chosen.map_or(line.trim(), |(word, _)| word))
+    }
+
+    /// The policy with this word.
+    pub fn of_word(word: &str) -> Self {
+        match word {
             "always" => Self::Always,
             "madvise" => Self::Madvise,
             "never" => Self::Never,

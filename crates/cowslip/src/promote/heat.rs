@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::keepsake::{self, Found};
 use super::{ProcessId, ProcessLook, Region, Target};
 use crate::host::Answer;
 use crate::sys::damon::{self, Accesses, Damon};
@@ -97,6 +98,17 @@ fn refused(errno: Errno) -> Answer {
     }
 }
 
+/// The file that keeps which kernel thread is to be ended.
+const KEEPSAKE: &str = "promote-damon.json";
+
+/// Ends what a process that was killed has left watching.
+pub fn end_left_watching() {
+    if let Ok(Found::Left(thread)) = keepsake::find::<i32>(KEEPSAKE) {
+        let _ = damon::end(thread);
+        let _ = keepsake::forget(KEEPSAKE);
+    }
+}
+
 /// DAMON, watching the targets that there are.
 #[derive(Debug, Default)]
 pub(super) struct Sampling {
@@ -114,7 +126,7 @@ impl Sampling {
         let wanted: Vec<ProcessId> = targets.map(Target::id).collect();
         if self.watched != wanted || self.damon.is_none() {
             // There is one interface: it is given back before it is taken again.
-            self.damon = None;
+            self.end();
             self.watched = wanted;
             if !self.watched.is_empty() {
                 let pids: Vec<i32> = self.watched.iter().map(|it| it.pid).collect();
@@ -123,6 +135,8 @@ impl Sampling {
                     Err(Errno::INVAL | Errno::SRCH) => None,
                     started => Some(started?),
                 };
+                // Without it, only `kill -9` leaves it on, until the targets end.
+                let _ = damon::kernel_thread().map(|thread| keepsake::keep(KEEPSAKE, thread));
             }
             return Ok(());
         }
@@ -140,6 +154,20 @@ impl Sampling {
             }
         }
         Ok(())
+    }
+}
+
+impl Sampling {
+    fn end(&mut self) {
+        if self.damon.take().is_some() {
+            let _ = keepsake::forget(KEEPSAKE);
+        }
+    }
+}
+
+impl Drop for Sampling {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

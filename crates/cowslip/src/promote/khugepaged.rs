@@ -1,10 +1,11 @@
 //! The kernel's own promoter: settings of it that undo ours, and setting them with the promise to put
 //! them back.
 
+use super::keepsake::{self, Found};
 use super::{REGION_PAGES, Settings};
-use crate::Result;
-use crate::error::{During, Error};
+use crate::error::{During, Error, errno_of};
 use crate::sys::procfs::{Policy, Thp};
+use crate::{ErrorKind, Result};
 
 /// What the kernel does that works against `settings`, a sentence each with the command that ends it.
 ///
@@ -41,18 +42,33 @@ fn most_absent(settings: &Settings) -> u32 {
     u32::from(REGION_PAGES) * u32::from(100 - settings.threshold_percent) / 100
 }
 
+/// The file that keeps what is to be put back.
+const KEEPSAKE: &str = "promote-thp.json";
+
 /// The system's settings, changed for as long as this lives.
 #[derive(Debug)]
 #[must_use = "dropping it puts the settings back"]
 pub struct ManagedThp {
+    change: Change,
+    is_restored: bool,
+}
+
+/// Settings before and after a change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Change {
     before: Thp,
     ours: Thp,
 }
 
+/// As it is kept: the words and numbers of `before` and `ours`.
+type Kept = [(String, u32); 2];
+
 impl ManagedThp {
-    /// Has the kernel take base pages at faults, and khugepaged keep to the threshold. `Denied` for others
-    /// than root; then nothing has changed.
+    /// Has the kernel take base pages at faults, and khugepaged keep to the threshold. What was set is
+    /// kept in `/run/cowslip` first, so that [`Self::restore_left`] can put it back after `kill -9`.
+    /// `Denied` for others than root, `Busy` while another process manages them; then nothing has changed.
     pub fn set(settings: &Settings) -> Result<Self> {
+        Self::restore_left()?;
         let before = Thp::read().during("read the settings of transparent huge pages")?;
         let most = most_absent(settings);
         let ours = Thp {
@@ -62,22 +78,60 @@ impl ManagedThp {
             },
             max_ptes_none: before.max_ptes_none.min(most),
         };
-        ours.write().during("change the settings of transparent huge pages").map_err(|error| {
-            let _ = before.write();
-            error.hint(
-                "they are the whole system's, and root's: run as root, or without --manage-thp",
-            )
+        let root = "they are the whole system's, and root's: run as root, or without --manage-thp";
+        let change = Change { before, ours };
+        keepsake::keep(KEEPSAKE, change.to_kept()).map_err(|error| {
+            Error::from_errno("keep the settings of transparent huge pages", errno_of(&error))
+                .hint(root)
         })?;
-        Ok(Self { before, ours })
+        // From here on, dropping it puts back what was written.
+        let managed = Self { change, is_restored: false };
+        let written = managed.change.ours.write();
+        written
+            .during("change the settings of transparent huge pages")
+            .map_err(|it| it.hint(root))?;
+        Ok(managed)
+    }
+
+    /// Puts back what a process has changed that was killed before it could, unless somebody else has changed it
+    /// since: the settings now, if there was something left. `Denied` for others than root, `Busy` if the
+    /// process still runs.
+    pub fn restore_left() -> Result<Option<Thp>> {
+        const DOING: &str = "put back the settings of transparent huge pages";
+        let found = keepsake::find::<Kept>(KEEPSAKE)
+            .map_err(|error| Error::from_errno(DOING, errno_of(&error)))?;
+        match found {
+            Found::Nothing => Ok(None),
+            Found::Owned(owner) if owner.pid == crate::sys::process::pid() => Ok(None),
+            Found::Owned(owner) => Err(Error::new(ErrorKind::Busy, DOING)
+                .hint(format!("process {} manages them, and does so when it ends", owner.pid))),
+            Found::Left(kept) => Change::of_kept(&kept).restore().map(Some),
+        }
     }
 
     /// The settings before and now.
     pub fn settings(&self) -> (&Thp, &Thp) {
-        (&self.before, &self.ours)
+        (&self.change.before, &self.change.ours)
     }
 
     /// Puts back what was changed here and nobody else has changed since.
-    pub fn restore(&self) -> Result<()> {
+    pub fn restore(mut self) -> Result<()> {
+        self.is_restored = true;
+        self.change.restore().map(drop)
+    }
+}
+
+impl Drop for ManagedThp {
+    fn drop(&mut self) {
+        if !self.is_restored {
+            // Who wants to know of a failure calls `restore`.
+            let _ = self.change.restore();
+        }
+    }
+}
+
+impl Change {
+    fn restore(&self) -> Result<Thp> {
         let doing = "put back the settings of transparent huge pages";
         let mut now = Thp::read().during(doing)?;
         if now.enabled == self.ours.enabled {
@@ -86,14 +140,21 @@ impl ManagedThp {
         if now.max_ptes_none == self.ours.max_ptes_none {
             now.max_ptes_none = self.before.max_ptes_none;
         }
-        now.write().map_err(|errno| Error::from_errno(doing, errno))
+        now.write().map_err(|errno| Error::from_errno(doing, errno))?;
+        keepsake::forget(KEEPSAKE).map_err(|error| Error::from_errno(doing, errno_of(&error)))?;
+        Ok(now)
     }
-}
 
-impl Drop for ManagedThp {
-    fn drop(&mut self) {
-        // Who wants to know of a failure calls `restore`.
-        let _ = self.restore();
+    fn to_kept(&self) -> Kept {
+        [&self.before, &self.ours].map(|it| (it.enabled.word().to_owned(), it.max_ptes_none))
+    }
+
+    fn of_kept(kept: &Kept) -> Self {
+        let [before, ours] = kept.each_ref().map(|(word, max_ptes_none)| Thp {
+            enabled: Policy::of_word(word),
+            max_ptes_none: *max_ptes_none,
+        });
+        Self { before, ours }
     }
 }
 

@@ -14,6 +14,7 @@ mod act;
 mod arenas;
 mod entries;
 mod heat;
+mod keepsake;
 mod khugepaged;
 mod observation;
 mod observe;
@@ -27,7 +28,7 @@ mod system;
 mod target;
 mod torn;
 
-pub use heat::{HeatSource, Rung, ladder};
+pub use heat::{HeatSource, Rung, end_left_watching, ladder};
 pub use khugepaged::{ManagedThp, interference};
 pub use observation::{
     Action, Effect, HugeSource, Kind, Look, ORDERS, Outcome, ProcessId, ProcessLook, REGION_PAGES,

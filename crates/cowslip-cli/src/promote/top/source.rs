@@ -95,7 +95,8 @@ fn scrape(address: SocketAddr) -> io::Result<String> {
     let mut server = TcpStream::connect_timeout(&address, PATIENCE)?;
     server.set_read_timeout(Some(PATIENCE))?;
     server.set_write_timeout(Some(PATIENCE))?;
-    write!(server, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    server.write_all(request.as_bytes())?;
     let mut answer = String::new();
     server.take(MOST_BYTES).read_to_string(&mut answer)?;
     match answer.split_once("\r\n\r\n") {
