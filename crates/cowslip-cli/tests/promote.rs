@@ -738,3 +738,175 @@ fn what_a_killed_run_has_changed_is_put_back_by_the_next() {
     assert_eq!((read(), kept.exists()), ("15".to_owned(), false), "of another boot");
     fs::write(setting, &before).unwrap();
 }
+
+#[test]
+fn looking_takes_no_more_of_a_core_than_it_may() {
+    let Some((folder, program)) = place("promote-budget") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("map 128");
+    target.fill(0..128, 300);
+    let config = folder.0.join("promote.toml");
+    let pid = target.pid();
+    fs::write(&config, format!("[[target]]\npid = {pid}\n[settings]\ninterval_ms = 10\n")).unwrap();
+    let (daemon, address) = daemon_of(pid, &["--config", config.to_str().unwrap()]);
+    let looks = || {
+        let text = scrape(&address);
+        let of = |name: &str| -> f64 {
+            let line = text.lines().find_map(|it| it.strip_prefix(name));
+            line.map_or(0.0, |value| value.trim().parse().unwrap())
+        };
+        (of("cowslip_promote_looks_total"), of("cowslip_promote_look_cpu_seconds_total"))
+    };
+    until("it has looked", || looks().0 >= 1.0);
+    let (began, first) = (Instant::now(), looks());
+    until("it has looked five times more", || looks().0 >= first.0 + 5.0);
+    let (seconds, last) = (began.elapsed().as_secs_f64(), looks());
+    // Each look is followed by a rest, so that all but the last one's rest is over.
+    let share = (last.1 - first.1) / seconds;
+    println!(
+        "a look takes {:.1} ms, all together {:.2} % of a core",
+        (last.1 - first.1) * 1e3 / (last.0 - first.0),
+        share * 100.0
+    );
+    assert!(share > 0.0 && share <= 0.015, "{share}: 1 % is the budget");
+    assert_eq!(daemon.end(), Some(0));
+}
+
+#[test]
+fn a_target_that_becomes_another_program_meanwhile_is_nothing_special() {
+    let Some((_folder, program)) = place("promote-exec") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("map 64");
+    target.fill(0..64, 512);
+    let pid = target.pid().to_string();
+    let mut command = Command::new(COWSLIP);
+    command.args(["promote", "--once", "--stall-budget", "2", "--timeout", "20", "--pid", &pid]);
+    let ran = std::thread::scope(|scope| {
+        let ran = scope.spawn(|| run(&mut command));
+        until("it has begun", || target.huge_mib() > 0);
+        target.tell("exec");
+        target.tell("map 8");
+        target.fill(0..8, 512);
+        assert_eq!(target.tell("check"), "0");
+        ran.join().unwrap()
+    });
+    assert_eq!(ran.status.code(), Some(0), "{}", ran.stderr);
+    assert_eq!(target.tell("check"), "0", "whatever of it was promoted");
+}
+
+#[test]
+fn file_capabilities_are_enough_for_a_user_without_any() {
+    if !is_root() {
+        println!("SKIPPED: root: becoming another user needs it");
+        return;
+    }
+    let Some((folder, program)) = place("promote-setcap") else { return };
+    let command = folder.0.join("cowslip");
+    assert!(Command::new("cp").arg(COWSLIP).arg(&command).status().unwrap().success());
+    let documented = "cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep";
+    match Command::new("setcap").arg(documented).arg(&command).output() {
+        Ok(set) if set.status.success() => {}
+        Ok(set) => {
+            println!("SKIPPED: setcap: {}", String::from_utf8_lossy(&set.stderr));
+            return;
+        }
+        Err(error) => {
+            println!("SKIPPED: setcap: {error}");
+            return;
+        }
+    }
+    let mut target = Program::start(&mut Command::new(&program));
+    target.tell("map 4");
+    target.fill(0..4, 512);
+    // No capability is handed on: what it has is its file's.
+    let mut promote = as_nobody(&command, "");
+    let pid = target.pid().to_string();
+    let done = run(promote.args(["promote", "--once", "--stall-budget", "100", "--pid", &pid]));
+    assert!(done.status.success(), "{}", done.stderr);
+    assert_eq!((target.huge_mib(), target.tell("check").as_str()), (8, "0"));
+}
+
+#[test]
+fn a_region_of_each_kind_is_explained() {
+    let Some((folder, program)) = place("promote-explain") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let start = u64::from_str_radix(&target.tell("map 6")[2..], 16).unwrap();
+    target.fill(0..1, 512);
+    target.fill(1..2, 300);
+    target.fill(2..3, 512);
+    target.fill(3..4, 20);
+    assert_eq!(target.tell("huge 2 2"), "0");
+    let config = folder.0.join("promote.toml");
+    let explain = |target: &Program, region: u64, settings: &str| -> (String, String) {
+        let pid = target.pid();
+        let text = format!("[[target]]\npid = {pid}\n[settings]\ninterval_ms = 100\n{settings}");
+        fs::write(&config, text).unwrap();
+        let address = format!("{:#x}", start + region * 2 * MIB + 4711);
+        let mut command = Command::new(COWSLIP);
+        command.args(["promote", "--explain", &address, "--config"]).arg(&config);
+        let human = run(&mut command).stdout;
+        let ran = run(command.args(["--json", "-"]));
+        let json: Value = serde_json::from_str(&ran.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}{}", ran.stdout, ran.stderr));
+        (json["regions"][0]["reason"].as_str().unwrap().to_owned(), human)
+    };
+    for (region, settings, reason, says) in [
+        (0, "", "full", "512 of 512 pages in use"),
+        (0, "keep_available_percent = 100", "memory_low", "too little memory"),
+        (0, "stall_percent = 0.0001", "stall_budget", "held up the process"),
+        (1, "", "below_threshold", "300 of 512 pages in use (58 %)"),
+        (2, "", "huge", "one huge page"),
+        (3, "", "sparse", "20 of 512 pages hold anything but zeroes"),
+    ] {
+        let (found, human) = explain(&target, region, settings);
+        assert_eq!(found, reason, "{human}");
+        assert!(human.contains(says) && human.contains(&format!("{reason}: ")), "{human}");
+    }
+    target.tell("fork");
+    let (found, human) = explain(&target, 0, "");
+    assert_eq!(found, "shared", "{human}");
+    assert_eq!(target.tell("reap"), "0");
+
+    // What needs a history is explained from a record.
+    let record = folder.0.join("record.jsonl");
+    assert_eq!(target.tell("refuse_some 0 1"), "0");
+    // Something to do, after which it looks again.
+    target.fill(4..5, 512);
+    once(target.pid(), &["--record", record.to_str().unwrap(), "--demote-below", "0"]);
+    let story = |region: u64| {
+        let address = format!("{:#x}", start + region * 2 * MIB);
+        let mut command = Command::new(COWSLIP);
+        run(command.args(["promote", "--explain", &address, "--replay"]).arg(&record)).stdout
+    };
+    let given_up = story(0);
+    let wanted = ["first_look: ", "full: ", "given_up: "].map(|it| given_up.find(it));
+    assert!(wanted.is_sorted() && wanted.iter().all(Option::is_some), "{given_up}");
+    assert_eq!(target.tell("refuse"), "0");
+    assert_eq!(explain(&target, 1, "threshold_percent = 50").0, "disabled");
+    assert_eq!(target.tell("check"), "0");
+}
+
+#[test]
+fn what_an_allocator_releases_is_not_filled_again_by_a_daemon() {
+    let Some((folder, program)) = place("promote-released") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let address = target.tell("map 2");
+    target.fill(0..1, 512);
+    let config = folder.0.join("promote.toml");
+    let record = folder.0.join("record.jsonl");
+    let pid = target.pid();
+    // Nothing is promoted while so much memory has to stay available: its looks are what is wanted.
+    let settings = "interval_ms = 50\ncpu_percent = 100\nkeep_available_percent = 100\n";
+    fs::write(&config, format!("[[target]]\npid = {pid}\n[settings]\n{settings}")).unwrap();
+    let options = ["--config", config.to_str().unwrap(), "--record", record.to_str().unwrap()];
+    let (daemon, at) = daemon_of(pid, &options);
+    let regions = |reason: &str| format!("reason=\"{reason}\"}} 1\n");
+    until("it would be promoted", || scrape(&at).contains(&regions("memory_low")));
+    target.tell("release 0 20");
+    until("it is left alone", || scrape(&at).contains(&regions("just_released")));
+    assert_eq!(daemon.end(), Some(0));
+    let mut command = Command::new(COWSLIP);
+    let story = run(command.args(["promote", "--explain", &address, "--replay"]).arg(&record));
+    assert!(story.stdout.contains("just_released: left"), "{}", story.stdout);
+    assert_eq!(target.tell("check"), "0");
+}

@@ -602,6 +602,55 @@ fn a_target_that_ends_is_said_farewell_to() -> Result<()> {
 }
 
 #[test]
+fn a_process_with_the_number_of_one_that_ended_is_another() {
+    const LAST: &str = "/proc/sys/kernel/ns_last_pid";
+    let regions = Regions::new(&[512]);
+    if std::fs::OpenOptions::new().write(true).open(LAST).is_err() {
+        println!("SKIPPED: root: choosing the number of a process needs it");
+        return;
+    }
+    let again = (0..200).find_map(|_| {
+        let child = Child::fork();
+        let mut promoter = Promoter::new(Settings::default()).unwrap();
+        promoter.add(Target::open(child.0, 1).unwrap());
+        let (look, _) = promoter.look(0).unwrap();
+        promoter.decide(&look);
+        let number = child.0;
+        child.end();
+        // Others start processes too: it may be somebody else's then.
+        std::fs::write(LAST, (number - 1).to_string()).unwrap();
+        let other = Child::fork();
+        if other.0 == number {
+            return Some((promoter, other));
+        }
+        other.end();
+        None
+    });
+    let Some((mut promoter, other)) = again else {
+        println!("SKIPPED: number: others were faster, 200 times");
+        return;
+    };
+    let decision = Decision {
+        process: promoter.targets().next().unwrap().id(),
+        address: regions.range.start as u64,
+        reason: Reason::Full,
+    };
+    let outcome = promoter.act(&decision).unwrap();
+    assert_eq!(outcome.effect, Effect::Refused(Errno::SRCH.raw_os_error()));
+    let (look, gone) = promoter.look(0).unwrap();
+    assert_eq!((look.processes.len(), gone.len()), (0, 1));
+    assert_eq!(gone[0].error.kind(), ErrorKind::Vanished);
+    let text = std::fs::read_to_string(format!("/proc/{}/smaps", other.0)).unwrap();
+    let huge: u64 = procfs::smaps(&text)
+        .iter()
+        .filter(|(mapping, _)| regions.range.covers(mapping.range))
+        .map(|(_, it)| it.huge_bytes)
+        .sum();
+    assert_eq!(huge, 0, "the other one is as it was");
+    other.end();
+}
+
+#[test]
 fn looking_is_cheap() -> Result<()> {
     let regions = Regions::new(&[512; 128]);
     let mut promotion = Promotion::of(&regions);

@@ -41,12 +41,16 @@ static void map(size_t wanted) {
   is_filled = calloc(regions * 512, 1);
 }
 
+/* With base pages, also where the system gives huge ones to everybody. */
 static void fill(size_t region, size_t pages) {
+  int before = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
+  prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
   for (size_t page = region * 512; page < region * 512 + pages; page++) {
     for (size_t word = 0; word < WORDS; word++)
       memory[page * WORDS + word] = word == COUNTED ? 0 : pattern(page, word);
     is_filled[page] = 1;
   }
+  prctl(PR_SET_THP_DISABLE, before, 0, 0, 0);
 }
 
 static void *write_on(void *unused) {
@@ -91,6 +95,8 @@ int main(void) {
       printf("%d\n", madvise((char *)memory + a * REGION, b * REGION, MADV_COLLAPSE));
     } else if (!strcmp(command, "ask")) {
       printf("%d\n", madvise(memory, regions * REGION, MADV_HUGEPAGE));
+    } else if (!strcmp(command, "refuse_some")) {
+      printf("%d\n", madvise((char *)memory + a * REGION, b * REGION, MADV_NOHUGEPAGE));
     } else if (!strcmp(command, "refuse")) {
       printf("%d\n", prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
     } else if (!strcmp(command, "release")) {

@@ -1,5 +1,7 @@
 //! What holds for any processes, any history and any time; and a few stories.
 
+mod properties;
+
 use super::*;
 use crate::promote::{Action, Effect, Kind, REGION_PAGES, Region, System};
 use crate::sys::Errno;
