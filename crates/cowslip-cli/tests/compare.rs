@@ -121,6 +121,7 @@ fn bad_input_has_its_exit_code_and_says_what_is_wrong() {
     let both = |bad: &Path| compare(&[], &good, bad);
     for (ran, code, said) in [
         (both(Path::new("/nowhere")), 2, "/nowhere"),
+        (both(Path::new("--all")), 2, "options go before it"),
         (both(&binary), 6, "neither a recording"),
         (both(&other), 2, "1 are only in good runs, 1 only in bad ones"),
         (compare(&["--alpha", "2"], &good, &good), 2, "between 0 and 1"),

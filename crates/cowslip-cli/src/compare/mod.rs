@@ -19,6 +19,11 @@ use crate::output::{json, progress::Progress, sink};
 use args::{CompareArgs, How, RecordArgs};
 
 pub(crate) fn run(args: &CompareArgs) -> Answer {
+    let is_option = |path: &&PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"-");
+    if let Some(option) = args.bad.iter().find(is_option).filter(|path| !path.exists()) {
+        let why = "all that comes after `--` are bad runs; options go before it";
+        return Err(Failure::new(USAGE, format!("{}: {why}", option.display())));
+    }
     let mut progress = Progress::new();
     progress.phase("reading");
     let files = args.good.len() + args.bad.len();
