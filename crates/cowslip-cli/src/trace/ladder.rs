@@ -47,11 +47,11 @@ fn to_json(ladder: &[Rung]) -> Value {
 }
 
 fn table(ladder: &[Rung]) -> String {
-    let mut text = format!("{:15}{:20}gives\n", "source", "here");
+    let mut text = format!("{:15}{:10}gives\n", "source", "here");
     for rung in ladder {
-        text += &format!("{:15}{:20}{}\n", rung.name, rung.answer.to_string(), rung.gives);
+        text += &format!("{:15}{:10}{}\n", rung.name, rung.answer.to_string(), rung.gives);
         if let Found::Denied { mend } = rung.answer {
-            text += &format!("{:15}as root, or run: {mend}\n", "");
+            text += &format!("{:25}as root, or after `{mend}`\n", "");
         }
     }
     text

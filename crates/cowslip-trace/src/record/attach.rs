@@ -21,7 +21,7 @@ use super::error::{Error, ErrorKind};
 use super::ladder::{PERMIT_OTHERS, PERMIT_OWN, PERMIT_RINGS};
 use super::plan::Plan;
 
-/// Room for a third of a second of 500,000 faults each.
+/// Room for 170,000 faults: a third of a second of 500,000 faults each.
 pub(super) const RING: ByteCount = ByteCount::mib(8);
 /// What may be taken for all rings together, if nobody said otherwise.
 const ALL_RINGS: ByteCount = ByteCount::mib(256);

@@ -49,6 +49,7 @@ impl Answer {
     pub(super) fn or_mend(self, mend: &str) -> String {
         match self {
             Self::Denied { .. } => format!(": run `{mend}`, or as root"),
+            Self::Unsupported => ": this kernel cannot tell".into(),
             other => format!(": {other}"),
         }
     }
@@ -58,7 +59,7 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Available => f.write_str("yes"),
-            Self::Unsupported => f.write_str("not on this kernel"),
+            Self::Unsupported => f.write_str("no"),
             Self::Denied { .. } => f.write_str("denied"),
             Self::Unknown { errno: 0 } => f.write_str("not understood"),
             Self::Unknown { errno } => {
@@ -86,7 +87,7 @@ pub fn ladder() -> Vec<Rung> {
     vec![
         rung(
             "faults",
-            "each page fault of an own program: address, instruction, thread, time; new mappings",
+            "each page fault of one's own programs, and new mappings",
             answer(faults(Kind::MinorFaults, false), PERMIT_OWN),
         ),
         rung(
@@ -96,12 +97,12 @@ pub fn ladder() -> Vec<Rung> {
         ),
         rung(
             "kernel-faults",
-            "faults that the kernel takes for a program, as read(2) into fresh memory does",
+            "faults that the kernel takes for them (read(2) into fresh memory)",
             answer(faults(Kind::MinorFaults, true), PERMIT_KERNEL),
         ),
         rung(
             "rings",
-            "rings of 8 MiB a processor: nothing is lost at 500,000 faults/s",
+            "rings of 8 MiB a processor: room for 170,000 faults each",
             answer(map_a_ring(), PERMIT_RINGS),
         ),
         rung(
@@ -114,7 +115,7 @@ pub fn ladder() -> Vec<Rung> {
         ),
         rung(
             "access",
-            "read, written or executed; whether a page was there (--detail access)",
+            "read, write or execute; whether a page was there (--detail access)",
             tracepoints(ENTRIES.iter().map(|name| (name.to_string(), Role::Entry))),
         ),
         rung(
@@ -129,7 +130,7 @@ pub fn ladder() -> Vec<Rung> {
         ),
         rung(
             "bpf",
-            "the kernel's own result of each fault (VM_FAULT_*): not in this build",
+            "the kernel's result of each fault (VM_FAULT_*): not in this build",
             Answer::Unsupported,
         ),
     ]

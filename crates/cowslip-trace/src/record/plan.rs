@@ -66,12 +66,14 @@ impl Role {
 }
 
 /// An event to be opened for each thread on each processor.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Source {
     pub(super) role: Role,
     pub(super) attributes: Attributes,
     pub(super) filter: Option<&'static str>,
     fields: Vec<Field>,
+    /// Kept until it is used: a tracepoint that nobody uses takes the kernel 30 ms to switch off.
+    probe: Option<Event>,
 }
 
 impl Source {
@@ -84,7 +86,7 @@ impl Source {
             follows: false,
             starts_at_exec: false,
         };
-        Self { role, attributes, filter: None, fields: Vec::new() }
+        Self { role, attributes, filter: None, fields: Vec::new(), probe: None }
     }
 
     /// # Errors
@@ -98,14 +100,17 @@ impl Source {
         if role == Role::HugePage {
             source.filter = Some(HUGE_ORDER);
         }
-        source.probe().map_err(ladder::refused)?;
+        source.probe = Some(source.probe().map_err(ladder::refused)?);
         Ok(source)
     }
 
-    /// Whether it can be opened here, for a thread of one's own.
-    pub(super) fn probe(&self) -> Result<(), Errno> {
+    /// It, opened for this thread, if that is possible here.
+    fn probe(&self) -> Result<Event, Errno> {
         let event = Event::open(&self.attributes, 0, 0)?;
-        self.filter.map_or(Ok(()), |filter| event.filter(filter))
+        if let Some(filter) = self.filter {
+            event.filter(filter)?;
+        }
+        Ok(event)
     }
 
     pub(super) fn layout(&self) -> Layout {
@@ -124,7 +129,7 @@ impl Source {
 }
 
 /// All that is opened, and what is therefore not seen.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Plan {
     /// The first one owns the rings, and follows threads, processes and mappings.
     pub(super) sources: Vec<Source>,
@@ -163,6 +168,13 @@ impl Plan {
                 .into(),
         );
         Ok(plan)
+    }
+
+    /// Every event was opened for whom it is.
+    pub(super) fn drop_probes(&mut self) {
+        for source in &mut self.sources {
+            source.probe = None;
+        }
     }
 
     fn add_faults(&mut self, options: &Options) -> Result<(), Error> {

@@ -100,8 +100,9 @@ impl Recorder {
     }
 
     fn new(pids: &[i32], program: Option<Program>, options: &Options) -> Result<Self, Error> {
-        let plan = Plan::new(options, program.is_some())?;
+        let mut plan = Plan::new(options, program.is_some())?;
         let attached = Attached::open(&plan, pids, options.ring)?;
+        plan.drop_probes();
         let ended = vec![false; attached.watched().count()];
         let header = Header {
             began_unix_seconds: machine::unix_seconds(),
