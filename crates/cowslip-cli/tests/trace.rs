@@ -343,12 +343,16 @@ fn one_of_n_is_recorded_and_all_are_counted() {
     let Some((_folder, program)) = place("trace-sampled") else { return };
     let mut target = Program::start(&mut Command::new(program));
     let at = target.map(10_000);
-    let recording = Recording::start(target.child.id(), &["--one-in", "10"]);
+    let options = ["--one-in", "10", "--stacks", "faults"];
+    let recording = Recording::start(target.child.id(), &options);
     target.touch("write", at, 10_000, 1);
     let (trace, json) = recording.end();
-    let seen = faults(&trace, target.child.id(), at, 10_000).len();
+    let seen = faults(&trace, target.child.id(), at, 10_000);
     // Each processor counts by itself.
-    assert!((980..=1000).contains(&seen), "{seen}");
+    assert!((980..=1000).contains(&seen.len()), "{}", seen.len());
+    for (_, fault) in &seen {
+        assert_eq!(trace.frames(fault.stack.unwrap())[0], fault.ip, "the innermost frame");
+    }
     assert!(json["faults_counted"].as_u64().unwrap() >= 10_000);
     assert_eq!(trace.header.sampling_period, 10);
     let refused = run(Command::new(COWSLIP)
@@ -412,7 +416,7 @@ fn the_last_seconds_are_kept_until_something_happens() {
     check(&seen, touched, (0..100).map(|page| at + page * PAGE));
 }
 
-/// Runs a program as nobody, with the capabilities that are named (`+perfmon`).
+/// Runs a program as nobody, with the capabilities that are named (`,+perfmon`).
 fn as_nobody(program: &Path, capabilities: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -505,7 +509,7 @@ fn the_ladder_names_what_is_missing_and_the_commands_that_mend_it() {
     let (yes, no) = ("available", "denied");
     assert_eq!(answers(""), [yes, yes, no, no, no, no, no]);
     // What the ladder's commands give.
-    assert_eq!(answers("+perfmon,+dac_read_search"), [yes; 7]);
+    assert_eq!(answers(",+perfmon,+dac_read_search"), [yes; 7]);
 }
 
 #[test]
