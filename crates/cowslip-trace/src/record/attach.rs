@@ -125,7 +125,18 @@ impl Attached {
                 self.routes.insert(id, Route { source: number as u16, thread });
                 self.events.push(event);
                 if before == 0 && number == 0 {
-                    self.map_ring(size, must_be_that_size)?;
+                    match Ring::map(&self.events[place * self.sources], *size) {
+                        Ok(ring) => self.rings.push(ring),
+                        // All are to be of one size: begin again.
+                        Err(Errno::PERM) if !must_be_that_size && *size > SMALLEST_RING => {
+                            size.0 /= 2;
+                            self.events.clear();
+                            self.rings.clear();
+                            self.routes.clear();
+                            return self.add(plan, tid, cpus, size, must_be_that_size);
+                        }
+                        Err(errno) => return Err(no_ring(*size, errno)),
+                    }
                 } else {
                     let owner = &self.events[place * self.sources];
                     let event = self.events.last().expect("just pushed");
@@ -135,33 +146,6 @@ impl Attached {
         }
         self.threads.push(tid);
         Ok(true)
-    }
-
-    /// Maps the ring of the newest event, with those before it made smaller if it must be.
-    fn map_ring(&mut self, size: &mut ByteCount, must_be_that_size: bool) -> Result<(), Error> {
-        let owner = self.events.last().expect("just pushed");
-        loop {
-            match Ring::map(owner, *size) {
-                Ok(ring) => {
-                    self.rings.push(ring);
-                    return Ok(());
-                }
-                Err(Errno::PERM) if !must_be_that_size && *size > SMALLEST_RING => size.0 /= 2,
-                Err(errno) => {
-                    let error = Error::refused(format!("map a ring of {size} a processor"), errno);
-                    return Err(match errno {
-                        Errno::PERM => {
-                            error.hint(format!("run `{PERMIT_RINGS}`, or say --ring 64K"))
-                        }
-                        Errno::INVAL => Error::new(
-                            ErrorKind::Usage,
-                            format!("a ring of {size} is no power of two of pages"),
-                        ),
-                        _ => error,
-                    });
-                }
-            }
-        }
     }
 
     /// Turns everything on.
@@ -208,6 +192,17 @@ fn refused(tid: i32, errno: Errno) -> Error {
     }
 }
 
+fn no_ring(size: ByteCount, errno: Errno) -> Error {
+    match errno {
+        Errno::INVAL => {
+            Error::new(ErrorKind::Usage, format!("a ring of {size} is no power of two of pages"))
+        }
+        Errno::PERM => Error::refused(format!("map a ring of {size} a processor"), errno)
+            .hint(format!("run `{PERMIT_RINGS}`, or say --ring 64K")),
+        _ => Error::refused(format!("map a ring of {size} a processor"), errno),
+    }
+}
+
 fn threads_of(pids: &[i32]) -> Result<Vec<i32>, Error> {
     let mut threads = Vec::new();
     for pid in pids {
@@ -225,7 +220,7 @@ fn threads_of(pids: &[i32]) -> Result<Vec<i32>, Error> {
 }
 
 /// The processors that run, by their numbers.
-fn online_cpus() -> Result<Vec<u32>, Error> {
+pub(super) fn online_cpus() -> Result<Vec<u32>, Error> {
     let path = "/sys/devices/system/cpu/online";
     let text = fs::read_to_string(path)
         .map_err(|error| Error::new(ErrorKind::System, format!("read {path}: {error}")))?;

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use cowslip_sys::Errno;
 use cowslip_sys::perf::{Attributes, Event, Kind, Refusal, Ring, TracepointError};
-use cowslip_sys::{Errno, process};
 
-use super::attach::RING;
+use super::attach::{RING, online_cpus};
 use super::plan::{ALLOCATION, CALLS, ENTRIES, Role, Source};
 
 pub(super) const PERMIT_OWN: &str = "sysctl kernel.perf_event_paranoid=2";
@@ -82,7 +82,7 @@ pub struct Rung {
 
 /// Every step, from what everybody may to what is rarely there.
 pub fn ladder() -> Vec<Rung> {
-    let faults = |kind, in_kernel| open(kind, in_kernel, 0);
+    let faults = |kind, in_kernel| open(kind, in_kernel, 0, 0);
     let rung = |name, gives, answer| Rung { name, gives, answer };
     vec![
         rung(
@@ -103,7 +103,7 @@ pub fn ladder() -> Vec<Rung> {
         rung(
             "rings",
             "rings of 8 MiB a processor: room for 170,000 faults each",
-            answer(map_a_ring(), PERMIT_RINGS),
+            answer(map_rings(), PERMIT_RINGS),
         ),
         rung(
             "calls",
@@ -126,7 +126,7 @@ pub fn ladder() -> Vec<Rung> {
         rung(
             "others",
             "programs of other users",
-            answer(open(Kind::MinorFaults, true, 1), PERMIT_OTHERS),
+            answer(open(Kind::MinorFaults, true, 1, 0), PERMIT_OTHERS),
         ),
         rung(
             "bpf",
@@ -136,7 +136,7 @@ pub fn ladder() -> Vec<Rung> {
     ]
 }
 
-fn open(kind: Kind, in_kernel: bool, thread: i32) -> Result<Event, Errno> {
+fn open(kind: Kind, in_kernel: bool, thread: i32, cpu: u32) -> Result<Event, Errno> {
     let attributes = Attributes {
         kind,
         period: 1,
@@ -145,11 +145,13 @@ fn open(kind: Kind, in_kernel: bool, thread: i32) -> Result<Event, Errno> {
         follows: false,
         starts_at_exec: false,
     };
-    Event::open(&attributes, thread, 0)
+    Event::open(&attributes, thread, cpu)
 }
 
-fn map_a_ring() -> Result<Ring, Errno> {
-    Ring::map(&open(Kind::MinorFaults, false, process::pid())?, RING)
+/// One for each processor, all at once, as a recording has them.
+fn map_rings() -> Result<Vec<Ring>, Errno> {
+    let cpus = online_cpus().unwrap_or_default();
+    cpus.iter().map(|cpu| Ring::map(&open(Kind::MinorFaults, false, 0, *cpu)?, RING)).collect()
 }
 
 fn tracepoints(all: impl IntoIterator<Item = (String, Role)>) -> Answer {
