@@ -196,7 +196,7 @@ fn texts_that_are_damaged_are_read_as_far_as_they_make_sense() {
                 let with = whole[scatter.below(whole.len() as u64) as usize];
                 bytes[at] = if scatter.below(8) == 0 { scatter.next() as u8 } else { with };
             }
-            let file = Temporary::new("damaged", &bytes);
+            let file = Temporary::new("damaged.txt", &bytes);
             if let Err(error) = imported(&file.0) {
                 assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
             }
@@ -309,16 +309,20 @@ fn perf_data_that_is_damaged_is_refused_or_read_as_far_as_it_makes_sense() {
     };
     let whole = fs::read(&file.0).unwrap();
     let mut scatter = Scatter(9);
-    for round in 0..300 {
+    for round in 0..900 {
         let mut bytes = whole.clone();
-        // The records, of which perf's tables behind them are not part.
-        let records = 264 + bytes.len() as u64 / 2;
+        // The head, the tables behind the records, or anything.
+        let part = match round % 3 {
+            0 => 0..104,
+            1 => bytes.len() - 4096..bytes.len(),
+            _ => 0..bytes.len(),
+        };
         for _ in 0..1 + round % 8 {
-            let at = scatter.below(records) as usize;
+            let at = part.start + scatter.below(part.len() as u64) as usize;
             bytes[at] = scatter.next() as u8;
         }
         bytes.truncate(bytes.len() - scatter.below(2) as usize * 100);
-        let file = Temporary::new("damaged", &bytes);
+        let file = Temporary::new("damaged.perf", &bytes);
         if let Err(error) = imported(&file.0) {
             let kind = error.kind();
             let is_expected =

@@ -1,5 +1,7 @@
 //! `perf.data`, as perf wrote it.
 
+mod lengths;
+
 use std::borrow::Cow;
 use std::io::{self, Read, Seek};
 
@@ -30,10 +32,11 @@ enum Meaning {
 
 /// Gives every record to `take`, and what the file says of the machine to `header`.
 pub(super) fn read(
-    input: impl Read + Seek,
+    mut input: impl Read + Seek,
     header: &mut Header,
     take: &mut Take<'_>,
 ) -> io::Result<()> {
+    lengths::check(&mut input)?;
     let reader = PerfFileReader::parse_file(input).map_err(damaged)?;
     let PerfFileReader { mut perf_file, mut record_iter } = reader;
     if perf_file.endian() != Endianness::LittleEndian {
