@@ -48,6 +48,9 @@ pub fn mappings(group: &Group) -> String {
         true => ByteCount(size).to_string(),
         false => format!("{} to {}", ByteCount(size / 2), ByteCount(size)),
     });
+    if group.identity.is_arena() {
+        return "Cowslip's arenas".into();
+    }
     match (place, size) {
         (Place::Anonymous, Some(size)) => format!("{size} anonymous maps"),
         (Place::Named(name), Some(size)) => format!("{size} maps {name}"),
@@ -55,7 +58,6 @@ pub fn mappings(group: &Group) -> String {
         (Place::Heap, _) => "the heap".into(),
         (Place::Stack, _) => "the stack".into(),
         (Place::ThreadStack, _) => "threads' stacks".into(),
-        (Place::Arena, _) => "Cowslip's arenas".into(),
         (place, _) => place.to_string(),
     }
 }

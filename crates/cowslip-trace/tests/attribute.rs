@@ -198,10 +198,10 @@ fn what_was_mapped_before_events_were_lost_is_old() {
 }
 
 #[test]
-fn major_faults_are_swap_files_or_answered_by_another() {
+fn major_faults_are_swap_or_files() {
     let mut story = Story::new(&plain());
     story.map(START, MIB);
-    assert_eq!(story.kind(major(START)), Kind::Userfault, "nothing could have been swapped out");
+    assert_eq!(story.kind(major(START)), Kind::Unknown, "nothing could have been swapped out");
     story.kind(write(START + 0x1000));
     assert_eq!(story.kind(major(START + 0x1000)), Kind::SwapIn);
     let name = Some("/data".into());

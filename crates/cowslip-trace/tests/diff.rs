@@ -7,8 +7,9 @@ mod scene;
 use cowslip_trace::Analysis;
 use cowslip_trace::attribute::Kind;
 use cowslip_trace::cost::FaultCost;
-use cowslip_trace::diff::{Basis, Diff, Names};
+use cowslip_trace::diff::{Basis, Diff};
 use cowslip_trace::model::What;
+use cowslip_trace::symbols::Names;
 use scene::{MIB, PAGE, START, Scene};
 
 fn diff(first: &Scene, second: &Scene, basis: Option<Basis>) -> Diff {

@@ -46,7 +46,9 @@ fn descending_maps_are_told_in_the_words_of_the_issue() {
 
 #[test]
 fn one_fault_a_map_is_told_as_huge_pages_only_if_the_events_say_so() {
-    for (is_told, words) in [(true, "1 fault each: huge pages"), (false, "1 fault each; cost")] {
+    for (is_told, words) in
+        [(true, "1 fault each: huge pages"), (false, "1 fault each; whether by huge pages")]
+    {
         let mut scene = Scene::new("always");
         for map in 0..200 {
             let start = START + map * 2 * MIB;

@@ -34,6 +34,15 @@ pub(crate) fn clip(name: &str) -> String {
     name.chars().take(NAME_WIDTH - 1).chain(['…']).collect()
 }
 
+/// A line that is no longer than others.
+pub(crate) fn fit(line: &str) -> String {
+    let line = line.trim_end();
+    match width(line) <= WIDTH {
+        true => line.to_owned(),
+        false => line.chars().take(WIDTH - 1).chain(['…']).collect(),
+    }
+}
+
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
 }

@@ -10,6 +10,7 @@ use cowslip_trace::words::{count, counted, duration};
 use serde_json::{Value, json};
 
 use super::load::{Loaded, load};
+use super::tables::{callers, joined, table};
 use crate::exit::{Answer, Failure, NO, USAGE};
 use crate::output::progress::Progress;
 use crate::output::text::{align, printable, wrap};
@@ -94,7 +95,7 @@ fn lines(diff: &Diff, sides: [&Loaded; 2], top: usize) -> String {
     lines.extend(kinds(diff));
     lines.extend(groups(diff, top));
     lines.extend(settings(&diff.settings, top));
-    lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+    joined(&lines)
 }
 
 fn wholes(diff: &Diff, sides: [&Loaded; 2]) -> Vec<String> {
@@ -133,7 +134,7 @@ fn kinds(diff: &Diff) -> Vec<String> {
         let [first, second] = kind.compared.map(faults);
         rows.push(vec![first, second, mark.to_owned(), kind.kind.to_string()]);
     }
-    table(&format!("{}, by kind", unit(diff)), rows)
+    table(&format!("{}, by kind", unit(diff)), &[], rows)
 }
 
 fn groups(diff: &Diff, top: usize) -> Vec<String> {
@@ -143,6 +144,7 @@ fn groups(diff: &Diff, top: usize) -> Vec<String> {
     };
     let mut lines = table(
         &format!("{}, by mapping", unit(diff)),
+        &[],
         diff.groups.iter().take(top).map(row).collect(),
     );
     if let Some(more) = diff.groups.len().checked_sub(top).filter(|more| *more > 0) {
@@ -174,9 +176,7 @@ fn sides(sides: &[Option<GroupSide>; 2]) -> String {
 
 fn subject(group: &GroupDiff) -> String {
     let size = group.size_bytes.map(|size| format!("{} ", ByteCount(size))).unwrap_or_default();
-    let callers: Vec<_> = group.mapped_by.iter().take(4).map(|name| printable(name)).collect();
-    let callers =
-        if callers.is_empty() { String::new() } else { " by ".to_owned() + &callers.join(" < ") };
+    let callers = callers(" by ", &group.mapped_by);
     format!("{size}{}{callers}", printable(&group.place.to_string()))
 }
 
@@ -197,14 +197,4 @@ fn settings(settings: &[Setting], top: usize) -> Vec<String> {
 
 fn faults(compared: f64) -> String {
     format!("{:>11}", count(compared.round() as u64))
-}
-
-fn table(title: &str, rows: Vec<Vec<String>>) -> Vec<String> {
-    if rows.is_empty() {
-        return Vec::new();
-    }
-    let mut lines = vec![title.to_owned()];
-    lines.extend(align(&rows));
-    lines.push(String::new());
-    lines
 }

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use cowslip_trace::analysis::{Analyser, Analysis};
 use cowslip_trace::cost::FaultCost;
-use cowslip_trace::diff::Names;
 use cowslip_trace::file::Reader;
-use cowslip_trace::symbols::Symbols;
+use cowslip_trace::symbols::{Names, Symbols};
 
 use crate::exit::{CORRUPT, Failure, USAGE};
 use crate::output::progress::Progress;

@@ -9,6 +9,7 @@ mod load;
 mod record;
 mod report;
 mod signals;
+mod tables;
 
 use crate::exit::Answer;
 use args::{Action, TraceArgs};

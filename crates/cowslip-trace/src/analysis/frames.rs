@@ -9,8 +9,10 @@ use serde::Serialize;
 use crate::attribute::{Attributor, Place};
 use crate::model::{Fault, StackId};
 
-/// The kernel's addresses.
+/// The kernel's addresses begin here; they are others at each boot.
 const KERNEL: u64 = 1 << 63;
+/// No code lies below: a frame there is what was left of a stack that could not be followed.
+const LOWEST: u64 = 4096;
 
 /// An instruction, wherever its module is loaded.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
@@ -77,7 +79,7 @@ impl Sites {
         if let Some(site) = self.by_stack.get(&(program, stack)) {
             return *site;
         }
-        let users = frames(stack).iter().filter(|address| **address < KERNEL);
+        let users = frames(stack).iter().filter(|address| (LOWEST..KERNEL).contains(address));
         let site = self.intern(users.map(|address| resolve(*address, pid, attributor)).collect());
         self.by_stack.insert((program, stack), site);
         site
@@ -110,7 +112,7 @@ impl Site {
 
 fn resolve(address: u64, pid: u32, attributor: &Attributor) -> Frame {
     if address >= KERNEL {
-        return Frame { module: Some("[kernel]".into()), offset_bytes: address };
+        return Frame { module: Some("[kernel]".into()), offset_bytes: 0 };
     }
     let Some((mapping, into_bytes)) = attributor.locate(pid, address) else {
         return Frame { module: None, offset_bytes: address };

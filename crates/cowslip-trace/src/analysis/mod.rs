@@ -8,6 +8,7 @@ mod sums;
 
 use std::sync::Arc;
 
+use cowslip_sys::procfs::Policy;
 use serde::Serialize;
 
 use crate::attribute::{Mapping, Place, Span};
@@ -112,6 +113,15 @@ pub struct ThreadSums {
     pub sums: Sums,
 }
 
+impl Identity {
+    /// Whether they are arenas of Cowslip's: by their name, or because its library mapped them.
+    pub fn is_arena(&self) -> bool {
+        let is_ours = |module: &Arc<str>| module.contains("/libcowslip_preload");
+        self.place == Place::Arena
+            || self.mapped_by.iter().filter_map(|frame| frame.module.as_ref()).any(is_ours)
+    }
+}
+
 impl Analysis {
     /// Sums up a trace; `cost` says what faults take that do not say so themselves.
     ///
@@ -135,6 +145,12 @@ impl Analysis {
     /// So many faults for `recorded` ones.
     pub fn scaled(&self, recorded: u64) -> u64 {
         recorded.saturating_mul(self.sampling_period)
+    }
+
+    /// Whether what its faults took may be more: huge pages may have come, and the faults do not say.
+    pub fn cost_is_a_bound(&self) -> bool {
+        let thp = self.header.machine.thp.get("enabled").map(|line| Policy::parse(line));
+        self.sums.timed == 0 && self.sums.huge == 0 && thp != Some(Policy::Never)
     }
 
     /// What some of its faults took, if that is known.

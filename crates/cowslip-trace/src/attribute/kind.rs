@@ -24,8 +24,6 @@ pub enum Kind {
     FileRead,
     /// A file's page that was in memory.
     FileMapped,
-    /// Answered by another: what major faults are on memory that has never been anywhere else.
-    Userfault,
     /// The page had been touched, and no event took it away (`mprotect`, NUMA hints, migration, races).
     Repeated,
     /// The events do not tell.
@@ -34,7 +32,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 10] = [
         Self::FirstTouch,
         Self::FirstWrite,
         Self::CowAfterFork,
@@ -43,7 +41,6 @@ impl Kind {
         Self::SwapIn,
         Self::FileRead,
         Self::FileMapped,
-        Self::Userfault,
         Self::Repeated,
         Self::Unknown,
     ];
@@ -59,7 +56,6 @@ impl Kind {
             Self::SwapIn => "swapped in",
             Self::FileRead => "file read",
             Self::FileMapped => "file mapped",
-            Self::Userfault => "userfault",
             Self::Repeated => "repeated",
             Self::Unknown => "unknown",
         }

@@ -65,6 +65,8 @@ impl Place {
             _ if path.starts_with("[anon:") => Self::Named(name.clone()),
             _ if path.starts_with('[') => Self::Kernel(name.clone()),
             "/dev/zero" => Self::MemoryFile(path.into()),
+            // Of a file system that is mounted nowhere, as arenas are where memfds get no huge pages.
+            _ if path != name.as_ref() && path.starts_with("/#") => Self::MemoryFile("/#".into()),
             _ if ["/memfd:", "/dev/shm/", "/SYSV"].iter().any(|it| path.starts_with(it)) => {
                 Self::MemoryFile(path.into())
             }
@@ -131,6 +133,7 @@ mod tests {
             Place::MemoryFile("/memfd:cowslip-lost".into())
         );
         assert_eq!(place("/dev/zero (deleted)", 1), Place::MemoryFile("/dev/zero".into()));
+        assert_eq!(place("/#12 (deleted)", 1), Place::MemoryFile("/#".into()));
         assert_eq!(place("/usr/lib/a.so (deleted)", 2), Place::File("/usr/lib/a.so".into()));
         assert!(place("[anon:glibc: malloc]", 0).is_anonymous());
     }

@@ -50,9 +50,10 @@ impl Evidence {
     fn anonymous(&self) -> Kind {
         match self.page {
             Page::Unseen => self.unseen(),
-            // A page that was given back is neither in memory nor in swap.
-            Page::Discarded if self.is_major() => Kind::Userfault,
-            Page::Discarded if self.fault.was_present == Some(true) => Kind::Unknown,
+            // What was given back is neither in memory nor in swap, unless something unseen brought it.
+            Page::Discarded if self.is_major() || self.fault.was_present == Some(true) => {
+                Kind::Unknown
+            }
             Page::Discarded => Kind::Refault,
             Page::Clean | Page::CleanBeforeFork if self.may_be_write() && !self.is_major() => {
                 Kind::FirstWrite
@@ -70,7 +71,7 @@ impl Evidence {
             Some(true) => Kind::Unknown,
             _ if self.is_old => Kind::Unknown,
             None if self.may_have_come_unseen => Kind::Unknown,
-            _ if self.is_major() => Kind::Userfault,
+            _ if self.is_major() => Kind::Unknown,
             _ => Kind::FirstTouch,
         }
     }

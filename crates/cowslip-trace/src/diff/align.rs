@@ -4,31 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Basis, GroupDiff, GroupSide};
-use crate::analysis::{Analysis, Frame, Group, Shape, Sums};
+use crate::analysis::{Analysis, Group, Shape, Sums};
 use crate::attribute::Place;
-use crate::symbols::Symbols;
-
-/// Names of a trace's instructions: functions, or without symbols modules and offsets.
-#[derive(Default)]
-pub struct Names(Option<Symbols>);
+use crate::symbols::Names;
 
 /// What a mapping is in either trace.
 type Key = (Place, Option<u64>, Vec<Arc<str>>);
-
-impl Names {
-    /// Those that the files of the trace's programs have.
-    pub fn new(symbols: Symbols) -> Self {
-        Self(Some(symbols))
-    }
-
-    /// The functions of a call stack, the innermost first.
-    pub fn of(&mut self, frames: &[Frame]) -> Vec<Arc<str>> {
-        match &mut self.0 {
-            Some(symbols) => symbols.frames(frames),
-            None => frames.iter().map(|frame| frame.to_string().into()).collect(),
-        }
-    }
-}
 
 pub(super) fn align(
     analyses: [&Analysis; 2],
@@ -44,8 +25,13 @@ pub(super) fn align(
         let mut together: BTreeMap<Key, Vec<&Group>> = BTreeMap::new();
         for group in &analysis.groups {
             let identity = &group.identity;
-            let callers = if with_callers { names.of(&identity.mapped_by) } else { Vec::new() };
-            let key = (identity.place.clone(), identity.size_bytes, callers);
+            let key = match identity.is_arena() {
+                true => (Place::Arena, None, Vec::new()),
+                false => {
+                    let callers = if with_callers { &*identity.mapped_by } else { &[] };
+                    (identity.place.clone(), identity.size_bytes, names.of(callers))
+                }
+            };
             together.entry(key).or_default().push(group);
         }
         for (key, groups) in together {

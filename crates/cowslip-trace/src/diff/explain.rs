@@ -7,7 +7,7 @@ use cowslip_sys::units::ByteCount;
 
 use super::{Diff, GroupDiff, GroupSide, Setting};
 use crate::analysis::Analysis;
-use crate::attribute::{Kind, Place};
+use crate::attribute::Kind;
 use crate::words::{count, counted};
 
 pub(super) fn explain(diff: &Diff, analyses: [&Analysis; 2]) -> Vec<String> {
@@ -63,8 +63,7 @@ fn is_huge(side: &GroupSide) -> bool {
 /// One side lives in Cowslip's arenas.
 fn arenas(_: &Diff, analyses: [&Analysis; 2]) -> Option<String> {
     let has_arena = analyses.map(|analysis| {
-        let is_arena = |it: &&crate::analysis::Group| it.identity.place == Place::Arena;
-        analysis.groups.iter().find(is_arena).is_some_and(|it| it.sums.faults() > 0)
+        analysis.groups.iter().any(|it| it.identity.is_arena() && it.sums.faults() > 0)
     });
     let which = match has_arena {
         [true, false] => "first",
@@ -84,7 +83,13 @@ fn forks(diff: &Diff, analyses: [&Analysis; 2]) -> Option<String> {
     } else {
         format!("{} → {}", counted(fewer, "fork"), counted(more, "fork"))
     };
-    Some(format!("copy-on-write after fork: {first} → {second} faults, with {forks}"))
+    let has_arena = analyses.iter().any(|it| it.groups.iter().any(|it| it.identity.is_arena()));
+    let copies = diff.kinds.iter().find(|it| it.kind == Kind::FileCopy && has_arena);
+    let copies = copies.map_or_else(String::new, |copies| {
+        let [first, second] = copies.compared.map(|faults| count(faults as u64));
+        format!("; of an arena they are private copies of its file's pages: {first} → {second}")
+    });
+    Some(format!("copy-on-write after fork: {first} → {second} faults, with {forks}{copies}"))
 }
 
 /// Files that were read on one side and were in memory on the other.

@@ -5,8 +5,9 @@
 //!
 //! ```
 //! use cowslip_trace::Analysis;
-//! use cowslip_trace::diff::{Basis, Diff, Names};
+//! use cowslip_trace::diff::{Basis, Diff};
 //! use cowslip_trace::model::Trace;
+//! use cowslip_trace::symbols::Names;
 //! let analysis = Analysis::of(&Trace::default(), None);
 //! let names = &mut Names::default();
 //! let diff = Diff::of([&analysis, &analysis], [names, &mut Names::default()], Basis::PerRun);
@@ -23,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::{Analysis, Shape};
 use crate::attribute::{Kind, Place};
+use crate::symbols::Names;
 
-pub use align::Names;
 pub use settings::Setting;
 
 /// Less than a quarter more or less is no difference,

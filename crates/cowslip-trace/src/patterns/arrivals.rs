@@ -27,6 +27,7 @@ pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
         () if could_be_huge => PatternName::NotHuge,
         () => return None,
     };
+    let may_be_huge = shape.huge_first > 0 && analysis.cost_is_a_bound();
     let mut evidence = format!("{}, {}", mappings(group), how_many(analysis, group));
     if each > 1 {
         evidence += &format!(", {}", order(analysis, shape));
@@ -36,6 +37,9 @@ pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
         && analysis.sampling_period == 1;
     match name {
         PatternName::OncePerMap if came_huge => evidence += ": huge pages",
+        PatternName::OncePerMap if may_be_huge => {
+            evidence += "; whether by huge pages, only a trace with --detail access says";
+        }
         PatternName::Misaligned => evidence += &format!(": {}", why_unfit(analysis, group)),
         _ if could_be_huge => evidence += &format!(": {}", with_huge_pages(group)),
         _ => {}
@@ -48,6 +52,7 @@ pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
         faults: shape.arrivals,
         among: &group.sums,
         evidence,
+        is_cost_known: name != PatternName::OncePerMap || !may_be_huge,
         advice: could_be_huge.then(|| advice(analysis, shape)),
         faults_with_huge_pages,
     };

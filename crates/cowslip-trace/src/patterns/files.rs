@@ -1,6 +1,6 @@
-//! Files read through mappings.
+//! Files behind mappings: read, and copied.
 
-use super::{Draft, Pattern, PatternName};
+use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::{Analysis, Group};
 use crate::attribute::Kind;
 use crate::words::{counted, mappings};
@@ -8,7 +8,8 @@ use crate::words::{counted, mappings};
 /// Reading takes so much longer than other faults that fewer count.
 const FEWEST: u64 = 20;
 
-pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
+/// Read from its device.
+pub(super) fn cold(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let faults = group.sums.of(Kind::FileRead);
     if faults < FEWEST {
         return None;
@@ -21,9 +22,31 @@ pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
         faults,
         among: &group.sums,
         evidence: format!("{}, {times} that had to wait for its device", mappings(group)),
+        is_cost_known: true,
         advice: Some(
             "read ahead of use: madvise(MADV_WILLNEED or MADV_POPULATE_READ), MAP_POPULATE".into(),
         ),
+        faults_with_huge_pages: None,
+    };
+    Some(draft.finish())
+}
+
+/// Written to through a private mapping, such as an arena after a freeze.
+pub(super) fn copies(analysis: &Analysis, group: &Group) -> Option<Pattern> {
+    let faults = group.sums.of(Kind::FileCopy);
+    if !is_many(analysis, faults) {
+        return None;
+    }
+    let writes = counted(analysis.scaled(faults), "first write");
+    let draft = Draft {
+        analysis,
+        name: PatternName::FileCopies,
+        group: Some(group),
+        faults,
+        among: &group.sums,
+        evidence: format!("{}, {writes} that copied a page of the file each", mappings(group)),
+        is_cost_known: true,
+        advice: None,
         faults_with_huge_pages: None,
     };
     Some(draft.finish())

@@ -24,6 +24,7 @@ pub(super) fn find(analysis: &Analysis) -> Option<Pattern> {
             "{forks}, then {writes} to pages from before, {share} of them in {}",
             mappings(most)
         ),
+        is_cost_known: true,
         advice: Some(
             "`cowslip run` makes the fork itself short and keeps huge pages whole; each page is still \
              copied at its first write"

@@ -54,6 +54,8 @@ pub enum PatternName {
     Purging,
     /// Writes after a fork copy pages.
     CowStorm,
+    /// Writes to a private mapping of a file copy its pages.
+    FileCopies,
     /// A file is read from its device through a mapping.
     ColdFile,
     /// A stack grows.
@@ -64,7 +66,7 @@ pub enum PatternName {
 
 /// The patterns in `analysis`, the costliest first.
 pub(crate) fn find(analysis: &Analysis) -> Vec<Pattern> {
-    let of_group = [arrivals::find, files::find, returns::purging, returns::churn];
+    let of_group = [arrivals::find, files::cold, files::copies, returns::purging, returns::churn];
     let mut patterns: Vec<Pattern> = analysis
         .groups
         .iter()
@@ -89,6 +91,8 @@ struct Draft<'a> {
     /// Those that it is among, for what one takes.
     among: &'a Sums,
     evidence: String,
+    /// Whether these faults take what faults take that do not say it themselves.
+    is_cost_known: bool,
     advice: Option<String>,
     faults_with_huge_pages: Option<u64>,
 }
@@ -96,7 +100,8 @@ struct Draft<'a> {
 impl Draft<'_> {
     /// The pattern, with what it costs at the end of its sentence.
     fn finish(self) -> Pattern {
-        let cost = self.analysis.cost_of(self.among).map(|cost| {
+        let known = self.analysis.cost_of(self.among).filter(|_| self.is_cost_known);
+        let cost = known.map(|cost| {
             let share = self.faults as f64 / self.among.faults().max(1) as f64;
             Cost { ns: cost.ns * share, ..cost }
         });

@@ -24,6 +24,7 @@ pub(super) fn purging(analysis: &Analysis, group: &Group) -> Option<Pattern> {
         faults,
         among: &group.sums,
         evidence: format!("{}, {times} on memory that madvise had given back", mappings(group)),
+        is_cost_known: true,
         advice: Some(match allocator(analysis) {
             Some("jemalloc") => "keep it longer: MALLOC_CONF=dirty_decay_ms:60000".into(),
             Some("tcmalloc") => "keep it longer: TCMALLOC_RELEASE_RATE=0".into(),
@@ -58,6 +59,7 @@ pub(super) fn churn(analysis: &Analysis, group: &Group) -> Option<Pattern> {
         faults: shape.arrivals,
         among: &group.sums,
         evidence: format!("{evidence}, {touches} to fill new ones"),
+        is_cost_known: true,
         advice: Some(match (allocator(analysis), is_heap) {
             (Some("glibc"), true) => {
                 "keep the heap's top: MALLOC_TRIM_THRESHOLD_=1073741824".into()

@@ -22,6 +22,7 @@ pub(super) fn kernel_copies(analysis: &Analysis) -> Option<Pattern> {
             "{times} ({share}) taken by the kernel for the program: system calls on memory that was not \
              there, such as read(2) into a new buffer"
         ),
+        is_cost_known: true,
         advice: Some("use buffers again, or fill them first (MAP_POPULATE)".into()),
         faults_with_huge_pages: None,
     };

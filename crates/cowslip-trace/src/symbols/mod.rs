@@ -12,6 +12,7 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 
 use crate::model::{Event, Header};
+pub use frames::Names;
 use modules::AddressSpaces;
 
 /// From here on addresses are the kernel's.
@@ -68,7 +69,7 @@ impl Symbols {
     }
 
     /// The same for a place in a file.
-    pub fn name_in(&mut self, file: Arc<str>, offset_bytes: u64) -> Arc<str> {
+    fn name_in(&mut self, file: Arc<str>, offset_bytes: u64) -> Arc<str> {
         let key = (file, offset_bytes);
         if let Some(name) = self.names.get(&key) {
             return name.clone();

@@ -1,22 +1,19 @@
 //! The report as lines of text.
 
-use std::sync::Arc;
-
 use cowslip_sys::units::ByteCount;
 use cowslip_trace::analysis::{Analysis, Rate, Sums};
 use cowslip_trace::attribute::Kind;
 use cowslip_trace::words::{count, counted, duration, mappings, percent};
 
 use super::cost;
-use crate::output::text::{align, clip, printable, wrap};
+use crate::output::text::{clip, printable, wrap};
 use crate::output::units;
 use crate::trace::load::Loaded;
+use crate::trace::tables::{callers, joined, table};
 
 /// Columns of the picture of the rate.
 const COLUMNS: usize = 80;
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Functions of a stack that are shown.
-const FRAMES: usize = 5;
 
 pub(super) fn lines(loaded: &mut Loaded, top: usize) -> String {
     let mut lines = heading(loaded);
@@ -26,7 +23,7 @@ pub(super) fn lines(loaded: &mut Loaded, top: usize) -> String {
     lines.extend(stacks(loaded, top));
     lines.extend(threads(loaded, top));
     lines.extend(patterns(&loaded.analysis, top));
-    lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+    joined(&lines)
 }
 
 fn heading(loaded: &Loaded) -> Vec<String> {
@@ -50,8 +47,9 @@ fn heading(loaded: &Loaded) -> Vec<String> {
         printable(&format!("  Linux {}, transparent huge pages {thp}", machine.kernel_release)),
     ];
     if let Some(cost) = analysis.cost_of(sums) {
-        let cost = format!("{} of all threads' time, {}", duration(cost.ns), cost.measured);
-        lines.push(format!("  faults took {cost}"));
+        let bound = if analysis.cost_is_a_bound() { "at least " } else { "" };
+        let (ns, measured) = (duration(cost.ns), cost.measured);
+        lines.push(format!("  faults took {bound}{ns} of all threads' time, {measured}"));
     }
     if loaded.is_cut_short {
         lines.push("  the end is missing: the recorder was killed, or the file was cut".into());
@@ -84,17 +82,14 @@ fn rate(rate: &Rate) -> Vec<String> {
     ]
 }
 
-/// A table: what it is about, its heads and its rows; nothing without rows.
-fn table(title: &str, heads: &[&str], rows: Vec<Vec<String>>) -> Vec<String> {
-    if rows.is_empty() {
-        return Vec::new();
-    }
-    let heads = heads.iter().map(|head| (*head).to_owned()).collect();
-    let all: Vec<_> = [heads].into_iter().chain(rows).collect();
-    let mut lines = vec![title.to_owned()];
-    lines.extend(align(&all));
-    lines.push(String::new());
-    lines
+/// The first `top` of them that have one in a thousand of `all` faults.
+fn shown<'a, T: 'a>(
+    rows: impl Iterator<Item = &'a T>,
+    top: usize,
+    all: u64,
+    sums: impl Fn(&T) -> &Sums,
+) -> impl Iterator<Item = &'a T> {
+    rows.take_while(move |row| sums(row).faults() * 1000 >= all).take(top)
 }
 
 /// The columns that every table has: faults, their share, what they took.
@@ -120,14 +115,17 @@ fn groups(loaded: &mut Loaded, top: usize) -> Vec<String> {
     let groups = loaded.analysis.groups.iter().filter(|group| group.sums.faults() > 0);
     let row = |group: &cowslip_trace::analysis::Group| {
         let kind = group.sums.kinds().first().map_or(String::new(), |(kind, _)| kind.to_string());
-        let callers = callers(&names.of(&group.identity.mapped_by));
-        let name = printable(&mappings(group))
-            + &callers.map(|it| format!(" by {it}")).unwrap_or_default();
+        let callers = match group.identity.is_arena() {
+            true => String::new(),
+            false => callers(" by ", &names.of(&group.identity.mapped_by)),
+        };
+        let name = printable(&mappings(group)) + &callers;
         let size = ByteCount(group.mapped_bytes).to_string();
         let facts = [count(group.mappings), size, kind, name];
         common(loaded, &group.sums).into_iter().chain(facts).collect()
     };
-    let rows = groups.take(top).map(row).collect();
+    let all = loaded.analysis.sums.faults();
+    let rows = shown(groups, top, all, |group| &group.sums).map(row).collect();
     loaded.names = names;
     let heads = ["     faults", " share", "   cost", "maps", "mapped", "mostly", "mappings"];
     table("where", &heads, rows)
@@ -135,9 +133,10 @@ fn groups(loaded: &mut Loaded, top: usize) -> Vec<String> {
 
 fn stacks(loaded: &mut Loaded, top: usize) -> Vec<String> {
     let mut names = std::mem::take(&mut loaded.names);
-    let stacks = loaded.analysis.stacks.iter().take(top);
+    let all = loaded.analysis.sums.faults();
+    let stacks = shown(loaded.analysis.stacks.iter(), top, all, |stack| &stack.sums);
     let row = |stack: &cowslip_trace::analysis::StackSums| {
-        let callers = callers(&names.of(&stack.frames)).unwrap_or_default();
+        let callers = callers("", &names.of(&stack.frames));
         common(loaded, &stack.sums).into_iter().chain([callers]).collect()
     };
     let rows = stacks.map(row).collect();
@@ -146,7 +145,8 @@ fn stacks(loaded: &mut Loaded, top: usize) -> Vec<String> {
 }
 
 fn threads(loaded: &Loaded, top: usize) -> Vec<String> {
-    let threads = loaded.analysis.threads.iter().take(top);
+    let all = loaded.analysis.sums.faults();
+    let threads = shown(loaded.analysis.threads.iter(), top, all, |thread| &thread.sums);
     let row = |thread: &cowslip_trace::analysis::ThreadSums| {
         let name = clip(&thread.name);
         let kind = thread.sums.kinds().first().map_or(String::new(), |(kind, _)| kind.to_string());
@@ -155,13 +155,6 @@ fn threads(loaded: &Loaded, top: usize) -> Vec<String> {
     };
     let heads = ["     faults", " share", "   cost", "process", "thread", "mostly", "name"];
     table("threads", &heads, threads.map(row).collect())
-}
-
-/// The innermost functions; `None` of nobody.
-fn callers(names: &[Arc<str>]) -> Option<String> {
-    let shown: Vec<String> = names.iter().take(FRAMES).map(|name| printable(name)).collect();
-    let more = if names.len() > FRAMES { " < …" } else { "" };
-    (!shown.is_empty()).then(|| shown.join(" < ") + more)
 }
 
 fn patterns(analysis: &Analysis, top: usize) -> Vec<String> {

@@ -13,6 +13,7 @@ const MAP_SHARED: u32 = 1;
 const MAP_PRIVATE: u32 = 2;
 const MAP_LOCKED: u32 = 0x2000;
 const MAP_POPULATE: u32 = 0x8000;
+const PROT_READ: u32 = 1;
 const PROT_WRITE: u32 = 2;
 
 /// How far a stack grows by itself: the usual limit (`ulimit -s`).
@@ -22,7 +23,10 @@ impl Space {
     pub(in crate::attribute) fn map(&mut self, map: &Map, ledger: &mut Ledger) {
         let place = Place::of(map);
         if place == Place::Heap {
-            self.program_break = Some(map.range.end());
+            let before = self.program_break.replace(map.range.end());
+            if before == Some(map.range.start) && self.grow_heap(map.range, ledger) {
+                return;
+            }
         }
         if self.grow_to(map, &place, ledger) {
             return;
@@ -165,27 +169,26 @@ impl Space {
             return self.unmap(VirtRange::between(end, before), ledger);
         }
         let new = VirtRange::between(before, end);
-        let below = before.checked_sub(1).and_then(|below| self.areas.at(below)).copied();
-        let heap = below.filter(|area| {
-            ledger.get(area.mapping).place == Place::Heap && area.range.end() == before
-        });
-        match heap {
-            _ if new.is_empty() => {}
-            Some(heap) => {
-                self.unmap(new, ledger);
-                self.resize(&heap, end, ledger);
-            }
-            None => {
-                let map = Map {
-                    range: new,
-                    protection: 3,
-                    flags: MAP_PRIVATE,
-                    name: Some("[heap]".into()),
-                    ..Map::default()
-                };
-                self.map(&map, ledger);
-            }
+        if new.is_empty() || self.grow_heap(new, ledger) {
+            return;
         }
+        let name = Some("[heap]".into());
+        let (protection, flags) = (PROT_READ | PROT_WRITE, MAP_PRIVATE);
+        let map = Map { range: new, protection, flags, name, ..Map::default() };
+        self.map(&map, ledger);
+    }
+
+    /// Whether there is a heap below `new`: it is part of it now.
+    fn grow_heap(&mut self, new: VirtRange, ledger: &mut Ledger) -> bool {
+        let below = new.start.checked_sub(1).and_then(|below| self.areas.at(below)).copied();
+        let heap = below.filter(|area| {
+            ledger.get(area.mapping).place == Place::Heap && area.range.end() == new.start
+        });
+        if let Some(heap) = heap {
+            self.unmap(new, ledger);
+            self.resize(&heap, new.end(), ledger);
+        }
+        heap.is_some()
     }
 
     /// A stack grows down to what was touched, without an event.

@@ -1,0 +1,123 @@
+//! `cowslip trace report` and `diff` of real programs, whose faults are known.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use support::{COWSLIP, Folder, Ran, compile, run};
+
+fn cowslip(arguments: &[&str]) -> Ran {
+    run(Command::new(COWSLIP).arg("trace").args(arguments))
+}
+
+fn json(ran: &Ran) -> Value {
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}\n{}", ran.stdout, ran.stderr))
+}
+
+/// A trace of `program` in `folder`; `None`, said and counted, where faults may not be recorded.
+fn record(folder: &Folder, name: &str, program: &Path, options: &[&str]) -> Option<PathBuf> {
+    let file = folder.0.join(name);
+    let mut command = Command::new(COWSLIP);
+    command.arg("trace").args(options).arg("-o").arg(&file).arg("--").arg(program);
+    let ran = run(&mut command);
+    match ran.status.code() {
+        Some(0) => Some(file),
+        Some(3 | 4) => {
+            let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
+            assert!(!expected.split(',').any(|it| it == "trace"), "{}", ran.stderr);
+            println!("SKIPPED: cowslip trace: {}", ran.stderr);
+            None
+        }
+        _ => panic!("{}", ran.stderr),
+    }
+}
+
+/// The mappings of that many bytes and nothing else.
+fn of_size(report: &Value, bytes: u64) -> &Value {
+    let all = report["mappings"].as_array().unwrap();
+    let mut fitting = all.iter().filter(|it| it["identity"]["size_bytes"] == bytes);
+    let found = fitting.next().unwrap_or_else(|| panic!("{report:#}"));
+    assert!(fitting.next().is_none(), "{report:#}");
+    found
+}
+
+#[test]
+fn the_faults_of_a_known_program_are_of_the_known_kinds() {
+    let folder = Folder::new("trace-report");
+    let Some(program) = compile(&folder, "kinds") else { return };
+    for options in [&["--stacks", "none"][..], &["--stacks", "none", "--detail", "access"]] {
+        let Some(trace) = record(&folder, "kinds.trace", &program, options) else { return };
+        let trace = trace.to_str().unwrap();
+        let report = json(&cowslip(&["report", trace, "--json", "-"]));
+        assert_eq!((&report["lost"], &report["forks"]), (&0.into(), &1.into()), "{report:#}");
+        if !report["header"]["sources"].to_string().contains("munmap") {
+            println!("SKIPPED: madvise is not seen here: {}", report["header"]["unseen"]);
+            return;
+        }
+        let kinds = &of_size(&report, 8 << 20)["by_kind"];
+        let expected =
+            serde_json::json!({"first_touch": 2048, "refault": 1000, "cow_after_fork": 800});
+        assert_eq!(*kinds, expected, "{options:?}");
+        let sentences: Vec<&str> = report["patterns"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|pattern| pattern["sentence"].as_str().unwrap())
+            .collect();
+        let has = |words: &str| sentences.iter().any(|sentence| sentence.contains(words));
+        assert!(
+            has("8 MiB anonymous maps, 3,048 faults, descending, 4 KiB apart"),
+            "{sentences:?}"
+        );
+        assert!(has("1,000 faults on memory that madvise had given back"), "{sentences:?}");
+        let text = cowslip(&["report", trace]).stdout;
+        assert!(
+            text.contains("copy-on-write after fork") && text.contains("1,000 faults on"),
+            "{text}"
+        );
+        assert!(text.lines().all(|line| line.chars().count() < 100), "{text}");
+    }
+}
+
+#[test]
+fn two_traces_of_one_program_are_the_same_and_of_two_programs_are_not() {
+    let folder = Folder::new("trace-diff");
+    let Some(program) = compile(&folder, "kinds") else { return };
+    let traces: Option<Vec<PathBuf>> =
+        ["a.trace", "b.trace"].iter().map(|name| record(&folder, name, &program, &[])).collect();
+    let Some(traces) = traces else { return };
+    let other = record(&folder, "c.trace", Path::new("/bin/true"), &[]).unwrap();
+    let [a, b] = [0, 1].map(|index: usize| traces[index].to_str().unwrap());
+    let same = cowslip(&["diff", a, b]);
+    assert_eq!(same.status.code(), Some(0), "{}\n{}", same.stdout, same.stderr);
+    assert!(same.stdout.contains("the faults are the same"), "{}", same.stdout);
+    let differing = cowslip(&["diff", a, other.to_str().unwrap(), "--by", "run", "--json", "-"]);
+    assert_eq!(differing.status.code(), Some(1), "{}", differing.stderr);
+    let diff = json(&differing);
+    let first = &diff["diff"]["groups"][0];
+    assert_eq!((&first["size_bytes"], &first["sides"][1]), (&(8 << 20).into(), &Value::Null));
+    assert!(first["sides"][0]["faults"].as_u64().unwrap() >= 3848, "{first:#}");
+}
+
+#[test]
+fn what_is_no_trace_is_said_to_be_none() {
+    let folder = Folder::new("trace-bad");
+    let bad = folder.0.join("bad.trace");
+    fs::write(&bad, "no trace").unwrap();
+    let bad = bad.to_str().unwrap();
+    for arguments in [&["report", bad][..], &["diff", bad, bad]] {
+        let ran = cowslip(arguments);
+        assert_eq!(ran.status.code(), Some(6), "{}", ran.stderr);
+        assert!(ran.stderr.contains("bad.trace"), "{}", ran.stderr);
+    }
+    let ran = cowslip(&["diff", "/nowhere/a", "/nowhere/b"]);
+    assert_eq!(
+        ran.status.code(),
+        Some(2),
+        "trouble must not look like a difference: {}",
+        ran.stderr
+    );
+}
