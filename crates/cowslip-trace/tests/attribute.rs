@@ -283,6 +283,16 @@ fn neighbours_that_are_alike_make_room_for_a_huge_page() {
 }
 
 #[test]
+fn memory_for_which_huge_pages_were_refused_has_no_room_for_them() {
+    let mut story = Story::new(&with_huge_pages());
+    story.map(START, 4 * MIB);
+    let range = VirtRange::new(START, 2 * MIB);
+    story.then(What::Advise { range, advice: 15 });
+    assert_eq!(story.fault(write(START + 0x1000)).fit, Some(HugeFit::Refused));
+    assert_eq!(story.fault(write(START + 3 * MIB)).fit, Some(HugeFit::First));
+}
+
+#[test]
 fn populated_memory_is_there_without_a_fault() {
     let mut story = Story::new(&plain());
     let (range, protection, flags) = (VirtRange::new(START, MIB), 3, 0x8022);

@@ -32,6 +32,8 @@ pub struct Shape {
     pub huge_further: u64,
     /// Pages of anonymous memory around which no huge page fits.
     pub huge_unfit: u64,
+    /// Pages of anonymous memory for which the program refused them.
+    pub huge_refused: u64,
     /// Those pages that came with a huge page, by the events.
     pub came_huge: u64,
 }
@@ -39,7 +41,7 @@ pub struct Shape {
 impl Shape {
     /// Faults that these pages would have taken if huge pages had come wherever they fit.
     pub fn faults_with_huge_pages(&self) -> u64 {
-        self.huge_first + self.huge_unfit
+        self.huge_first + self.huge_unfit + self.huge_refused
     }
 
     /// Whether nine in ten steps are the most frequent one.
@@ -84,6 +86,7 @@ impl Watch {
             Some(HugeFit::First) => shape.huge_first += 1,
             Some(HugeFit::Further) => shape.huge_further += 1,
             Some(HugeFit::No) => shape.huge_unfit += 1,
+            Some(HugeFit::Refused) => shape.huge_refused += 1,
             None => {}
         }
         if let Some(step) = step {

@@ -10,53 +10,69 @@ use crate::words::{count, counted, mappings, percent};
 
 pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let shape = &group.shape;
-    let place = &group.identity.place;
     let is_purged = group.sums.of(Kind::Refault) * 2 > shape.arrivals;
-    if !place.is_anonymous() || !is_many(analysis, shape.arrivals) || is_purged {
+    let is_anonymous = group.identity.place.is_anonymous();
+    if !is_anonymous || is_purged || !is_many(analysis, shape.arrivals) {
         return None;
     }
+    let name = name(group)?;
     let [_, each, _] = shape.per_mapping;
-    let is_unfit = shape.huge_unfit * 2 > shape.arrivals;
-    let came_huge = shape.came_huge * 10 >= shape.arrivals * 9;
-    let could_be_huge = !is_unfit && !came_huge && shape.huge_further > 0;
-    let name = match () {
-        () if matches!(place, Place::Stack | Place::ThreadStack) => PatternName::StackGrowth,
-        () if each <= 1 || came_huge => PatternName::OncePerMap,
-        () if is_unfit => PatternName::Misaligned,
-        () if shape.is_regular() => PatternName::Staircase,
-        () if could_be_huge => PatternName::NotHuge,
-        () => return None,
-    };
-    let may_be_huge = shape.huge_first > 0 && analysis.cost_is_a_bound();
-    let mut evidence = format!("{}, {}", mappings(group), how_many(analysis, group));
-    if each > 1 {
-        evidence += &format!(", {}", order(analysis, shape));
-    }
-    let could_be_huge = could_be_huge
+    let order = if each > 1 { order(analysis, shape) } else { String::new() };
+    let is_untold = name == PatternName::OncePerMap && may_be_huge(analysis, shape);
+    let could_be_huge = could_be_huge(shape)
         && matches!(name, PatternName::Staircase | PatternName::NotHuge)
         && analysis.sampling_period == 1;
-    match name {
-        PatternName::OncePerMap if came_huge => evidence += ": huge pages",
-        PatternName::OncePerMap if may_be_huge => {
-            evidence += "; whether by huge pages, only a trace with --detail access says";
+    let ending = match name {
+        PatternName::OncePerMap if came_huge(shape) => ": huge pages".into(),
+        PatternName::OncePerMap if is_untold => {
+            "; whether by huge pages, only a trace with --detail access says".into()
         }
-        PatternName::Misaligned => evidence += &format!(": {}", why_unfit(analysis, group)),
-        _ if could_be_huge => evidence += &format!(": {}", with_huge_pages(group)),
-        _ => {}
-    }
-    let faults_with_huge_pages = could_be_huge.then(|| shape.faults_with_huge_pages());
+        PatternName::Misaligned => why_unfit(analysis, group),
+        _ if shape.huge_refused * 2 > shape.arrivals => {
+            ": the program refused huge pages (MADV_NOHUGEPAGE)".into()
+        }
+        _ if could_be_huge => with_huge_pages(group),
+        _ => String::new(),
+    };
     let draft = Draft {
         analysis,
         name,
         group: Some(group),
         faults: shape.arrivals,
         among: &group.sums,
-        evidence,
-        is_cost_known: name != PatternName::OncePerMap || !may_be_huge,
+        evidence: format!("{}, {}{order}{ending}", mappings(group), how_many(analysis, group)),
+        is_cost_known: !is_untold,
         advice: could_be_huge.then(|| advice(analysis, shape)),
-        faults_with_huge_pages,
+        faults_with_huge_pages: could_be_huge.then(|| shape.faults_with_huge_pages()),
     };
     Some(draft.finish())
+}
+
+fn name(group: &Group) -> Option<PatternName> {
+    let shape = &group.shape;
+    let [_, each, _] = shape.per_mapping;
+    match group.identity.place {
+        Place::Stack | Place::ThreadStack => Some(PatternName::StackGrowth),
+        _ if each <= 1 || came_huge(shape) => Some(PatternName::OncePerMap),
+        _ if shape.huge_unfit * 2 > shape.arrivals => Some(PatternName::Misaligned),
+        _ if shape.is_regular() => Some(PatternName::Staircase),
+        _ if could_be_huge(shape) => Some(PatternName::NotHuge),
+        _ => None,
+    }
+}
+
+fn came_huge(shape: &Shape) -> bool {
+    shape.came_huge * 10 >= shape.arrivals * 9
+}
+
+/// Base pages came where huge ones fit.
+fn could_be_huge(shape: &Shape) -> bool {
+    !came_huge(shape) && shape.huge_further * 2 > shape.arrivals
+}
+
+/// Huge pages fit, and nothing says whether they came.
+fn may_be_huge(analysis: &Analysis, shape: &Shape) -> bool {
+    shape.huge_first > 0 && analysis.cost_is_a_bound()
 }
 
 fn how_many(analysis: &Analysis, group: &Group) -> String {
@@ -82,10 +98,10 @@ fn how_many(analysis: &Analysis, group: &Group) -> String {
 fn order(analysis: &Analysis, shape: &Shape) -> String {
     let apart = ByteCount(shape.step_pages.unsigned_abs().saturating_mul(analysis.page_bytes));
     match shape.step_pages {
-        _ if analysis.sampling_period > 1 => "sampled".into(),
-        _ if !shape.is_regular() => "in no order".into(),
-        step if step > 0 => format!("ascending, {apart} apart"),
-        _ => format!("descending, {apart} apart"),
+        _ if analysis.sampling_period > 1 => ", sampled".into(),
+        _ if !shape.is_regular() => ", in no order".into(),
+        step if step > 0 => format!(", ascending, {apart} apart"),
+        _ => format!(", descending, {apart} apart"),
     }
 }
 
@@ -93,7 +109,7 @@ fn why_unfit(analysis: &Analysis, group: &Group) -> String {
     let huge = analysis.page_bytes / 8 * analysis.page_bytes;
     let is_short = group.identity.size_bytes.is_some_and(|size| size < huge);
     let why = if is_short { "shorter than one" } else { "not aligned to one" };
-    format!("no huge page fits around {}: {why}", percent_unfit(&group.shape))
+    format!(": no huge page fits around {}: {why}", percent_unfit(&group.shape))
 }
 
 fn percent_unfit(shape: &Shape) -> String {
@@ -104,9 +120,9 @@ fn with_huge_pages(group: &Group) -> String {
     let shape = &group.shape;
     let faults = shape.faults_with_huge_pages();
     if shape.mappings > 1 && faults.is_multiple_of(shape.mappings) {
-        return format!("with huge pages {} each", counted(faults / shape.mappings, "fault"));
+        return format!(": with huge pages {} each", counted(faults / shape.mappings, "fault"));
     }
-    format!("with huge pages {}", counted(faults, "fault"))
+    format!(": with huge pages {}", counted(faults, "fault"))
 }
 
 /// Where huge pages fit and did not come.

@@ -49,7 +49,8 @@ fn heading(loaded: &Loaded) -> Vec<String> {
     if let Some(cost) = analysis.cost_of(sums) {
         let bound = if analysis.cost_is_a_bound() { "at least " } else { "" };
         let (ns, measured) = (duration(cost.ns), cost.measured);
-        lines.push(format!("  faults took {bound}{ns} of all threads' time, {measured}"));
+        let took = format!("  faults took {bound}{ns} of all threads' time, {measured}");
+        lines.extend(wrap(&took, 4));
     }
     if loaded.is_cut_short {
         lines.push("  the end is missing: the recorder was killed, or the file was cut".into());

@@ -8,6 +8,9 @@ use crate::attribute::ledger::Ledger;
 impl Space {
     /// Whether a huge page would fit around a page, and whether it would have come before.
     pub(super) fn fit(&self, area: &Area, page: u64, ledger: &Ledger) -> HugeFit {
+        if area.wants_huge == Some(false) {
+            return HugeFit::Refused;
+        }
         let huge = ledger.circumstances.huge_around(page);
         let range = ledger.circumstances.range(&huge);
         // The kernel makes one mapping of neighbours that are alike.
