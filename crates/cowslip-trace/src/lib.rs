@@ -10,6 +10,7 @@
 //! * [`analysis`]: a trace summed up, with its [`patterns`];
 //! * [`cost`]: what faults take;
 //! * [`diff`]: what differs between two traces;
+//! * [`picture`]: a trace drawn, as a page and as a still picture;
 //! * [`words`]: numbers and mappings in words.
 //!
 //! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library.
@@ -25,6 +26,7 @@ pub mod file;
 pub mod import;
 pub mod model;
 pub mod patterns;
+pub mod picture;
 pub mod record;
 pub mod symbols;
 pub mod words;

@@ -1,0 +1,147 @@
+//! The address axis without its gaps: bands of addresses that were used, each with a height.
+
+use serde::Serialize;
+
+/// What is untouched in between is worth a break if it is larger.
+const LEAST_GAP_BYTES: u64 = 2 << 20;
+/// A mapping up to this size is shown whole.
+const WHOLE_BYTES: u64 = 32 << 20;
+/// Addresses are looked at in chunks of this size.
+const CHUNK_BYTES: u64 = 2 << 20;
+const MOST_BANDS: usize = 32;
+/// A band that is alone would have this share of the axis if it were tiny.
+const LEAST_SHARE: f64 = 0.03;
+
+/// Addresses without a gap between them.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub(super) struct Band {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// In bytes of the largest band's scale: small ones are drawn larger than they are.
+    pub(super) height: f64,
+}
+
+/// The bands of each space, given its mappings and the addresses touched in it.
+pub(super) fn bands(spaces: &[Used]) -> Vec<Vec<Band>> {
+    let ranges: Vec<_> = spaces.iter().map(Used::ranges).collect();
+    let all = || ranges.iter().flatten();
+    let total: u64 = all().map(|(start, end)| end - start).sum();
+    let share = LEAST_SHARE.min(0.5 / all().count().max(1) as f64);
+    let least = (total as f64 * share).max(1.0);
+    let band =
+        |&(start, end): &(u64, u64)| Band { start, end, height: ((end - start) as f64).max(least) };
+    ranges.iter().map(|ranges| ranges.iter().map(band).collect()).collect()
+}
+
+/// What was used of an address space.
+#[derive(Default)]
+pub(super) struct Used {
+    mapped: Vec<(u64, u64)>,
+    chunks: Vec<u64>,
+}
+
+impl Used {
+    pub(super) fn map(&mut self, start: u64, end: u64) {
+        self.mapped.push((start, end));
+    }
+
+    pub(super) fn touch(&mut self, address: u64) {
+        let chunk = address / CHUNK_BYTES;
+        if self.chunks.last() != Some(&chunk) {
+            self.chunks.push(chunk);
+        }
+    }
+
+    fn ranges(&self) -> Vec<(u64, u64)> {
+        let mut chunks = self.chunks.clone();
+        chunks.sort_unstable();
+        chunks.dedup();
+        let mut mapped = self.mapped.clone();
+        mapped.sort_unstable();
+        mapped.dedup();
+        let mut ranges = Vec::new();
+        for &(start, end) in &mapped {
+            let first = chunks.partition_point(|chunk| (chunk + 1) * CHUNK_BYTES <= start);
+            let last = chunks.partition_point(|chunk| chunk * CHUNK_BYTES < end);
+            let touched = (last - first) as u64 * CHUNK_BYTES;
+            if end - start <= WHOLE_BYTES.max(16 * touched) {
+                ranges.push((start, end));
+            }
+        }
+        // Of a large mapping that was hardly used, and of what no mapping is known for, the touched part.
+        let chunk = |chunk: &u64| {
+            let (start, end) = (chunk * CHUNK_BYTES, chunk.saturating_add(1) * CHUNK_BYTES);
+            let clip = |&(from, to): &(u64, u64)| (start.max(from), end.min(to));
+            let holder = mapped[..mapped.partition_point(|(from, _)| *from < end)].last();
+            holder.map(clip).filter(|(from, to)| from < to).unwrap_or((start, end))
+        };
+        ranges.extend(chunks.iter().map(chunk));
+        merge(ranges)
+    }
+}
+
+/// Puts together what overlaps or is near, so that no more than [`MOST_BANDS`] are left.
+fn merge(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut gaps: Vec<u64> = joined(&ranges, 0).windows(2).map(|it| it[1].0 - it[0].1).collect();
+    gaps.sort_unstable_by_key(|gap| std::cmp::Reverse(*gap));
+    let too_many = gaps.get(MOST_BANDS - 1).copied().unwrap_or(0);
+    joined(&ranges, too_many.max(LEAST_GAP_BYTES))
+}
+
+fn joined(sorted: &[(u64, u64)], gap: u64) -> Vec<(u64, u64)> {
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for &(start, end) in sorted {
+        match joined.last_mut() {
+            Some(last) if start <= last.1.saturating_add(gap) => last.1 = last.1.max(end),
+            _ => joined.push((start, end)),
+        }
+    }
+    joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn ends(used: Used) -> Vec<(u64, u64)> {
+        bands(&[used])[0].iter().map(|band| (band.start, band.end)).collect()
+    }
+
+    #[test]
+    fn gaps_are_left_out_and_small_ones_stay() {
+        let mut used = Used::default();
+        used.map(0, MIB);
+        used.map(2 * MIB, 3 * MIB);
+        used.map(100 * MIB, 101 * MIB);
+        assert_eq!(ends(used), [(0, 3 * MIB), (100 * MIB, 101 * MIB)]);
+    }
+
+    #[test]
+    fn of_a_large_mapping_only_what_was_touched_is_shown() {
+        let mut used = Used::default();
+        used.map(MIB, 1 << 40);
+        used.touch(MIB + 5);
+        used.touch(501 * MIB);
+        // Nothing is mapped here, and yet it was touched.
+        used.touch((2 << 40) + 1);
+        let wanted = [(MIB, 2 * MIB), (500 * MIB, 502 * MIB), (2 << 40, (2 << 40) + 2 * MIB)];
+        assert_eq!(ends(used), wanted);
+    }
+
+    #[test]
+    fn there_are_never_too_many_and_none_is_too_small() {
+        let mut used = Used::default();
+        for nth in 0..1000 {
+            used.map(nth * nth * 8 * MIB, nth * nth * 8 * MIB + 4096);
+        }
+        used.map(1 << 50, (1 << 50) + (1 << 30));
+        used.touch((1 << 50) + 1);
+        let bands = &bands(&[used])[0];
+        assert!(bands.len() <= MOST_BANDS, "{}", bands.len());
+        let total: f64 = bands.iter().map(|band| band.height).sum();
+        assert!(bands.iter().all(|band| band.height / total >= 0.25 / bands.len() as f64));
+    }
+}

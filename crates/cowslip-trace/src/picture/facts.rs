@@ -1,0 +1,100 @@
+//! What is said about a trace as a whole: how complete it is, and the machine it is from.
+
+use cowslip_sys::units::ByteCount;
+
+use super::scene::Scene;
+use crate::words::{self, counted, duration};
+
+/// A name and what it is here.
+pub(super) struct Fact {
+    pub(super) name: String,
+    pub(super) text: String,
+}
+
+/// A sentence about what a trace holds; bad if something is missing.
+pub(super) struct Sentence {
+    pub(super) text: String,
+    pub(super) is_bad: bool,
+}
+
+/// The program traced.
+pub(super) fn title(scene: &Scene<'_>) -> String {
+    let header = &scene.trace.header;
+    if !header.command.is_empty() {
+        let words = header.command.iter().flat_map(|word| word.split_whitespace());
+        return words.collect::<Vec<_>>().join(" ");
+    }
+    match scene.spaces.first() {
+        Some(space) => space.label.clone(),
+        None => "no program".to_owned(),
+    }
+}
+
+/// How complete the trace is.
+pub(super) fn statement(scene: &Scene<'_>) -> Vec<Sentence> {
+    let trace = scene.trace;
+    let good = |text: String| Sentence { text, is_bad: false };
+    let bad = |text: String| Sentence { text, is_bad: true };
+    let faults = scene.dots.len() as u64;
+    let lasted = duration(scene.duration_ns as f64);
+    let mut said = vec![good(format!("{} in {lasted}.", counted(faults, "fault")))];
+    said.push(match trace.totals.lost.max(scene.analysis.lost) {
+        0 => good("No event was lost.".to_owned()),
+        lost => {
+            let all = lost.saturating_add(trace.events.len() as u64);
+            let share = words::percent(lost as f64, all as f64);
+            bad(format!("Lost for want of room: {} ({share}).", counted(lost, "event")))
+        }
+    });
+    said.push(match trace.header.sampling_period {
+        0 | 1 => good("Every fault was recorded.".to_owned()),
+        period => bad(format!(
+            "One fault in {period} was recorded: rates are multiplied by that, counts are not."
+        )),
+    });
+    if trace.is_cut_short {
+        said.push(bad("The end of the trace is missing.".to_owned()));
+    }
+    let drawn = scene.spaces.iter().filter(|space| space.is_drawn).count();
+    if drawn < scene.spaces.len() {
+        let all = scene.spaces.len();
+        said.push(good(match drawn {
+            1 => format!("Of {all} programs, the one with the most faults is drawn."),
+            _ => format!("Of {all} programs, the {drawn} with the most faults are drawn."),
+        }));
+    }
+    let unseen = trace.header.unseen.iter();
+    said.extend(unseen.map(|unseen| good(format!("Not seen: {unseen}."))));
+    said
+}
+
+/// The machine and its settings.
+pub(super) fn facts(scene: &Scene<'_>) -> Vec<Fact> {
+    let header = &scene.trace.header;
+    let machine = &header.machine;
+    let cost = |ns: Option<f64>| ns.map(duration).unwrap_or_default();
+    let mut facts = vec![
+        ("command".to_owned(), header.command.join(" ")),
+        ("kernel".to_owned(), format!("{} {}", machine.kernel_release, machine.kernel_version)),
+        ("architecture".to_owned(), machine.architecture.clone()),
+        ("processors".to_owned(), format!("{} × {}", machine.cpus, machine.cpu_model)),
+        ("memory".to_owned(), ByteCount(machine.memory_bytes).to_string()),
+        ("page size".to_owned(), ByteCount(machine.base_page_bytes()).to_string()),
+        ("fault of a base page".to_owned(), cost(header.base_fault_ns)),
+        ("fault of a huge page".to_owned(), cost(header.huge_fault_ns)),
+        ("allocator".to_owned(), header.allocator.clone().unwrap_or_default()),
+        ("sources".to_owned(), header.sources.join(", ")),
+        ("clock".to_owned(), header.clock.clone()),
+    ];
+    let settings = [
+        ("transparent_hugepage/", &machine.thp),
+        ("", &machine.sysctl),
+        ("environment ", &header.environment),
+    ];
+    for (prefix, settings) in settings {
+        let named = settings.iter().map(|(name, value)| (format!("{prefix}{name}"), value.clone()));
+        facts.extend(named);
+    }
+    facts.retain(|(_, text)| !text.trim().is_empty());
+    facts.into_iter().map(|(name, text)| Fact { name, text }).collect()
+}

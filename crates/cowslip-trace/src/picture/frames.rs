@@ -1,0 +1,61 @@
+//! Names of instructions, each kept once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::model::{Event, Header};
+use crate::symbols::Symbols;
+
+/// Gives numbers to the names of instructions.
+pub(super) struct Frames {
+    symbols: Symbols,
+    /// By program and address: a program has one thing at an address, but for what it loads later.
+    known: HashMap<(u32, u64), u32>,
+    numbers: HashMap<Arc<str>, u32>,
+    pub(super) names: Vec<Arc<str>>,
+    stack_numbers: HashMap<Vec<u32>, u32>,
+    /// Call stacks as numbers of names, each kept once.
+    pub(super) stacks: Vec<Vec<u32>>,
+}
+
+impl Frames {
+    pub(super) fn new(header: &Header) -> Self {
+        Self {
+            symbols: Symbols::new(header),
+            known: HashMap::new(),
+            numbers: HashMap::new(),
+            names: Vec::new(),
+            stack_numbers: HashMap::new(),
+            stacks: Vec::new(),
+        }
+    }
+
+    pub(super) fn observe(&mut self, event: &Event) {
+        self.symbols.observe(event);
+    }
+
+    /// The number of the name of an instruction of a process, which runs a program now.
+    pub(super) fn number(&mut self, program: u32, pid: u32, ip: u64) -> u32 {
+        if let Some(number) = self.known.get(&(program, ip)) {
+            return *number;
+        }
+        let name = self.symbols.name(pid, ip);
+        let number = *self.numbers.entry(name).or_insert_with_key(|name| {
+            self.names.push(name.clone());
+            self.names.len() as u32 - 1
+        });
+        self.known.insert((program, ip), number);
+        number
+    }
+
+    /// The number of a call stack. A caller is where it called, one before where it goes on.
+    pub(super) fn stack(&mut self, program: u32, pid: u32, frames: &[u64]) -> u32 {
+        let called = |(depth, ip): (usize, &u64)| ip.saturating_sub(u64::from(depth > 0));
+        let ips = frames.iter().enumerate().map(called);
+        let stack: Vec<_> = ips.map(|ip| self.number(program, pid, ip)).collect();
+        *self.stack_numbers.entry(stack).or_insert_with_key(|stack| {
+            self.stacks.push(stack.clone());
+            self.stacks.len() as u32 - 1
+        })
+    }
+}

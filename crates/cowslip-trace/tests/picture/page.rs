@@ -1,0 +1,322 @@
+//! The page, in a real browser, by what its user does. The oracle counts in Rust, over the trace's own events.
+
+use std::time::Instant;
+
+use cowslip_trace::model::{Event, Fault, Header, Map, Trace, What};
+use cowslip_trace::picture::{Picture, Theme};
+use serde_json::json;
+
+use super::Folder;
+use super::browser::Browser;
+use super::story::{LIBC, LIBC_OFFSET, MIB, PID, POOL, POOL_BYTES, Story};
+
+const SHIFT: u32 = 8;
+
+/// The faults with what the page shows of them: nanoseconds since the first event.
+fn faults(trace: &Trace) -> Vec<(f64, &Event, &Fault)> {
+    let origin_ns = trace.events[0].time_ns;
+    let faults = trace.events.iter().filter_map(|event| match &event.what {
+        What::Fault(fault) => Some(((event.time_ns - origin_ns) as f64, event, fault)),
+        _ => None,
+    });
+    faults.collect()
+}
+
+/// A number as the page writes it.
+fn words(number: usize) -> String {
+    let digits = number.to_string();
+    let groups: Vec<_> =
+        digits.as_bytes().rchunks(3).rev().map(|it| str::from_utf8(it).unwrap()).collect();
+    groups.join(",")
+}
+
+/// Where a fault is drawn, in pixels of the page.
+fn place(browser: &mut Browser, index: usize) -> (f64, f64) {
+    let place = browser.evaluate(&format!(
+        "(box => {{
+           const [x, y] = map.px(map.chart, trace.faults.time[{index}], view.places[{index}]);
+           return [box.x + x / devicePixelRatio, box.y + y / devicePixelRatio];
+         }})(map.chart.ctx.canvas.getBoundingClientRect())"
+    ));
+    (place[0].as_f64().unwrap(), place[1].as_f64().unwrap())
+}
+
+/// Zooms in until a fault is alone, and puts the pointer on it.
+fn hover_alone(browser: &mut Browser, index: usize) {
+    for _ in 0..14 {
+        let at = place(browser, index);
+        browser.mouse("mouseWheel", at, json!({ "deltaX": 0, "deltaY": -400 }));
+        browser.settle();
+    }
+    let at = place(browser, index);
+    browser.mouse("mouseMoved", at, json!({}));
+    browser.settle();
+}
+
+fn range(browser: &mut Browser, what: &str) -> (f64, f64) {
+    let range = browser.evaluate(what);
+    (range[0].as_f64().unwrap(), range[1].as_f64().unwrap())
+}
+
+/// The number that the page says it is counting.
+fn counted(browser: &mut Browser) -> String {
+    let text = browser.text("#meant");
+    text.split(" of ").next().unwrap().to_owned()
+}
+
+#[test]
+fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
+    let Some(mut browser) = Browser::start("page") else { return };
+    let trace = Story::tell(40_000);
+    let picture = Picture::new(&trace, None);
+    let folder = Folder::new("page");
+    browser.open(&folder.write("page.html", &picture.html().unwrap()));
+    let faults = faults(&trace);
+
+    // All of it, by kind and by mapping.
+    assert_eq!(counted(&mut browser), words(faults.len()));
+    let kinds = browser.text("#kinds");
+    for (kind, count) in picture.analysis().sums.kinds() {
+        assert!(kinds.contains(&format!("{kind} {}", words(count as usize))), "{kinds}");
+    }
+    let most = picture.analysis().groups[0].sums.faults() as usize;
+    assert_eq!(browser.text("#groups tbody tr:first-child td:nth-child(2)"), words(most));
+    for pattern in &picture.analysis().patterns {
+        let patterns = browser.text("#patterns");
+        assert!(patterns.contains(&pattern.sentence), "{patterns}");
+        assert!(patterns.contains(&words(pattern.faults as usize)), "{pattern:?} {patterns}");
+    }
+
+    // The kind's colour is where the fault is; the hover says its address, thread and mapping.
+    browser.key("0");
+    let index = faults.iter().position(|(_, event, _)| event.tid == PID + 1).unwrap();
+    let (_, _, fault) = faults[index];
+    let at = place(&mut browser, index);
+    let (left, right) = range(&mut browser, "view.x");
+    let over =
+        browser.evaluate("(box => [box.x, box.width])(map.chart.over.getBoundingClientRect())");
+    let share = (faults[index].0 - left) / (right - left);
+    let x = over[0].as_f64().unwrap() + share * over[1].as_f64().unwrap();
+    assert!((x - at.0).abs() < 1.0, "the time axis is linear: {x} {at:?}");
+    hover_alone(&mut browser, index);
+    let tip = browser.text("#tip");
+    for wanted in [format!("{:#x}", fault.address), format!("scatter {}", PID + 1)] {
+        assert!(tip.contains(&wanted), "{wanted} in {tip}");
+    }
+    assert!(tip.contains("first touch") && tip.contains("64 MiB anonymous maps"), "{tip}");
+    let colour = browser.evaluate(&format!(
+        "(() => {{
+           const [x, y] = map.px(map.chart, trace.faults.time[{index}], view.places[{index}]);
+           const [red, green, blue] = map.chart.ctx.getImageData(x, y, 1, 1).data;
+           const wanted = rgb(palette.kinds[trace.faults.kind[{index}]]);
+           return [red, green, blue].every((it, at) => Math.abs(it - wanted[at]) < 60);
+         }})()"
+    ));
+    assert_eq!(colour, true, "a dot of the kind's colour");
+
+    browser.show("hover");
+    browser.key("0");
+    let is_of_libc =
+        |(_, _, fault): &(f64, &Event, &Fault)| (LIBC..LIBC + MIB).contains(&fault.address);
+    let of_libc = faults.iter().position(is_of_libc).unwrap();
+    hover_alone(&mut browser, of_libc);
+    let tip = browser.text("#tip");
+    let offset = format!("file offset {:#x}", faults[of_libc].2.address - LIBC + LIBC_OFFSET);
+    assert!(tip.contains("libc.so.6") && tip.contains(&offset), "{offset} in {tip}");
+    browser.key("0");
+    hover_alone(&mut browser, index);
+
+    // Zoomed in, the tables are of what is in view.
+    let in_view = counted(&mut browser);
+    let (left, right) = range(&mut browser, "view.x");
+    assert!(right - left < 1e9, "{left} {right}");
+    let addresses = browser
+        .evaluate("view.y.map(place => view.axis.at(place)).map(at => at && at.page * 4096)");
+    let (low, high) = (addresses[0].as_f64().unwrap(), addresses[1].as_f64().unwrap());
+    let is_in = |(time, _, fault): &&(f64, &Event, &Fault)| {
+        (left..=right).contains(time) && (low..=high).contains(&(fault.address as f64))
+    };
+    assert_eq!(in_view, words(faults.iter().filter(is_in).count()));
+
+    // Reset, then a brush around the pool's whole band for a part of the time.
+    browser.key("0");
+    let band = browser.evaluate(&format!(
+        "(box => {{
+           const band = view.axis.bands.find(band => band.start * 4096 === {POOL});
+           const [, low] = map.px(map.chart, 0, band.low - .003), [, high] = map.px(map.chart, 0, band.high + .003);
+           return [box.y + high / devicePixelRatio, box.y + low / devicePixelRatio];
+         }})(map.chart.ctx.canvas.getBoundingClientRect())"
+    ));
+    let (top, bottom) = (band[0].as_f64().unwrap(), band[1].as_f64().unwrap());
+    browser.drag((at.0.max(500.0), top), (at.0.max(500.0) + 120.0, bottom), SHIFT);
+    let (left, right) = range(&mut browser, "view.brush.x");
+    let is_in_brush = |(time, _, fault): &&(f64, &Event, &Fault)| {
+        (left..=right).contains(time) && (POOL..POOL + POOL_BYTES).contains(&fault.address)
+    };
+    let brushed = faults.iter().filter(is_in_brush).count();
+    assert!(brushed > 100);
+    browser.show("brush");
+    assert!(browser.text("#meant").contains("in the brush"));
+    assert_eq!(counted(&mut browser), words(brushed));
+    assert_eq!(browser.text("#threads tbody td:nth-child(2)"), words(brushed), "one thread's");
+
+    // A row chosen, and let go; a kind switched off, and on.
+    browser.key("Escape");
+    assert_eq!(counted(&mut browser), words(faults.len()));
+    let row = browser.middle("#groups tbody tr");
+    browser.click(row);
+    assert_eq!(counted(&mut browser), words(most));
+    let row = browser.middle("#groups tbody tr");
+    browser.click(row);
+    let button = browser.middle("#kinds button:not([hidden])");
+    browser.click(button);
+    let (kind, count) = picture.analysis().sums.kinds().into_iter().min_by_key(|it| it.0).unwrap();
+    assert_eq!(counted(&mut browser), words(faults.len() - count as usize), "without {kind}");
+    browser.key("Escape");
+
+    // Arrows move, a drag zooms, a double click shows everything.
+    let whole = range(&mut browser, "view.x");
+    let middle = browser.middle("#map .u-over");
+    browser.drag((middle.0 - 100.0, middle.1 - 50.0), (middle.0 + 100.0, middle.1 + 50.0), 0);
+    let zoomed = range(&mut browser, "view.x");
+    assert!(zoomed.1 - zoomed.0 < (whole.1 - whole.0) / 2.0, "{zoomed:?}");
+    assert_eq!(range(&mut browser, "[rate.chart.scales.x.min, rate.chart.scales.x.max]"), zoomed);
+    browser.key("ArrowRight");
+    let moved = range(&mut browser, "view.x");
+    assert!(moved.0 > zoomed.0 && moved.1 > zoomed.1);
+    browser.mouse("mousePressed", middle, json!({ "button": "left", "clickCount": 1 }));
+    browser.mouse("mouseReleased", middle, json!({ "button": "left", "clickCount": 1 }));
+    browser.mouse("mousePressed", middle, json!({ "button": "left", "clickCount": 2 }));
+    browser.mouse("mouseReleased", middle, json!({ "button": "left", "clickCount": 2 }));
+    browser.settle();
+    assert_eq!(range(&mut browser, "view.x"), whole);
+
+    // Light, dark, and as the system has it.
+    let background = "getComputedStyle(document.body).backgroundColor";
+    assert_eq!(browser.evaluate(background), "rgb(255, 255, 255)");
+    browser.key("t");
+    browser.show("dark");
+    assert_eq!(browser.evaluate(background), "rgb(20, 23, 28)");
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+}
+
+#[test]
+fn what_a_trace_says_cannot_become_code() {
+    const HOSTILE: &str =
+        "</script><img src=x onerror=hacked=1><script>hacked=1</script>'\"${hacked=1}{{7*7}}";
+    let header = Header {
+        command: vec![HOSTILE.to_owned()],
+        unseen: vec![HOSTILE.to_owned()],
+        allocator: Some(HOSTILE.to_owned()),
+        environment: [(HOSTILE.to_owned(), HOSTILE.to_owned())].into(),
+        ..Header::default()
+    };
+    let event = |time_ns, what| Event { time_ns, pid: 1, tid: 1, what };
+    let range = cowslip_sys::units::VirtRange::new(0x40_0000, 0x10_0000);
+    let name = Some(format!("/tmp/{HOSTILE}").into());
+    let trace = Trace {
+        header,
+        events: vec![
+            event(0, What::Exec { name: HOSTILE.into() }),
+            event(1, What::Map(Map { range, name, protection: 5, ..Map::default() })),
+            event(2, What::Fault(Fault::at(0x40_1234, 0x40_2000))),
+            event(9, What::Lost { count: 3 }),
+        ],
+        ..Trace::default()
+    };
+    let picture = Picture::new(&trace, None);
+    let page = picture.html().unwrap();
+    assert!(!page.contains("<img") && !page.contains("<script>hacked"));
+    assert_eq!(page.matches("<script").count(), 3, "data, library and ours");
+    assert!(page.contains("default-src 'none'"), "and what got in all the same could load nothing");
+    assert!(picture.png(Theme::Dark).is_ok(), "well-formed XML");
+
+    let Some(mut browser) = Browser::start("hostile") else { return };
+    let folder = Folder::new("hostile");
+    browser.open(&folder.write("page.html", &page));
+    let at = place(&mut browser, 0);
+    browser.mouse("mouseMoved", at, json!({}));
+    browser.settle();
+    for element in ["h1", "dl", "#tip", "#threads", "#groups"] {
+        let text = browser.text(element);
+        assert!(text.contains("'\"${hacked=1}{{7*7}}"), "{element}: {text}");
+    }
+    assert!(browser.text(".statement .bad").contains("3 events"));
+    assert_eq!(browser.evaluate("typeof hacked"), "undefined");
+    assert_eq!(browser.evaluate("document.images.length"), 0);
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+}
+
+#[test]
+fn a_million_faults_become_a_page_that_draws_at_once() {
+    let trace = Story::tell(1_026_000);
+    let count = faults(&trace).len();
+    assert!(count >= 1_000_000, "{count}");
+    let began = Instant::now();
+    let page = Picture::new(&trace, None).html().unwrap();
+    let took = began.elapsed();
+    println!("{count} faults: {took:.2?}, {} bytes", page.len());
+    assert!(page.len() < 15_000_000, "{}", page.len());
+    assert!(!page.contains(" src=") && !page.contains("@import") && !page.contains("url("));
+    assert!(took.as_secs() < 10, "{took:?}");
+
+    let Some(mut browser) = Browser::start("million") else { return };
+    let folder = Folder::new("million");
+    browser.open(&folder.write("page.html", &page));
+    let first_paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime";
+    let first_paint_ms = browser.evaluate(first_paint).as_f64().unwrap();
+    println!("first paint {first_paint_ms} ms, drawn {} ms", browser.evaluate("drawnAt"));
+    assert!(first_paint_ms < 3000.0, "{first_paint_ms}");
+    assert_eq!(counted(&mut browser), words(count));
+    assert_eq!(browser.evaluate("map.isDense"), true);
+    browser.show("million");
+    let (x, y) = browser.middle("#map .u-over");
+    for _ in 0..60 {
+        browser.mouse("mouseWheel", (x, y), json!({ "deltaX": 0, "deltaY": -300 }));
+        browser.settle();
+        if browser.evaluate("map.isDense") == false {
+            break;
+        }
+    }
+    assert_eq!(browser.evaluate("map.isDense"), false, "dots after zooming in");
+    browser.show("million-zoomed");
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+}
+
+#[test]
+fn many_programs_one_fault_or_none() {
+    let Some(mut browser) = Browser::start("many") else { return };
+    let folder = Folder::new("many");
+    browser
+        .open(&folder.write("none.html", &Picture::new(&Trace::default(), None).html().unwrap()));
+    assert_eq!(counted(&mut browser), "0");
+
+    // A shell with nine programs; each has as many faults as its number.
+    let mut events = Vec::new();
+    let mut happened = |pid, what| {
+        events.push(Event { time_ns: events.len() as u64 * 1000, pid, tid: pid, what });
+    };
+    for pid in 1..=9_u32 {
+        happened(100, What::Fork { child_pid: pid, child_tid: pid });
+        happened(pid, What::Exec { name: format!("program-{pid}").into() });
+        for fault in 0..u64::from(pid) {
+            happened(pid, What::Fault(Fault::at(0x7000_0000 + fault * 4096, 0x40_0000)));
+        }
+    }
+    let mut trace = Trace { events, ..Trace::default() };
+    trace.header.sampling_period = 10;
+    trace.is_cut_short = true;
+    let page = Picture::new(&trace, None).html().unwrap();
+    assert!(page.contains("One fault in 10") && page.contains("The end of the trace is missing"));
+    browser.open(&folder.write("many.html", &page));
+    assert_eq!(counted(&mut browser), "39", "those of the six busiest: 9 + 8 + … + 4");
+    let option = browser.evaluate("[...document.querySelectorAll('#spaces option')].findIndex(it => it.text.startsWith('program-2 '))");
+    assert!(option.as_i64().unwrap() > 0);
+    browser.evaluate(&format!(
+        "(list => {{ list.selectedIndex = {option}; list.dispatchEvent(new Event('change')); }})(document.getElementById('spaces'))"
+    ));
+    browser.settle();
+    browser.show("programs");
+    assert_eq!(counted(&mut browser), "2");
+    assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+}

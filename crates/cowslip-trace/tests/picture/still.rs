@@ -1,0 +1,72 @@
+//! The still pictures, and the library that the page carries.
+
+use std::process::Command;
+
+use cowslip_sys::units::VirtRange;
+use cowslip_trace::model::{Event, Fault, Map, Trace, What};
+use cowslip_trace::picture::{Picture, Theme};
+
+use super::story::Story;
+
+const COLOUR_OF_FIRST_TOUCH: [&str; 2] = ["#0072b2", "#4fa9ec"];
+
+/// Four faults: at the corners of one mapping, at the beginning and the end of the trace.
+fn corners() -> Trace {
+    let map = Map { range: VirtRange::new(0x20_0000, 0x20_0000), flags: 0x22, ..Map::default() };
+    let faults = [(0, 0x20_0000), (0, 0x3f_ffff), (1_000_000, 0x20_1000), (1_000_000, 0x3f_efff)];
+    let fault = |(time_ns, address)| (time_ns, What::Fault(Fault::at(address, 0x40_0000)));
+    let whats = [(0, What::Map(map))].into_iter().chain(faults.map(fault));
+    let events = whats.map(|(time_ns, what)| Event { time_ns, pid: 1, tid: 1, what }).collect();
+    Trace { events, ..Trace::default() }
+}
+
+#[test]
+fn faults_are_where_time_and_address_say() {
+    let trace = corners();
+    for (theme, colour) in [Theme::Light, Theme::Dark].into_iter().zip(COLOUR_OF_FIRST_TOUCH) {
+        let svg = Picture::new(&trace, None).svg(theme);
+        // The plot is 1052 wide and 536 high at (132, 184); cells are 2.
+        let cells =
+            ["M132 184h2v2h-2z", "M132 718h2v2h-2z", "M1182 184h2v2h-2z", "M1182 718h2v2h-2z"];
+        let (faults, _) =
+            svg.rsplit_once(&format!("' fill='{colour}' fill-opacity='1.00'/>")).unwrap();
+        let (_, faults) = faults.rsplit_once("<path d='").unwrap();
+        for cell in cells {
+            assert!(faults.contains(cell), "{cell} in {faults}");
+        }
+        assert!(svg.contains("first touch 4") && svg.contains("0x200000"), "{svg}");
+    }
+}
+
+#[test]
+fn a_png_shows_what_the_svg_says() {
+    let trace = Story::tell(20_000);
+    let picture = Picture::new(&trace, None);
+    let png = picture.png(Theme::Light).unwrap();
+    let image = resvg::tiny_skia::Pixmap::decode_png(&png).unwrap();
+    assert_eq!(image.width(), 2400);
+    let count = |wanted: [u8; 3]| {
+        let is_wanted = |pixel: &&resvg::tiny_skia::PremultipliedColorU8| {
+            [pixel.red(), pixel.green(), pixel.blue()] == wanted
+        };
+        image.pixels().iter().filter(is_wanted).count()
+    };
+    assert!(count([0xff, 0xff, 0xff]) > 1_000_000, "the page");
+    assert!(count([0x00, 0x72, 0xb2]) > 1_000, "first touches");
+    assert!(count([0x1c, 0x1f, 0x24]) > 500, "text, whatever fonts the machine has");
+}
+
+#[test]
+fn the_library_is_the_one_that_its_readme_names() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/vendor/uplot");
+    let readme = std::fs::read_to_string(format!("{folder}/README.md")).unwrap();
+    for file in ["uPlot.iife.min.js", "uPlot.min.css"] {
+        let sum = Command::new("sha256sum").arg(format!("{folder}/{file}")).output().unwrap();
+        let sum = String::from_utf8(sum.stdout).unwrap();
+        let sum = sum.split(' ').next().unwrap();
+        assert!(
+            sum.len() == 64 && readme.contains(&format!("| `{file}` | `{sum}` |")),
+            "{file} {sum}"
+        );
+    }
+}
