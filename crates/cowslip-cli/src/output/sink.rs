@@ -6,13 +6,22 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
-    if path == Path::new("-") { print(text) } else { replace(path, text) }
+    write_bytes(path, text.as_bytes())
+}
+
+/// As [`write`], for what is no text.
+pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if path == Path::new("-") { print_bytes(bytes) } else { replace(path, bytes) }
 }
 
 /// Prints `text`; a reader that went away (`| head`) is no error.
 pub(crate) fn print(text: &str) -> io::Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(explain("write to", Path::new("standard output"), &error))
         }
@@ -20,10 +29,10 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-fn replace(path: &Path, text: &str) -> io::Result<()> {
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = beside(path)?;
     let written = fs::File::create_new(&temporary)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .map_err(|error| explain("write", &temporary, &error))
         .and_then(|()| {
             fs::rename(&temporary, path).map_err(|error| explain("replace", path, &error))

@@ -9,6 +9,7 @@ use cowslip::units::ByteCount;
 use cowslip_trace::record::{Detail, Stacks};
 
 use super::diff::DiffArgs;
+use super::picture::{HtmlArgs, StillArgs};
 use super::report::ReportArgs;
 
 /// Record every page fault and mapping of a program and of what it forks, or look at such a trace
@@ -36,6 +37,11 @@ pub(crate) enum Action {
     Import(ImportArgs),
     Report(ReportArgs),
     Diff(DiffArgs),
+    Html(HtmlArgs),
+    /// Draw a trace as a still picture, in vectors
+    Svg(StillArgs),
+    /// Draw a trace as a still picture, in dots
+    Png(StillArgs),
 }
 
 /// Give a trace to other programs: as a table, as lines of JSON, or as call stacks for a flame graph

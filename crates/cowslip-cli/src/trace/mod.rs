@@ -6,6 +6,7 @@ mod export;
 mod import;
 mod ladder;
 mod load;
+mod picture;
 mod record;
 mod report;
 mod signals;
@@ -21,6 +22,9 @@ pub(crate) fn run(args: &TraceArgs) -> Answer {
         Some(Action::Import(args)) => import::run(args),
         Some(Action::Report(args)) => report::run(args),
         Some(Action::Diff(args)) => diff::run(args),
+        Some(Action::Html(args)) => picture::html(args),
+        Some(Action::Svg(args)) => picture::svg(args),
+        Some(Action::Png(args)) => picture::png(args),
         None => record::run(&args.record),
     }
 }

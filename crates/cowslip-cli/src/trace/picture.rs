@@ -1,0 +1,95 @@
+//! `cowslip trace html`, `svg` and `png`: a trace drawn.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use cowslip_trace::cost::FaultCost;
+use cowslip_trace::model::Trace;
+use cowslip_trace::picture::{Picture, Theme};
+
+use crate::exit::{self, Answer, CORRUPT, Failure, USAGE};
+use crate::output::progress::Progress;
+use crate::output::sink;
+
+/// Draw a trace as one page that needs nothing but a browser: zoom, hover, brush, tables
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  cowslip trace html build.trace -o build.html")]
+pub(crate) struct HtmlArgs {
+    /// The trace
+    file: PathBuf,
+    /// Where the page goes, or `-` for stdout [default: FILE with .html]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct StillArgs {
+    /// The trace
+    file: PathBuf,
+    /// Where the picture goes, or `-` for stdout [default: FILE with .svg or .png]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// What it is looked at on
+    #[arg(long, value_enum, default_value_t = ThemeArg::Light)]
+    theme: ThemeArg,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum ThemeArg {
+    /// Dark on light
+    Light,
+    /// Light on dark
+    Dark,
+}
+
+impl From<ThemeArg> for Theme {
+    fn from(arg: ThemeArg) -> Self {
+        match arg {
+            ThemeArg::Light => Self::Light,
+            ThemeArg::Dark => Self::Dark,
+        }
+    }
+}
+
+pub(super) fn html(args: &HtmlArgs) -> Answer {
+    draw(&args.file, args.output.as_deref(), "html", |picture| Ok(picture.html()?.into_bytes()))
+}
+
+pub(super) fn svg(args: &StillArgs) -> Answer {
+    draw(&args.file, args.output.as_deref(), "svg", |picture| {
+        Ok(picture.svg(args.theme.into()).into_bytes())
+    })
+}
+
+pub(super) fn png(args: &StillArgs) -> Answer {
+    draw(&args.file, args.output.as_deref(), "png", |picture| picture.png(args.theme.into()))
+}
+
+fn draw(
+    file: &Path,
+    output: Option<&Path>,
+    extension: &str,
+    render: impl FnOnce(&Picture<'_>) -> io::Result<Vec<u8>>,
+) -> Answer {
+    let output = output.map_or_else(|| file.with_extension(extension), Path::to_owned);
+    let mut progress = Progress::new();
+    progress.phase(&format!("reading {}", file.display()));
+    let trace = Trace::read(file).map_err(cannot_read)?;
+    progress.phase("drawing");
+    let cost = FaultCost::of(&trace.header).or_else(|| FaultCost::measure().ok());
+    let picture = Picture::new(&trace, cost);
+    let drawn = render(&picture).map_err(exit::io("draw the trace"))?;
+    progress.finish();
+    sink::write_bytes(&output, &drawn).map_err(exit::io("write the picture"))?;
+    if output != Path::new("-") {
+        eprintln!("{}", output.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cannot_read(error: io::Error) -> Failure {
+    let is_content = error.kind() == io::ErrorKind::InvalidData;
+    Failure::new(if is_content { CORRUPT } else { USAGE }, error)
+}

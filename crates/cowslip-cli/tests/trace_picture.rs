@@ -1,0 +1,79 @@
+//! `cowslip trace html`, `svg` and `png`: what they write, where, and how they refuse.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use cowslip_trace::file::Writer;
+use cowslip_trace::model::{Event, Fault, Header, Sink, What};
+
+struct Folder(PathBuf);
+
+impl Folder {
+    /// A folder with a trace of three faults in it.
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("cowslip-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let header = Header { command: vec!["three-faults".into()], ..Header::default() };
+        let mut writer = Writer::new(Vec::new(), &header).unwrap();
+        for page in 0..3 {
+            let what = What::Fault(Fault::at(0x20_0000 + page * 4096, 0x40_0000));
+            writer.event(&Event { time_ns: page * 1000, pid: 1, tid: 1, what }).unwrap();
+        }
+        let (bytes, _) = writer.finish(0).unwrap();
+        fs::write(folder.join("three.trace"), bytes).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn trace(command: &str, file: &Path, more: &[&str]) -> Output {
+    let mut cowslip = Command::new(env!("CARGO_BIN_EXE_cowslip"));
+    cowslip.args(["trace", command]).arg(file).args(more).output().unwrap()
+}
+
+#[test]
+fn pictures_go_beside_the_trace_or_where_they_are_sent() {
+    let folder = Folder::new("pictures");
+    let file = folder.path("three.trace");
+    for (command, magic) in
+        [("html", &b"<!DOCTYPE html>"[..]), ("svg", b"<svg "), ("png", b"\x89PNG")]
+    {
+        let beside = trace(command, &file, &[]);
+        assert!(beside.status.success(), "{beside:?}");
+        let written = fs::read(folder.path(&format!("three.{command}"))).unwrap();
+        assert!(written.starts_with(magic), "{command}");
+        let printed = trace(command, &file, &["-o", "-"]);
+        assert!(printed.stdout.starts_with(magic), "{command}");
+    }
+    let svg = fs::read_to_string(folder.path("three.svg")).unwrap();
+    assert!(svg.contains("three-faults") && svg.contains("unknown 3"), "{svg}");
+    let dark =
+        String::from_utf8(trace("svg", &file, &["--theme", "dark", "-o", "-"]).stdout).unwrap();
+    assert!(svg.contains("fill='#ffffff'") && dark.contains("fill='#14171c'"));
+}
+
+#[test]
+fn what_is_no_trace_or_is_not_there_is_said_with_its_name() {
+    let folder = Folder::new("no-pictures");
+    let damaged = folder.path("damaged.trace");
+    let mut bytes = fs::read(folder.path("three.trace")).unwrap();
+    bytes[12] ^= 0x40;
+    fs::write(&damaged, bytes).unwrap();
+    for (file, code) in [(damaged, 6), (folder.path("nowhere.trace"), 2)] {
+        let refused = trace("html", &file, &[]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(code), "{said}");
+        assert!(said.contains(&*file.to_string_lossy()), "{said}");
+        assert!(!file.with_extension("html").exists());
+    }
+}
