@@ -78,6 +78,25 @@ fn a_run_twice_as_long_is_the_same_by_the_second_and_not_by_the_run() {
 }
 
 #[test]
+fn another_order_is_a_difference() {
+    let ascending = {
+        let mut scene = Scene::new("never");
+        for map in 0..40 {
+            let start = START + map * 4 * MIB;
+            scene.map(start, 2 * MIB);
+            (0..512).for_each(|page| scene.touch(start + page * PAGE));
+        }
+        scene
+    };
+    let mut descending = Scene::new("never");
+    descending.descend(40);
+    let diff = diff(&ascending, &descending, None);
+    assert!(!diff.kinds.iter().any(|kind| kind.differs));
+    let steps = diff.groups[0].sides.each_ref().map(|side| side.as_ref().unwrap().shape.step_pages);
+    assert_eq!(steps, [1, -1]);
+}
+
+#[test]
 fn copies_after_forks_are_told_with_the_forks() {
     let scene = |forks| {
         let mut scene = Scene::new("never");

@@ -165,6 +165,11 @@ fn sides(sides: &[Option<GroupSide>; 2]) -> String {
             if each[0] != each[1] {
                 changes.push(format!("{} → {} each", count(each[0]), counted(each[1], "fault")));
             }
+            let steps = [first, second]
+                .map(|side| side.shape.is_regular().then_some(side.shape.step_pages));
+            if let ([Some(one), Some(other)], true) = (steps, steps[0] != steps[1]) {
+                changes.push(format!("{one:+} → {other:+} pages a step"));
+            }
             if let ([Some(one), Some(other)], true) = (kinds, kinds[0] != kinds[1]) {
                 changes.push(format!("{one} → {other}"));
             }

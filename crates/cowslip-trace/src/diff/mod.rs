@@ -191,7 +191,8 @@ impl GroupDiff {
         (second - first).abs()
     }
 
-    /// Whether faults of another kind are the most frequent, or another number comes in each mapping.
+    /// Whether faults of another kind are the most frequent, another number comes in each mapping, or they
+    /// come in another order.
     fn has_other_kind(&self) -> bool {
         let [Some(first), Some(second)] = &self.sides else { return false };
         let is_many = first.faults.min(second.faults) as f64 >= FEWEST;
@@ -201,6 +202,8 @@ impl GroupDiff {
         };
         let has_other_number =
             self.size_bytes.is_some() && many >= few * 2 && first.mappings + second.mappings > 2;
-        is_many && (first.kind != second.kind || has_other_number)
+        let has_other_order = [first, second].iter().all(|side| side.shape.is_regular())
+            && first.shape.step_pages != second.shape.step_pages;
+        is_many && (first.kind != second.kind || has_other_number || has_other_order)
     }
 }
