@@ -4,20 +4,21 @@ use std::time::{Duration, Instant};
 
 use super::daemon::Daemon;
 use super::settings::{Settings, System};
-use super::target::{KNOWN_BYTES, Target, until_covered};
+use super::target::{KNOWN_BYTES, Target, until_huge};
 use super::{Bench, Options, Result};
 use crate::bench::error::Error;
 use crate::bench::stop::Stop;
+use crate::demo::redis::memory::Mapped;
 use crate::output::report::Row;
 
 pub(super) const METRIC: &str = "coverage_time";
 pub(super) const ONCE: &str = "once";
 /// From here on a process counts as covered.
-const COVERED: f64 = 0.95;
+const COVERED: f64 = 0.9;
 /// khugepaged gets this long for 1 GiB, and for less the part of it, within these bounds.
 const SHORTEST: f64 = 11.0;
 const LONGEST: f64 = 45.0;
-const DAEMON_LONGEST: Duration = Duration::from_secs(120);
+const DAEMON_LONGEST: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -75,7 +76,7 @@ fn cover(bench: &mut Bench<'_>, way: Way, bytes: u64, system: &System) -> Result
         }
         Way::Daemon => {
             let daemon = Daemon::start(&[target.pid()], &[], "")?;
-            let seconds = until(&target, DAEMON_LONGEST, stop)?;
+            let seconds = until(&target, bytes, stop)?;
             daemon.end(stop)?;
             seconds
         }
@@ -86,13 +87,19 @@ fn cover(bench: &mut Bench<'_>, way: Way, bytes: u64, system: &System) -> Result
     Ok(seconds)
 }
 
-fn until(target: &Target, longest: Duration, stop: &Stop) -> Result<f64> {
-    let (took, mapped) = until_covered(target.pid(), COVERED, longest, stop)?;
-    if mapped.coverage() < COVERED {
-        let percent = mapped.coverage() * 100.0;
-        return Err(Error::Failed(format!("{percent:.0} % were huge after {longest:?}")));
+fn until(target: &Target, bytes: u64, stop: &Stop) -> Result<f64> {
+    let is_covered = |it: Mapped| is_covered(it, bytes);
+    let (took, mapped) = until_huge(target.pid(), is_covered, DAEMON_LONGEST, stop)?;
+    if !is_covered(mapped) {
+        let percent = mapped.huge_bytes as f64 / bytes as f64 * 100.0;
+        return Err(Error::Failed(format!("{percent:.0} % were huge after {DAEMON_LONGEST:?}")));
     }
     Ok(took.as_secs_f64())
+}
+
+/// Whether so many of the bytes that it wrote on base pages are huge.
+fn is_covered(mapped: Mapped, bytes: u64) -> bool {
+    mapped.huge_bytes.saturating_sub(KNOWN_BYTES) as f64 >= bytes as f64 * COVERED
 }
 
 /// Measured for a while, and beyond that reckoned from the rate so far.
@@ -106,8 +113,9 @@ fn khugepaged(
     let seconds = (bytes as f64 / super::GIB as f64 * LONGEST).clamp(SHORTEST, LONGEST);
     let longest = Duration::from_secs_f64(seconds);
     system.set(if way == Way::Eager { &Settings::EAGER } else { &Settings::ALWAYS })?;
-    let (took, seen) = until_covered(target.pid(), COVERED, longest, bench.stop)?;
-    if seen.coverage() >= COVERED {
+    let is_covered = |it: Mapped| is_covered(it, bytes);
+    let (took, seen) = until_huge(target.pid(), is_covered, longest, bench.stop)?;
+    if is_covered(seen) {
         return Ok(took.as_secs_f64());
     }
     let made = seen.huge_bytes.saturating_sub(KNOWN_BYTES);

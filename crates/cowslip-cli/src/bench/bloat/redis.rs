@@ -7,7 +7,7 @@ use super::group::Group;
 use super::rival::Rival;
 use super::settings::{Settings, System, shrink};
 use super::store::{Served, Store};
-use super::target::{mapped, sleep, until_covered};
+use super::target::{mapped, sleep, until_huge};
 use super::{BYTES_CHANGED, Bench, Options, Result};
 use crate::bench::error::Error;
 use crate::bench::rows::median;
@@ -138,7 +138,7 @@ impl Scene {
         if rival == Rival::Cowslip {
             let daemon = Daemon::start(&[lane.store.pid()], &[], "")?;
             let longest = COVERING;
-            until_covered(lane.store.pid(), COVERED, longest, stop)?;
+            until_huge(lane.store.pid(), |it| it.coverage() >= COVERED, longest, stop)?;
             lane.daemon = Some(daemon);
             let changed = lane.store.changed_bytes(stop)?;
             let row = Row::new(rival.name(), BYTES_CHANGED, "value", changed as f64, "bytes");

@@ -12,7 +12,7 @@ use super::dialogue::Dialogue;
 use super::group::Group;
 use super::rival::Rival;
 use super::settings::{Settings, System};
-use super::target::{mapped, sleep, until_covered};
+use super::target::{mapped, sleep, until_huge};
 use super::{BYTES_CHANGED, Bench, MIB, Options, Result};
 use crate::bench::error::{Error, during};
 use crate::bench::program::Folder;
@@ -99,7 +99,7 @@ impl Lane {
         let daemon = match rival {
             Rival::Cowslip => {
                 let daemon = Daemon::start(&[program.pid()], &[], "")?;
-                until_covered(program.pid(), COVERED, COVERING, bench.stop)?;
+                until_huge(program.pid(), |it| it.coverage() >= COVERED, COVERING, bench.stop)?;
                 Some(daemon)
             }
             _ => None,

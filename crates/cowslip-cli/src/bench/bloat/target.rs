@@ -105,11 +105,11 @@ pub(super) fn mapped(pid: i32) -> Result<Mapped> {
     Mapped::of(pid as u64).map_err(during("read the memory of a process"))
 }
 
-/// Waits until huge pages map this share of a process, or until that long has passed: how long it took, and
-/// what there was in the end.
-pub(super) fn until_covered(
+/// Waits until enough of a process is on huge pages, or until that long has passed: how long it took, and what
+/// there was in the end.
+pub(super) fn until_huge(
     pid: i32,
-    share: f64,
+    is_enough: impl Fn(Mapped) -> bool,
     longest: Duration,
     stop: &Stop,
 ) -> Result<(Duration, Mapped)> {
@@ -118,7 +118,7 @@ pub(super) fn until_covered(
         stop.check()?;
         let now = mapped(pid)?;
         let passed = began.elapsed();
-        if now.coverage() >= share || passed >= longest {
+        if is_enough(now) || passed >= longest {
             return Ok((passed, now));
         }
         thread::sleep(LOOK);
