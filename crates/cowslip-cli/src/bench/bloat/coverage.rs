@@ -68,28 +68,27 @@ fn cover(bench: &mut Bench<'_>, way: Way, bytes: u64, system: &System) -> Result
     let stop = bench.stop;
     let mut target = Target::filled(bytes, system, stop)?;
     let seconds = match way {
-        Way::Once => {
-            let began = Instant::now();
-            let coverage = COVERED.to_string();
-            Daemon::start(&[target.pid()], &["--once", "--coverage", &coverage], "")?.wait(stop)?;
-            began.elapsed().as_secs_f64()
-        }
-        Way::Daemon => {
-            let daemon = Daemon::start(&[target.pid()], &[], "")?;
-            let seconds = until(&target, bytes, stop)?;
-            daemon.end(stop)?;
-            seconds
-        }
-        Way::Default | Way::Eager => khugepaged(bench, way, &target, bytes, system)?,
+        Way::Once => once(&target, stop),
+        Way::Daemon => daemon(&target, bytes, stop),
+        Way::Default | Way::Eager => khugepaged(bench, way, &target, bytes, system),
     };
     let like = Row::skipped(way.rival(), METRIC, "").size_bytes(bytes).variant(way.variant());
     target.push_changed(bench, &like)?;
-    Ok(seconds)
+    seconds
 }
 
-fn until(target: &Target, bytes: u64, stop: &Stop) -> Result<f64> {
+fn once(target: &Target, stop: &Stop) -> Result<f64> {
+    let began = Instant::now();
+    let coverage = COVERED.to_string();
+    Daemon::start(&[target.pid()], &["--once", "--coverage", &coverage], "")?.wait(stop)?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+fn daemon(target: &Target, bytes: u64, stop: &Stop) -> Result<f64> {
+    let daemon = Daemon::start(&[target.pid()], &[], "")?;
     let is_covered = |it: Mapped| is_covered(it, bytes);
     let (took, mapped) = until_huge(target.pid(), is_covered, DAEMON_LONGEST, stop)?;
+    daemon.end(stop)?;
     if !is_covered(mapped) {
         let percent = mapped.huge_bytes as f64 / bytes as f64 * 100.0;
         return Err(Error::Failed(format!("{percent:.0} % were huge after {DAEMON_LONGEST:?}")));
