@@ -141,16 +141,16 @@ impl Promoter {
             return None;
         }
         let target = self.targets.get_mut(&decision.process)?;
-        let outcome = match (action, decision.reason) {
-            (_, Reason::Torn) => target.mend(decision.address),
-            (Action::Promote, _) => match self.spare.warm() {
-                Ok(()) => {
-                    let _urgent = Urgent::begin();
-                    target.act(decision.address, action)
+        let warmed = if action == Action::Promote { self.spare.warm() } else { Ok(()) };
+        let outcome = match warmed {
+            Ok(()) => {
+                let _urgent = Urgent::begin();
+                match decision.reason {
+                    Reason::Torn => target.mend(decision.address),
+                    _ => target.act(decision.address, action),
                 }
-                Err(errno) => refused(decision, errno),
-            },
-            _ => target.act(decision.address, action),
+            }
+            Err(errno) => refused(decision, errno),
         };
         self.policy.learn(&outcome);
         Some(outcome)
