@@ -172,7 +172,8 @@ fn refused(decision: &Decision, errno: Errno) -> Outcome {
 
 /// While this lives, the calling thread goes before ordinary ones if there are more of them than processors: it
 /// holds a target's locks, and whoever waits for them should not have to wait for a processor as well. Where that is
-/// not permitted, it waits its turn. With a processor for everybody it would only keep somebody from the one that it is on.
+/// not permitted, it waits its turn. With a processor for everybody it would only keep somebody from the
+/// one that it is on.
 struct Urgent(bool);
 
 impl Urgent {

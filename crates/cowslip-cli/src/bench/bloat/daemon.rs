@@ -24,7 +24,6 @@ pub(super) struct Daemon {
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Deeds {
     pub(super) promotions: u64,
-    pub(super) splits: u64,
     pub(super) longest_stall_ns: u64,
 }
 
@@ -36,7 +35,6 @@ struct Report {
 #[derive(Deserialize)]
 struct Process {
     promotions: u64,
-    splits: u64,
     longest_stall_ns: u64,
 }
 
@@ -85,7 +83,6 @@ impl Daemon {
         let all = report.processes.iter();
         Ok(all.fold(Deeds::default(), |sum, it| Deeds {
             promotions: sum.promotions + it.promotions,
-            splits: sum.splits + it.splits,
             longest_stall_ns: sum.longest_stall_ns.max(it.longest_stall_ns),
         }))
     }

@@ -140,9 +140,6 @@ impl Scene {
             let longest = COVERING;
             until_huge(lane.store.pid(), |it| it.coverage() >= COVERED, longest, stop)?;
             lane.daemon = Some(daemon);
-            let changed = lane.store.changed_bytes(stop)?;
-            let row = Row::new(rival.name(), BYTES_CHANGED, "value", changed as f64, "bytes");
-            bench.report.row(row.size_bytes(self.bytes).variant(self.variant));
         }
         self.push_memory(bench.report, &lane, "filled")?;
         if self.deletes {
@@ -177,6 +174,11 @@ impl Scene {
         for (metric, value, unit) in rows {
             let row = Row::new(name, metric, "p50", value, unit).size_bytes(self.bytes);
             bench.report.row(row.variant(self.variant).n(lane.served.len() as u64));
+        }
+        if lane.rival == Rival::Cowslip {
+            let changed = lane.store.changed_bytes(bench.stop)? as f64;
+            let row = Row::new(name, BYTES_CHANGED, "value", changed, "bytes");
+            bench.report.row(row.size_bytes(self.bytes).variant(self.variant));
         }
         match lane.daemon.take() {
             Some(daemon) => daemon.end(bench.stop).map(drop),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::daemon::Daemon;
 use super::settings::{Settings, System};
-use super::store::{Store, check};
+use super::store::Store;
 use super::target::mapped;
 use super::{BYTES_CHANGED, Bench, Options, Result};
 use crate::bench::error::during;
@@ -126,7 +126,7 @@ fn ask(
         let key = store.any_key();
         connection.queue(&[b"GET", key_name(key).as_bytes()]);
         connection.send().map_err(during("send to Redis"))?;
-        check(&mut connection, key, &mut scratch)?;
+        store.check(Some(&mut connection), key, &mut scratch)?;
         let took = began.elapsed().saturating_sub(due);
         latencies.record(took);
         let bucket = (due.as_nanos() / BUCKET.as_nanos()) as usize;

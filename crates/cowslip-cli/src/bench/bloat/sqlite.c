@@ -1,8 +1,9 @@
 /* A database in memory that is filled with documents, of which most are deleted, and then asked.
    arguments: MEBIBYTES, DELETED_PERCENT. A line on standard input is one of
      delete        -> how many documents are left
-     serve MS      -> documents read in so many milliseconds
-   What was deleted is given back to the kernel. Documents are of 1 KB, as of YCSB, and are checked when they are read. */
+     serve MS      -> documents read in so many milliseconds, and how many were not what was inserted
+   What was deleted is given back to the kernel. Documents are of 1 KB, as of YCSB, and are checked when they
+   are read. */
 #include <malloc.h>
 #include <sqlite3.h>
 #include <stdint.h>
@@ -88,20 +89,19 @@ int main(int argc, char **argv) {
                 if (is_kept(id, deleted)) ids[kept++] = id;
             printf("%llu\n", (unsigned long long)kept);
         } else if (!strncmp(line, "serve ", 6)) {
-            uint64_t end = milliseconds() + strtoull(line + 6, 0, 10), reads = 0, seed = 1;
+            uint64_t end = milliseconds() + strtoull(line + 6, 0, 10), reads = 0, changed = 0, seed = 1;
             while (kept && milliseconds() < end) {
                 for (int i = 0; i < 256; i++, reads++) {
                     uint64_t id = ids[(seed = mix(seed)) % kept];
                     sqlite3_bind_int64(select, 1, id);
                     if (sqlite3_step(select) != SQLITE_ROW) fail("a document is gone");
                     compose(id, words);
-                    if (sqlite3_column_bytes(select, 0) != DOCUMENT ||
-                        memcmp(sqlite3_column_blob(select, 0), words, DOCUMENT))
-                        fail("a document has changed");
+                    changed += sqlite3_column_bytes(select, 0) != DOCUMENT ||
+                               memcmp(sqlite3_column_blob(select, 0), words, DOCUMENT);
                     sqlite3_reset(select);
                 }
             }
-            printf("%llu\n", (unsigned long long)reads);
+            printf("%llu %llu\n", (unsigned long long)reads, (unsigned long long)changed);
         } else {
             fail("a command is wanted");
         }

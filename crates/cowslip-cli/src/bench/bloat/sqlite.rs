@@ -14,7 +14,7 @@ use super::rival::Rival;
 use super::settings::{Settings, System};
 use super::target::{mapped, sleep, until_huge};
 use super::{BYTES_CHANGED, Bench, MIB, Options, Result};
-use crate::bench::error::{Error, during};
+use crate::bench::error::Error;
 use crate::bench::program::Folder;
 use crate::bench::rows::median;
 use crate::output::report::Row;
@@ -24,6 +24,7 @@ const SOURCE: &str = include_str!("sqlite.c");
 const NEEDS: &str = "apt-get install gcc libsqlite3-dev";
 const RIVALS: [Rival; 3] = [Rival::Never, Rival::Always, Rival::Cowslip];
 const DELETED_PERCENT: u32 = 70;
+const DOCUMENT_BYTES: f64 = 1024.0;
 const COVERED: f64 = 0.85;
 const COVERING: Duration = Duration::from_secs(60);
 const SETTLING: Duration = Duration::from_secs(15);
@@ -36,6 +37,7 @@ struct Lane {
     group: Result<Group>,
     daemon: Option<Daemon>,
     rates: Vec<f64>,
+    changed_bytes: f64,
 }
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
@@ -73,8 +75,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
         let rate = median(&lane.rates).unwrap_or(f64::NAN);
         let row = Row::new(name, READS, "p50", rate, "1/s").size_bytes(bytes);
         bench.report.row(row.n(lane.rates.len() as u64));
-        // The program ends when a document is not what it was.
-        let row = Row::new(name, BYTES_CHANGED, "value", 0.0, "bytes").size_bytes(bytes);
+        let row =
+            Row::new(name, BYTES_CHANGED, "value", lane.changed_bytes, "bytes").size_bytes(bytes);
         bench.report.row(row.variant("SQLite"));
         lane.daemon.map_or(Ok(()), |daemon| daemon.end(bench.stop).map(drop))?;
     }
@@ -104,7 +106,7 @@ impl Lane {
             }
             _ => None,
         };
-        Ok(Self { rival, program, group, daemon, rates: Vec::new() })
+        Ok(Self { rival, program, group, daemon, rates: Vec::new(), changed_bytes: 0.0 })
     }
 
     fn empty(&mut self, bench: &mut Bench<'_>, bytes: u64) -> Result<()> {
@@ -133,8 +135,13 @@ impl Lane {
     /// Documents a second.
     fn read(&mut self, bench: &Bench<'_>) -> Result<f64> {
         self.program.ask(&format!("serve {TURN_MS}"))?;
-        let reads: f64 =
-            self.program.answer(bench.stop)?.parse().map_err(during("read a count"))?;
+        let said = self.program.answer(bench.stop)?;
+        let counts = said.split_once(' ').and_then(|(reads, changed)| {
+            Some((reads.parse::<f64>().ok()?, changed.parse::<f64>().ok()?))
+        });
+        let why = || Error::Failed(format!("the program printed {said:?}"));
+        let (reads, changed) = counts.ok_or_else(why)?;
+        self.changed_bytes += changed * DOCUMENT_BYTES;
         Ok(reads * 1000.0 / f64::from(TURN_MS))
     }
 }

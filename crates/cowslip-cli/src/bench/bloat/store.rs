@@ -26,6 +26,7 @@ pub(super) struct Store {
     keys: Vec<usize>,
     value_bytes: usize,
     random: Random,
+    changed_values: u64,
 }
 
 /// What serving for a while came to.
@@ -56,7 +57,7 @@ impl Store {
         let info = connection.info("server").map_err(failed())?;
         let pid = info.number("process_id").map_err(failed())? as i32;
         let (keys, random) = (Vec::new(), Random(1));
-        Ok(Self { connection, server, pid, keys, value_bytes, random })
+        Ok(Self { connection, server, pid, keys, value_bytes, random, changed_values: 0 })
     }
 
     pub(super) fn pid(&self) -> i32 {
@@ -109,7 +110,7 @@ impl Store {
         Ok(())
     }
 
-    /// Asks for keys at random, for this long; every value is checked.
+    /// Asks for keys at random, for this long; every value is compared.
     pub(super) fn serve(&mut self, time: Duration, stop: &Stop) -> Result<Served> {
         let mut scratch = vec![0; self.value_bytes];
         let mut asked = std::collections::VecDeque::new();
@@ -129,54 +130,55 @@ impl Store {
                 }
                 for key in asked.drain(..BATCH) {
                     answers += 1;
-                    check(&mut self.connection, key, &mut scratch)?;
+                    self.check(None, key, &mut scratch)?;
                 }
             }
         }
         let seconds = began.elapsed().as_secs_f64();
         let cpu_ns = (cpu_ns(self.pid)? - cpu_before) as f64;
         for key in asked.drain(..) {
-            check(&mut self.connection, key, &mut scratch)?;
+            self.check(None, key, &mut scratch)?;
         }
         let answers = f64::from(answers);
         Ok(Served { rate: answers / seconds, cpu_ns: cpu_ns / answers })
     }
 
-    /// Bytes of values that are not what was stored, a value as a whole: every key is asked for.
+    /// Takes the answer of a connection to a GET, and compares every byte.
+    pub(super) fn check(
+        &mut self,
+        connection: Option<&mut Connection>,
+        key: usize,
+        scratch: &mut [u8],
+    ) -> Result<()> {
+        let connection = connection.unwrap_or(&mut self.connection);
+        let reply = connection.receive().map_err(during("ask Redis"))?;
+        let is_as_stored = matches!(&reply, Reply::Bytes(value)
+            if identify(value, key, scratch) == Found::Write(0));
+        self.changed_values += u64::from(!is_as_stored);
+        Ok(())
+    }
+
+    /// Bytes of values that are not, or were not once, what was stored, a value as a whole: every key is asked
+    /// for.
     pub(super) fn changed_bytes(&mut self, stop: &Stop) -> Result<u64> {
         let mut scratch = vec![0; self.value_bytes];
-        let mut changed = 0;
-        for batch in self.keys.chunks(BATCH) {
+        let keys = std::mem::take(&mut self.keys);
+        for batch in keys.chunks(BATCH) {
             stop.check()?;
             for &key in batch {
                 self.connection.queue(&[b"GET", key_name(key).as_bytes()]);
             }
             self.connection.send().map_err(during("send to Redis"))?;
             for &key in batch {
-                let reply = self.connection.receive().map_err(during("ask Redis"))?;
-                if !is_as_stored(&reply, key, &mut scratch) {
-                    changed += self.value_bytes as u64;
-                }
+                self.check(None, key, &mut scratch)?;
             }
         }
-        Ok(changed)
+        self.keys = keys;
+        Ok(self.changed_values * self.value_bytes as u64)
     }
 
     /// A key that is there.
     pub(super) fn any_key(&mut self) -> usize {
         self.keys[(self.random.next() % self.keys.len() as u64) as usize]
     }
-}
-
-/// Takes the answer to a GET, and compares every byte.
-pub(super) fn check(connection: &mut Connection, key: usize, scratch: &mut [u8]) -> Result<()> {
-    let reply = connection.receive().map_err(during("ask Redis"))?;
-    match is_as_stored(&reply, key, scratch) {
-        true => Ok(()),
-        false => Err(Error::Failed(format!("the value of key {key} has changed"))),
-    }
-}
-
-fn is_as_stored(reply: &Reply, key: usize, scratch: &mut [u8]) -> bool {
-    matches!(reply, Reply::Bytes(value) if identify(value, key, scratch) == Found::Write(0))
 }
