@@ -910,3 +910,39 @@ fn what_an_allocator_releases_is_not_filled_again_by_a_daemon() {
     assert!(story.stdout.contains("just_released: left"), "{}", story.stdout);
     assert_eq!(target.tell("check"), "0");
 }
+
+#[test]
+fn an_arena_of_base_pages_is_promoted_while_it_is_live_and_not_while_a_child_reads_it() {
+    let Some((folder, program)) = place("promote-arena") else { return };
+    let mut command = Command::new(COWSLIP);
+    command.args(["run", "--strict", "--backing", "base", "--"]).arg(program);
+    let mut target = Program::start(&mut command);
+    let address = target.tell("map 8");
+    target.fill(0..8, 512);
+    let report = |target: &Program| once(target.pid(), &[]).0["processes"][0].clone();
+    let bytes = |report: &Value, what: &str| report["after"][what].as_u64().unwrap();
+    target.tell("fork");
+    // Written while a child reads the arena, so that something of it is mapped.
+    target.fill(0..8, 512);
+    let config = folder.0.join("promote.toml");
+    let text = format!("[[target]]\npid = {}\n[settings]\ninterval_ms = 100\n", target.pid());
+    fs::write(&config, text).unwrap();
+    let explain = || {
+        let mut command = Command::new(COWSLIP);
+        run(command.args(["promote", "--explain", &address, "--config"]).arg(&config)).stdout
+    };
+    let explained = explain();
+    assert!(explained.contains("frozen: left"), "{explained}");
+    let frozen = report(&target);
+    assert_eq!(bytes(&frozen, "arena_huge_bytes"), 0, "{frozen:#}");
+    assert!(frozen["regions_by_reason"]["frozen"].as_u64().unwrap() >= 8, "{frozen:#}");
+    assert_eq!(target.tell("reap"), "0");
+    until("it is thawed, and mapped again", || {
+        assert_eq!(target.tell("check"), "0");
+        let told = explain();
+        told.contains("of an arena,") || told.contains("of an arena\n")
+    });
+    let live = report(&target);
+    assert!(bytes(&live, "arena_huge_bytes") >= 16 * MIB, "{live:#}");
+    assert_eq!(target.tell("check"), "0");
+}

@@ -15,7 +15,7 @@ use cowslip::promote::{
 };
 use cowslip::sys::memory::{self, Advice, Prot};
 use cowslip::sys::seam::{self, Op};
-use cowslip::sys::{Errno, process, procfs};
+use cowslip::sys::{Errno, damon, process, procfs};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, Backing, ErrorKind, Result};
 
@@ -581,6 +581,25 @@ fn damon_tells_hot_regions_of_a_mapping_from_cold_ones() {
         stop.store(true, Relaxed);
         assert_eq!(told, Ok(()));
     });
+    drop(promotion);
+    assert_eq!(damon::kernel_thread(), None, "it is as it was");
+
+    let own = process::pid();
+    // SAFETY: the child uses memory and files as before, and ends.
+    let child = unsafe { process::fork() }.unwrap();
+    if child == 0 {
+        let mut promoter = Promoter::new(Settings::default()).unwrap();
+        promoter.watch_heat(HeatSource::Damon);
+        promoter.add(Target::open(own, 1).unwrap());
+        let _ = promoter.look(0);
+        // As if it were killed: nothing is dropped.
+        process::exit_now(0);
+    }
+    process::wait_for(child).unwrap();
+    assert!(damon::kernel_thread().is_some(), "the child has left it on");
+    cowslip::promote::end_left_watching();
+    assert_eq!(damon::kernel_thread(), None);
+    assert!(cowslip::promote::ladder()[0].answer.is_available(), "it can be had again");
 }
 
 #[test]
