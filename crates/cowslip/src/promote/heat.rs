@@ -63,7 +63,7 @@ fn damon() -> Rung {
         Ok(()) => (Answer::Available, "samples regions of its own"),
         Err(Errno::NOSYS) => (Answer::Unsupported, "this kernel was built without it"),
         Err(Errno::OPNOTSUPP) => {
-            let why = "this kernel's watches no processes (CONFIG_DAMON_VADDR, Linux 6.7)";
+            let why = "this kernel's cannot watch processes (CONFIG_DAMON_VADDR, Linux 6.7)";
             (Answer::Unsupported, why)
         }
         Err(errno @ (Errno::ACCESS | Errno::PERM)) => (refused(errno), "its interface is root's"),
