@@ -120,7 +120,7 @@ fn groups(loaded: &mut Loaded, top: usize) -> Vec<String> {
             true => String::new(),
             false => callers(" by ", &names.of(&group.identity.mapped_by)),
         };
-        let name = printable(&mappings(group)) + &callers;
+        let name = shortened(&printable(&mappings(group))) + &callers;
         let size = ByteCount(group.mapped_bytes).to_string();
         let facts = [count(group.mappings), size, kind, name];
         common(loaded, &group.sums).into_iter().chain(facts).collect()
@@ -130,6 +130,14 @@ fn groups(loaded: &mut Loaded, top: usize) -> Vec<String> {
     loaded.names = names;
     let heads = ["     faults", " share", "   cost", "maps", "mapped", "mostly", "mappings"];
     table("where", &heads, rows)
+}
+
+/// Of a path, the end.
+fn shortened(name: &str) -> String {
+    match name.rsplit_once('/') {
+        Some((folder, file)) if name.starts_with('/') && !folder.is_empty() => format!("…/{file}"),
+        _ => name.to_owned(),
+    }
 }
 
 fn stacks(loaded: &mut Loaded, top: usize) -> Vec<String> {
