@@ -88,7 +88,7 @@ fn lines(diff: &Diff, sides: [&Loaded; 2], top: usize) -> String {
         lines.extend(wrap(explanation, 2));
     }
     if diff.explanations.is_empty() && !diff.is_empty() {
-        lines.push("nothing that the traces say of their circumstances explains it".into());
+        lines.push("no rule says from which of the differences below it comes".into());
     }
     lines.push(String::new());
     lines.extend(wholes(diff, sides));
