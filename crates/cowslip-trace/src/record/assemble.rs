@@ -108,7 +108,11 @@ impl Assembler {
                 }
                 Ok(())
             }
-            Happening::Lost(count) => self.outbox.push(event(What::Lost { count }), sink),
+            Happening::Lost(count) => {
+                // The ends of calls may be among them: nobody is to wait for those.
+                self.outbox.finish(sink)?;
+                self.outbox.push(event(What::Lost { count }), sink)
+            }
         }
     }
 
