@@ -34,8 +34,8 @@ const map = {
     chart.batch(() => {
       chart.setScale("x", { min: view.x[0], max: view.x[1] });
       chart.setScale("y", { min: view.y[0], max: view.y[1] });
+      chart.redraw(false, true);
     });
-    chart.redraw(false, true);
   },
 
   draw(chart) {

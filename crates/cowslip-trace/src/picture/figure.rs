@@ -102,7 +102,8 @@ impl Svg {
             self.line(x, TOP, x, BOTTOM + 5.0, "grid");
             let anchor = if RIGHT - x < 40.0 { "end" } else { "middle" };
             let style = format!("text-anchor='{anchor}'");
-            self.text(x, BOTTOM + 20.0, "quiet", &style, &duration(time_ns));
+            let label = if tick == 0 { "0".to_owned() } else { duration(time_ns) };
+            self.text(x, BOTTOM + 20.0, "quiet", &style, &label);
         }
         let middle = (LEFT + RIGHT) / 2.0;
         let style = "text-anchor='middle'";

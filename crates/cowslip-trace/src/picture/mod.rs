@@ -1,7 +1,8 @@
 //! The picture of a trace: time across, addresses up, mappings as bars and faults as dots.
 //!
-//! [`html`] makes one page that needs nothing but a browser: it zooms, tells about what is under the pointer,
-//! and counts what is in a rectangle. [`svg`] and [`png`] make still pictures for reports.
+//! [`Picture::html`] makes one page that needs nothing but a browser: it zooms, tells about what is under the
+//! pointer, and counts what is in a rectangle. [`Picture::svg`] and [`Picture::png`] make still pictures for
+//! reports.
 //!
 //! ```text
 //!  addresses      bands of what was used, one above the other; gaps become breaks

@@ -1,0 +1,40 @@
+//! `--metrics`: what the kernel counts meanwhile, for `cowslip compare`.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cowslip_compare::recorder::{Recorder, Watch, facts};
+
+use crate::exit::{self, Failure};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// A recording that is under way.
+pub(super) struct Metrics<'a> {
+    path: &'a Path,
+    recorder: Recorder<File>,
+    began: Instant,
+}
+
+impl<'a> Metrics<'a> {
+    /// Of the machine, of a process and of those that it makes.
+    pub(super) fn start(path: &'a Path, pid: i32, command: &[String]) -> Result<Self, Failure> {
+        let failed = || exit::io(format!("record metrics to {}", path.display()));
+        let mut facts = facts();
+        facts.insert("command".to_owned(), command.join(" "));
+        let file = File::create(path).map_err(failed())?;
+        let watch = Watch::Process(pid.unsigned_abs());
+        let recorder = Recorder::start(file, &facts, watch, INTERVAL).map_err(failed())?;
+        Ok(Self { path, recorder, began: Instant::now() })
+    }
+
+    /// The process has not been waited for yet, if it ended.
+    pub(super) fn end(self) -> Result<(), Failure> {
+        let failed = || exit::io(format!("record metrics to {}", self.path.display()));
+        let totals = [("wall_seconds".to_owned(), self.began.elapsed().as_secs_f64())];
+        let writer = self.recorder.stop().map_err(failed())?;
+        writer.finish(BTreeMap::from(totals)).map(drop).map_err(failed())
+    }
+}
