@@ -532,3 +532,29 @@ fn what_cannot_be_recorded_is_said_and_leaves_the_old_trace() {
     }
     assert_eq!(fs::read_to_string(&trace).unwrap(), "old");
 }
+
+/// The two count the same faults, one by one and as the kernel's sum.
+#[test]
+fn metrics_are_recorded_beside_the_trace() {
+    let folder = Folder::new("trace-metrics");
+    let (trace, metrics) = (folder.0.join("trace"), folder.0.join("metrics"));
+    let mut command = Command::new(COWSLIP);
+    command.args(["trace", "--json", "-", "-o"]).arg(&trace).arg("--metrics").arg(&metrics);
+    let ran = run(command.args(["--", "dd", "if=/dev/zero", "of=/dev/null", "count=1", "bs=8M"]));
+    let json: Value = serde_json::from_str(&ran.stdout).expect(&ran.stderr);
+    let recorded = json["faults"].as_f64().expect(&ran.stdout);
+
+    let text = fs::read_to_string(&metrics).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut place = None;
+    let mut seen = Vec::new();
+    for line in &lines {
+        if let Some(names) = line["metrics"].as_array() {
+            place = names.iter().position(|it| it["name"] == "process.minor_faults");
+        }
+        seen.extend(place.and_then(|place| line["sample"]["values"][place].as_f64()));
+    }
+    let counted = seen.last().unwrap() - seen.first().unwrap();
+    assert!((counted - recorded).abs() <= 100.0, "{counted} counted, {recorded} recorded: {text}");
+    assert!(lines.last().unwrap()["totals"]["wall_seconds"].as_f64() > Some(0.0));
+}

@@ -127,6 +127,9 @@ pub(crate) struct RecordArgs {
     /// With --last: when to write them, as in 'faults/s > 100000'
     #[arg(long, value_name = "CONDITION", value_parser = trigger, requires = "last")]
     pub(super) trigger: Option<u64>,
+    /// Also record what the kernel counts, each second, for `cowslip compare`
+    #[arg(long, value_name = "FILE")]
+    pub(super) metrics: Option<PathBuf>,
     /// Write what was recorded, in numbers, as JSON to a file, or `-` for stdout
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,

@@ -6,6 +6,7 @@ mod export;
 mod import;
 mod ladder;
 mod load;
+mod metrics;
 mod picture;
 mod record;
 mod report;

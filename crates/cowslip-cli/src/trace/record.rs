@@ -11,6 +11,7 @@ use cowslip_trace::record::{Error, ErrorKind, Options, Outcome, Recorder, Window
 use serde_json::json;
 
 use super::args::RecordArgs;
+use super::metrics::Metrics;
 use super::signals::Signals;
 use crate::exit::{self, Answer, DENIED, Failure, NO, UNSUPPORTED, USAGE, VANISHED};
 use crate::output::progress::Progress;
@@ -43,6 +44,13 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
     let write = |error| exit::io(format!("write {}", args.output.display()))(error);
     let file = create(&args.output).map_err(write)?;
     let mut writer = Writer::new(BufWriter::new(file), recorder.header()).map_err(write)?;
+    let metrics = match &args.metrics {
+        Some(path) => {
+            let pid = watched(args, &mut recorder)?;
+            Some(Metrics::start(path, pid, &recorder.header().command)?)
+        }
+        None => None,
+    };
     let (outcome, has_triggered) = match args.last {
         None => record(&mut recorder, &mut signals, &mut writer, args, |_| false)?,
         Some(span) => {
@@ -56,6 +64,7 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
             answer
         }
     };
+    metrics.map_or(Ok(()), Metrics::end)?;
     let lost = if args.last.is_some() { 0 } else { outcome.lost };
     let (file, totals) = writer.finish(lost).map_err(write)?;
     let size = file.get_ref().metadata().map_err(write)?.len();
@@ -70,6 +79,15 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
             Err(Failure::new(NO, format!("the command ended with {status}")))
         }
         _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Whose metrics are recorded: the command's, or the running process's.
+fn watched(args: &RecordArgs, recorder: &mut Recorder) -> Result<i32, Failure> {
+    match (recorder.program(), args.pid.as_slice()) {
+        (Some(program), _) => Ok(program.pid()),
+        (None, [pid]) => Ok(*pid),
+        _ => Err(Failure::new(USAGE, "metrics are of one process: give one --pid")),
     }
 }
 
