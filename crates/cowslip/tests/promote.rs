@@ -134,10 +134,19 @@ struct Promotion<'a> {
 
 const FOREVER_NS: u64 = 10_000_000_000;
 
+/// Settings that let a busy machine do what is tested.
+fn unhurried() -> Settings {
+    Settings {
+        stall_percent: 100.0,
+        slow_ms: 10_000,
+        pressure_percent: 100.0,
+        ..Settings::default()
+    }
+}
+
 impl<'a> Promotion<'a> {
     fn of(regions: &'a Regions) -> Self {
-        let settings = Settings { stall_percent: 100.0, slow_ms: 1000, ..Settings::default() };
-        let mut promoter = Promoter::new(settings).unwrap();
+        let mut promoter = Promoter::new(unhurried()).unwrap();
         promoter.add(Target::open(process::pid(), 1).unwrap());
         Self { promoter, regions }
     }
@@ -421,8 +430,7 @@ fn an_arena_is_made_huge_while_it_is_live_and_left_alone_while_it_is_frozen() {
         let arena = builder.build().unwrap();
         let mut slice = arena.slice::<u64>(4 * CHUNK_BYTES / 8).unwrap();
         slice.iter_mut().enumerate().for_each(|(index, word)| *word = index as u64);
-        let settings = Settings { stall_percent: 100.0, slow_ms: 1000, ..Settings::default() };
-        let mut promoter = Promoter::new(settings).unwrap();
+        let mut promoter = Promoter::new(Settings { settle_ms: 0, ..unhurried() }).unwrap();
         promoter.add(Target::open(process::pid(), 1).unwrap());
         let start = slice.as_ptr() as u64;
         let decide = |promoter: &mut Promoter| -> Vec<Decision> {

@@ -42,6 +42,8 @@ fn most_absent(settings: &Settings) -> u32 {
     u32::from(REGION_PAGES) * u32::from(100 - settings.threshold_percent) / 100
 }
 
+const ROOT: &str = "they are the whole system's, and root's: run as root, or without --manage-thp";
+
 /// The file that keeps what is to be put back.
 const KEEPSAKE: &str = "promote-thp.json";
 
@@ -78,18 +80,17 @@ impl ManagedThp {
             },
             max_ptes_none: before.max_ptes_none.min(most),
         };
-        let root = "they are the whole system's, and root's: run as root, or without --manage-thp";
         let change = Change { before, ours };
         keepsake::keep(KEEPSAKE, change.to_kept()).map_err(|error| {
             Error::from_errno("keep the settings of transparent huge pages", errno_of(&error))
-                .hint(root)
+                .hint(ROOT)
         })?;
         // From here on, dropping it puts back what was written.
         let managed = Self { change, is_restored: false };
         let written = managed.change.ours.write();
         written
             .during("change the settings of transparent huge pages")
-            .map_err(|it| it.hint(root))?;
+            .map_err(|it| it.hint(ROOT))?;
         Ok(managed)
     }
 
@@ -99,7 +100,7 @@ impl ManagedThp {
     pub fn restore_left() -> Result<Option<Thp>> {
         const DOING: &str = "put back the settings of transparent huge pages";
         let found = keepsake::find::<Kept>(KEEPSAKE)
-            .map_err(|error| Error::from_errno(DOING, errno_of(&error)))?;
+            .map_err(|error| Error::from_errno(DOING, errno_of(&error)).hint(ROOT))?;
         match found {
             Found::Nothing => Ok(None),
             Found::Owned(owner) if owner.pid == crate::sys::process::pid() => Ok(None),
