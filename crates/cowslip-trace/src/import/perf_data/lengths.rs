@@ -14,6 +14,8 @@ const FEATURES_AT: usize = 72;
 const HEAD_BYTES: usize = 104;
 const SECTION_BYTES: usize = 16;
 
+/// `PERF_RECORD_AUXTRACE`
+const AUXTRACE: u32 = 71;
 const CMDLINE: usize = 11;
 const EVENT_DESC: usize = 12;
 /// From here on the tables are those of another program, of Android.
@@ -42,7 +44,9 @@ pub(super) fn check(mut input: impl Read + Seek) -> io::Result<()> {
     ensure(are_inside, "its end is missing, or its head is wrong")?;
     ensure(types.length_bytes == 0, "its events are described in a way that perf no longer uses")?;
     let attribute_bytes = u64_at(&head, ATTRIBUTE_SIZE_AT);
-    ensure(attribute_bytes >= ATTRIBUTE_LEAST_BYTES, "its events are described too briefly")?;
+    let has_events =
+        attribute_bytes >= ATTRIBUTE_LEAST_BYTES && attributes.length_bytes >= attribute_bytes;
+    ensure(has_events, "its events are described too briefly")?;
 
     let features: Vec<usize> = (0..8 * (HEAD_BYTES - FEATURES_AT))
         .filter(|bit| head[FEATURES_AT + bit / 8] >> (bit % 8) & 1 == 1)
@@ -62,7 +66,26 @@ pub(super) fn check(mut input: impl Read + Seek) -> io::Result<()> {
         };
         ensure(is_right, "a table behind its records is not as long as it should be")?;
     }
+    records(&mut input, data)?;
     input.rewind()
+}
+
+/// Records have 16 bits for their length, but those of processors' own traces are followed by as much as they say.
+fn records(input: &mut (impl Read + Seek), data: Section) -> io::Result<()> {
+    input.seek(SeekFrom::Start(data.offset_bytes))?;
+    let mut input = input.take(data.length_bytes);
+    while input.limit() > 0 {
+        let mut head = [0; 8];
+        input.read_exact(&mut head)?;
+        let [kind @ .., _, _, _, _] = head;
+        let length_bytes = u16::from_le_bytes([head[6], head[7]]);
+        ensure(u32::from_le_bytes(kind) != AUXTRACE, "a processor's own trace is in it")?;
+        let rest_bytes = u64::from(length_bytes).checked_sub(head.len() as u64);
+        ensure(rest_bytes.is_some_and(|rest| rest <= input.limit()), "a record is too short")?;
+        let mut rest = (&mut input).take(rest_bytes.unwrap_or_default());
+        io::copy(&mut rest, &mut io::sink())?;
+    }
+    Ok(())
 }
 
 /// How many events, the length of an attribute; then of each event its attribute, how many ids it has, its name
@@ -71,7 +94,7 @@ fn are_events(table: &[u8]) -> bool {
     let mut table = Table(table);
     let mut walk = || {
         let (events, attribute_bytes) = (table.number()?, table.number()?);
-        (attribute_bytes >= ATTRIBUTE_LEAST_BYTES).then_some(())?;
+        (events > 0 && attribute_bytes >= ATTRIBUTE_LEAST_BYTES).then_some(())?;
         (0..events).try_for_each(|_| {
             table.skip(attribute_bytes)?;
             let ids = table.number()?;

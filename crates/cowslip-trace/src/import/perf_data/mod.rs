@@ -6,8 +6,9 @@ use std::borrow::Cow;
 use std::io::{self, Read, Seek};
 
 use cowslip_sys::units::VirtRange;
+use linux_perf_data::linux_perf_event_reader::constants::PERF_RECORD_MISC_MMAP_BUILD_ID;
 use linux_perf_data::linux_perf_event_reader::{
-    CpuMode, EventRecord, PerfClock, RawData, RecordType, SampleRecord,
+    CpuMode, EventRecord, PerfClock, RawData, RawEventRecord, RecordType, SampleRecord,
 };
 use linux_perf_data::{Endianness, PerfFile, PerfFileReader, PerfFileRecord};
 
@@ -22,6 +23,10 @@ const PROT_EXEC: u32 = 4;
 /// between.
 const FIELDS_AT: usize = 8;
 const ARGUMENTS_AT: usize = 16;
+
+/// In a mapping's record, behind process, thread, address, length and offset.
+const BUILD_ID_LENGTH_AT: usize = 32;
+const BUILD_ID_MOST_BYTES: u8 = 20;
 
 /// What an event's samples mean.
 enum Meaning {
@@ -56,6 +61,9 @@ pub(super) fn read(
             let count = u64_at(&record.data.as_slice(), 0);
             take(at(time_ns, pid, tid), Record::Lost { count })?;
             continue;
+        }
+        if has_wrong_build_id(&record) {
+            return Err(damaged("a mapping has too long a build id"));
         }
         match record.parse().map_err(damaged)? {
             EventRecord::Sample(it) => {
@@ -92,6 +100,13 @@ pub(super) fn read(
         }
     }
     Ok(())
+}
+
+/// The library that reads it panics at one.
+fn has_wrong_build_id(record: &RawEventRecord<'_>) -> bool {
+    let has_one = record.misc & PERF_RECORD_MISC_MMAP_BUILD_ID != 0;
+    let length = || record.data.as_slice().get(BUILD_ID_LENGTH_AT).copied();
+    record.record_type == RecordType::MMAP2 && has_one && length() > Some(BUILD_ID_MOST_BYTES)
 }
 
 fn at(time_ns: Option<u64>, pid: i32, tid: i32) -> At {
