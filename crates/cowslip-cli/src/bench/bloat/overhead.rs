@@ -20,7 +20,8 @@ pub(super) const BUSY: &str = "busy process";
 const IDLE: &str = "idle process";
 
 const WATCHED: Duration = Duration::from_secs(15);
-const TURNS: u32 = 12;
+const STARTING: Duration = Duration::from_millis(700);
+const TURNS: u32 = 10;
 const TURN_MS: u64 = 1500;
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
@@ -80,6 +81,8 @@ fn one_turn(target: &mut Target, with: bool, stop: &Stop) -> Result<f64> {
         true => Some(Daemon::start(&[target.pid()], &[], "interval_ms = 500\n")?),
         false => None,
     };
+    // What it takes to start is not what it takes to run.
+    sleep(STARTING, stop)?;
     let said = target.tell(Command::Work { ms: TURN_MS }, stop)?;
     if let Some(daemon) = daemon {
         daemon.end(stop)?;
