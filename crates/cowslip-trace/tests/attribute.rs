@@ -3,7 +3,6 @@
 
 #[path = "support/replay.rs"]
 mod replay;
-#[allow(dead_code, reason = "shared with the tests of files")]
 mod support;
 
 use std::collections::BTreeMap;

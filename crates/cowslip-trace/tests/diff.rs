@@ -1,7 +1,6 @@
 //! Two traces side by side.
 
 #[path = "support/scene.rs"]
-#[allow(dead_code, reason = "shared with the tests of patterns")]
 mod scene;
 
 use cowslip_trace::Analysis;

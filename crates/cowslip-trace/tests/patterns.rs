@@ -2,7 +2,6 @@
 
 #[path = "support/scene.rs"]
 mod scene;
-#[allow(dead_code, reason = "shared with the tests of files")]
 mod support;
 
 use std::time::Duration;

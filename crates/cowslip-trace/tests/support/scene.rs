@@ -1,4 +1,5 @@
 //! Traces of made-up programs, worked out by hand.
+#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;

@@ -39,7 +39,9 @@ pub(super) fn judge(
     if region.swapped_pages > settings.max_swapped_pages {
         Reason::Swapped
     } else if !reaches(region.pages, threshold_percent) {
-        if history.is_torn(region) { Reason::Torn } else { Reason::BelowThreshold }
+        // A huge page of an arena's file is whole whatever of it is mapped.
+        let is_torn = region.kind == Kind::Private && history.is_torn(region);
+        if is_torn { Reason::Torn } else { Reason::BelowThreshold }
     } else if history.was_released(now_ns, settings) {
         Reason::JustReleased
     } else if history.is_new() {
