@@ -175,6 +175,7 @@ fn kind_of(name: PatternName) -> Option<Kind> {
         PatternName::CowStorm => Some(Kind::CowAfterFork),
         PatternName::Purging => Some(Kind::Refault),
         PatternName::ColdFile => Some(Kind::FileRead),
+        PatternName::FileCopies => Some(Kind::FileCopy),
         _ => None,
     }
 }
