@@ -83,7 +83,7 @@ impl Attributes {
             raw.sample_max_stack = frames;
             raw.set_exclude_callchain_kernel(1);
         }
-        raw.set_disabled(1);
+        raw.set_disabled(self.starts_at_exec.into());
         raw.set_inherit(1);
         // Who waits is woken when the ring is half full, not by each record.
         raw.set_watermark(1);
@@ -114,8 +114,8 @@ pub struct Event {
 }
 
 impl Event {
-    /// Opens it for `thread` (0: this one) on the processor `cpu`. It is off until [`Event::start`], or
-    /// until the thread executes another program.
+    /// Opens it for `thread` (0: this one) on the processor `cpu`. It is counted and told at once, or when the
+    /// thread executes another program.
     ///
     /// # Errors
     /// See [`Refusal`](super::Refusal).
@@ -139,12 +139,6 @@ impl Event {
         // SAFETY: the kernel writes one u64 to where it is pointed.
         answer(unsafe { sys::ioctls::ID(self.file.as_raw_fd(), &mut id) })?;
         Ok(id)
-    }
-
-    /// It is counted and told from now on.
-    pub fn start(&self) -> Result<()> {
-        // SAFETY: takes no pointer.
-        answer(unsafe { sys::ioctls::ENABLE(self.file.as_raw_fd(), 0) })
     }
 
     /// It is not counted or told any more.

@@ -8,6 +8,10 @@
 //! thread 7     events 7.0 ─┐       events 7.1 ─┐     threads and processes that they make
 //! thread 8     events 8.0 ─┴▶ ring events 8.1 ─┴▶ ring   inherit the events, and with them the ring
 //! ```
+//! Events of running programs are on from the moment that they are opened, and what is told before all are
+//! is forgotten. If they were turned on afterwards, a thread made at that moment could inherit one that stays
+//! off; and as the kernel, where two threads have the same events, exchanges them instead of taking them off and
+//! on, so could its maker, and with it every thread that it makes from then on.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -76,7 +80,10 @@ impl Attached {
                 attached.claims.own(&attached.threads);
             }
             for tid in new {
-                if !attached.add(plan, tid, &cpus, &mut size, ring.is_some())? {
+                let is_there = attached.add(plan, tid, &cpus, &mut size, ring.is_some())?;
+                // Or the rings would be full before they are read.
+                attached.discard();
+                if !is_there {
                     continue;
                 }
                 if round > 0 {
@@ -148,9 +155,11 @@ impl Attached {
         Ok(true)
     }
 
-    /// Turns everything on.
-    pub(super) fn start(&self) -> Result<(), Error> {
-        self.events.iter().try_for_each(Event::start).map_err(|e| Error::refused("start events", e))
+    /// Forgets what was told so far.
+    pub(super) fn discard(&mut self) {
+        for ring in &mut self.rings {
+            ring.drain(|_| {});
+        }
     }
 
     /// Turns everything off; what is told until then is told.

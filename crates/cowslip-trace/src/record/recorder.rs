@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
-use cowslip_sys::perf::{self, Ready};
+use cowslip_sys::perf::{self, Count, Ready};
 use cowslip_sys::program::Program;
 use cowslip_sys::units::ByteCount;
 use cowslip_sys::{BorrowedFd, Errno, process};
@@ -45,6 +45,8 @@ pub struct Recorder {
     header: Header,
     plan: Plan,
     attached: Attached,
+    /// What was counted before the beginning.
+    before: Vec<Count>,
     pids: Vec<i32>,
     program: Option<Program>,
     /// By [`Attached::watched`].
@@ -118,6 +120,7 @@ impl Recorder {
         Ok(Self {
             header,
             plan,
+            before: attached.counts(),
             attached,
             pids: pids.to_vec(),
             program,
@@ -150,7 +153,8 @@ impl Recorder {
         }
         let began_ns = process::now_ns();
         self.merge.last_ns = began_ns;
-        self.attached.start()?;
+        self.attached.discard();
+        self.before = self.attached.counts();
         for pid in self.pids.iter().map(|pid| pid.unsigned_abs()) {
             let threads = before::threads(pid);
             threads.iter().for_each(|_| self.assembler.spaces.add_thread(pid));
@@ -186,7 +190,7 @@ impl Recorder {
     pub fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<Outcome> {
         self.attached.stop();
         self.drain(sink, true)?;
-        let counts = self.attached.counts();
+        let counts = self.counts();
         let sources = self.plan.sources.iter().zip(&counts);
         let ends = sources.filter(|(source, _)| matches!(source.role, Role::End(_)));
         let faults = ends.map(|(_, count)| count.value).sum();
@@ -206,6 +210,15 @@ impl Recorder {
             throttled: self.tally.oddities.throttled,
             ring: self.ring(),
         })
+    }
+
+    /// What was counted from the beginning on, by source.
+    fn counts(&self) -> Vec<Count> {
+        let since = |(now, before): (Count, &Count)| Count {
+            value: now.value.saturating_sub(before.value),
+            lost: now.lost.zip(before.lost).map(|(now, before)| now.saturating_sub(before)),
+        };
+        self.attached.counts().into_iter().zip(&self.before).map(since).collect()
     }
 
     /// The program that was launched.
