@@ -16,7 +16,7 @@ use crate::bench::pool::Pool;
 /// One page of so many stays.
 const KEEP_ONE_IN: usize = 16;
 /// Available memory that is nobody's while this lasts.
-const SPARED_BYTES: u64 = 3 << 30;
+const SPARED_BYTES: u64 = 1 << 30;
 /// While the pool is filled others take and free pages.
 const TRIES: usize = 4;
 

@@ -18,6 +18,8 @@ pub(super) const CPU: &str = "daemon_cpu";
 pub(super) const SLOWDOWN: &str = "busy_slowdown";
 pub(super) const BUSY: &str = "busy process";
 const IDLE: &str = "idle process";
+/// Whose memory is on base pages still.
+const PROMOTED: &str = "process that is promoted";
 
 const WATCHED: Duration = Duration::from_secs(15);
 const STARTING: Duration = Duration::from_millis(700);
@@ -28,7 +30,12 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     let bytes = options.working_bytes() as u64;
     let stop = bench.stop;
     let mut target = Target::filled(bytes, system, stop)?;
-    for (variant, is_busy) in [(IDLE, false), (BUSY, true)] {
+    for variant in [PROMOTED, IDLE, BUSY] {
+        let is_busy = variant == BUSY;
+        if variant == IDLE {
+            // What is left of it: from here on there is nothing to do but to look.
+            Daemon::start(&[target.pid()], &["--once"], "")?.wait(stop)?;
+        }
         bench.progress.phase(&format!("overhead: the daemon beside a {variant}"));
         if is_busy {
             target.ask(Command::Work { ms: WATCHED.as_millis() as u64 + 1000 })?;
@@ -49,10 +56,9 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     target.push_changed(bench, &like)
 }
 
-/// Once everything is huge, so that looking is all that is left to do.
+/// Of a process that is huge already.
 fn slowdown(bench: &mut Bench<'_>, target: &mut Target, bytes: u64) -> Result<()> {
     let stop = bench.stop;
-    Daemon::start(&[target.pid()], &["--once"], "")?.wait(stop)?;
     let huge = mapped(target.pid())?.coverage();
     let mut ratios = Vec::new();
     for turn in 0..TURNS {
