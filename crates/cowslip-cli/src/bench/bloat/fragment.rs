@@ -40,7 +40,9 @@ impl Fragmented {
             let Some(excess @ 1..) = free_huge_pages()?.checked_sub(huge_pages) else { break };
             let excess_bytes = excess * CHUNK_BYTES as u64;
             let (available, _) = available_bytes().map_err(during("read /proc/meminfo"))?;
-            if available < excess_bytes + SPARED_BYTES {
+            // What the process gives back comes to it.
+            let given_back = bytes - bytes / KEEP_ONE_IN as u64;
+            if available + given_back < excess_bytes + SPARED_BYTES {
                 let why = format!(
                     "memory stays in one piece: {} more would have to be taken, and {} of the {} available are \
                      spared",
