@@ -10,13 +10,15 @@ use super::{Bench, Options, Result};
 use crate::bench::error::Error;
 use crate::output::report::{Row, Series};
 
-/// How far the first is from half of what both have, as a part of that half.
+/// How far the first is from half of what both have, as a part of that half: at worst in the last third.
 pub(super) const METRIC: &str = "fair_share_error";
 
 /// The second process starts so long after the first.
 const APART: Duration = Duration::from_secs(6);
 const WATCHED: Duration = Duration::from_secs(24);
 const LOOK: Duration = Duration::from_millis(200);
+/// Memory in pieces besides what both want: without it nothing can be moved together.
+const ROOM_BYTES: u64 = 3 << 30;
 /// Free huge pages in the beginning.
 const SCARCE: u64 = 32;
 /// So many regions a look, for which memory has to be moved together, and a look a second.
@@ -43,7 +45,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
 fn watch(bench: &mut Bench<'_>, rival: &str, bytes: u64, system: &System) -> Result<()> {
     let stop = bench.stop;
     let (mut first, mut second) = (Target::known(system, stop)?, Target::known(system, stop)?);
-    let fragmented = Fragmented::with(bench, 2 * bytes + bytes / 2, SCARCE)?;
+    let fragmented = Fragmented::with(bench, 2 * bytes + ROOM_BYTES, SCARCE)?;
     let daemon = match rival {
         "cowslip" => Some(Daemon::start(&[first.pid(), second.pid()], &[], DAEMON)?),
         _ => None,
@@ -80,7 +82,12 @@ fn watch(bench: &mut Bench<'_>, rival: &str, bytes: u64, system: &System) -> Res
     if of_first <= at_first && of_second <= at_first {
         return Err(Error::Failed("neither got another huge page".to_owned()));
     }
-    let error = (of_first - of_second).abs() / (of_first + of_second);
+    let late = (APART + WATCHED * 2 / 3).as_secs_f64();
+    let both = points[0].iter().zip(&points[1]).filter(|((at, _), _)| *at >= late);
+    let unequal = |((_, first), (_, second)): (&(f64, f64), &(f64, f64))| {
+        (first - second).abs() / (first + second)
+    };
+    let error = both.map(unequal).fold(0.0, f64::max);
     let row = Row::new(rival, METRIC, "value", error, "ratio").size_bytes(bytes);
     bench.report.row(row);
     let free = fragmented.free_huge_pages;
