@@ -108,6 +108,9 @@ fn what_is_declared_is_known() {
         "huge",
         "hugetlb",
         "redis",
+        "perf",
+        "trace",
+        "chromium",
     ];
     for variable in ["COWSLIP_EXPECT", "COWSLIP_ABSENT"] {
         for word in std::env::var(variable).unwrap_or_default().split(',') {
