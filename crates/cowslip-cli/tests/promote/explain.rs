@@ -1,0 +1,69 @@
+//! What is said of regions.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{COWSLIP, run};
+use crate::target::{MIB, Program, once, place};
+
+#[test]
+fn a_region_of_each_kind_is_explained() {
+    let Some((folder, program)) = place("promote-explain") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let start = u64::from_str_radix(&target.tell("map 6")[2..], 16).unwrap();
+    target.fill(0..1, 512);
+    target.fill(1..2, 300);
+    target.fill(2..3, 512);
+    target.fill(3..4, 20);
+    assert_eq!(target.tell("huge 2 2"), "0");
+    let config = folder.0.join("promote.toml");
+    let explain = |target: &Program, region: u64, settings: &str| -> (String, String) {
+        let pid = target.pid();
+        let text = format!("[[target]]\npid = {pid}\n[settings]\ninterval_ms = 100\n{settings}");
+        fs::write(&config, text).unwrap();
+        let address = format!("{:#x}", start + region * 2 * MIB + 4711);
+        let mut command = Command::new(COWSLIP);
+        command.args(["promote", "--explain", &address, "--config"]).arg(&config);
+        let human = run(&mut command).stdout;
+        let ran = run(command.args(["--json", "-"]));
+        let json: Value = serde_json::from_str(&ran.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}{}", ran.stdout, ran.stderr));
+        (json["regions"][0]["reason"].as_str().unwrap().to_owned(), human)
+    };
+    for (region, settings, reason, says) in [
+        (0, "", "full", "512 of 512 pages in use"),
+        (0, "keep_available_percent = 100", "memory_low", "too little memory"),
+        (0, "stall_percent = 0.0001", "stall_budget", "held up the process"),
+        (1, "", "below_threshold", "300 of 512 pages in use (58 %)"),
+        (2, "", "huge", "one huge page"),
+        (3, "", "sparse", "20 of 512 pages hold anything but zeroes"),
+    ] {
+        let (found, human) = explain(&target, region, settings);
+        assert_eq!(found, reason, "{human}");
+        assert!(human.contains(says) && human.contains(&format!("{reason}: ")), "{human}");
+    }
+    target.tell("fork");
+    let (found, human) = explain(&target, 0, "");
+    assert_eq!(found, "shared", "{human}");
+    assert_eq!(target.tell("reap"), "0");
+
+    // What needs a history is explained from a record.
+    let record = folder.0.join("record.jsonl");
+    assert_eq!(target.tell("refuse_some 0 1"), "0");
+    // Something to do, after which it looks again.
+    target.fill(4..5, 512);
+    once(target.pid(), &["--record", record.to_str().unwrap(), "--demote-below", "0"]);
+    let story = |region: u64| {
+        let address = format!("{:#x}", start + region * 2 * MIB);
+        let mut command = Command::new(COWSLIP);
+        run(command.args(["promote", "--explain", &address, "--replay"]).arg(&record)).stdout
+    };
+    let given_up = story(0);
+    let wanted = ["first_look: ", "full: ", "given_up: "].map(|it| given_up.find(it));
+    assert!(wanted.is_sorted() && wanted.iter().all(Option::is_some), "{given_up}");
+    assert_eq!(target.tell("refuse"), "0");
+    assert_eq!(explain(&target, 1, "threshold_percent = 50").0, "disabled");
+    assert_eq!(target.tell("check"), "0");
+}
