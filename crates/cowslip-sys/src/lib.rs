@@ -13,6 +13,7 @@
 //! * [`damon`]: which memory of processes is accessed, as the kernel samples it.
 //! * [`process`], [`thread`], [`held`]: children, signals, a thread, descriptors that must survive the host
 //!   program.
+//! * [`scheduling`]: when and where threads run.
 //! * [`program`]: a child that waits before it executes a program.
 //! * [`fault_cost`]: what a page fault costs here.
 //! * [`usage`]: what a child used.
@@ -41,6 +42,7 @@ pub mod perf;
 pub mod process;
 pub mod procfs;
 pub mod program;
+pub mod scheduling;
 pub mod seam;
 pub mod socket;
 pub mod target;

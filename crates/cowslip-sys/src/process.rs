@@ -238,7 +238,7 @@ pub fn memory_and_swap() -> crate::units::ByteCount {
 }
 
 /// The field at `index` of a short file in `/proc`, without allocating.
-fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: char) -> Option<T> {
+pub(crate) fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: char) -> Option<T> {
     let file = crate::memfile::open_proc(name).ok()?;
     let mut text = [0u8; 96];
     let read = rustix::io::read(&file, &mut text[..]).ok()?;
@@ -260,14 +260,6 @@ pub fn address_space_limit() -> Option<crate::units::ByteCount> {
     limit.current.map(crate::units::ByteCount)
 }
 
-/// Whether more threads want to run than there are processors for this one, by `/proc/loadavg`
-/// (`proc_loadavg(5)`); where that cannot be read, no.
-pub fn is_crowded() -> bool {
-    let running = proc_field::<u32>("loadavg", 3, '/');
-    let processors = rustix::thread::sched_getaffinity(None).ok().map(|set| set.count());
-    running.zip(processors).is_some_and(|(running, processors)| running > processors)
-}
-
 /// Pages of this process that belong to no file, by `/proc/self/statm` (`proc_pid_statm(5)`).
 pub fn anonymous_pages() -> Option<u64> {
     let resident: u64 = proc_field("self/statm", 1, '\n')?;
@@ -280,30 +272,4 @@ pub fn thread_count() -> Option<u64> {
     const LINKS_OF_A_DIRECTORY: u64 = 2;
     let links = rustix::fs::stat(c"/proc/self/task").ok()?.st_nlink as u64;
     links.checked_sub(LINKS_OF_A_DIRECTORY).filter(|&threads| threads > 0)
-}
-
-/// Lets the thread `thread` (0: this one) run before every ordinary one (`SCHED_FIFO`, `sched(7)`), or
-/// no longer. Threads that it starts inherit it. `EPERM` without `CAP_SYS_NICE` or a limit `RLIMIT_RTPRIO`.
-pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
-    let (policy, priority) = if urgent { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
-    let param = libc::sched_param { sched_priority: priority };
-    // SAFETY: sched_setscheduler(2) reads the parameter it is pointed to.
-    match unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const param) } {
-        0 => Ok(()),
-        _ => Err(last_errno()),
-    }
-}
-
-/// Lets ordinary threads run before this one, which is in no hurry, from now on (`setpriority(2)`, which
-/// is of one thread on Linux). Not `SCHED_IDLE`: on a machine that is busy that may take for ever.
-pub fn yield_to_others() {
-    const NICE: i32 = 10;
-    // Best effort: who is that patient already may not be less so.
-    let _ = rustix::process::setpriority_process(None, NICE);
-}
-
-/// Whether this thread has the ordinary scheduling policy (`SCHED_OTHER`).
-pub fn is_ordinary() -> bool {
-    // SAFETY: sched_getscheduler(2) takes a thread id and answers with a number.
-    unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) == i64::from(libc::SCHED_OTHER) }
 }

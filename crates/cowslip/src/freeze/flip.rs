@@ -10,6 +10,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Way;
+use super::handover::Handover;
 use super::readers::{OwnerToken, ReaderToken};
 use super::thaw;
 use crate::arena::ledger::Usage;
@@ -230,6 +231,7 @@ pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
             && flip.shared.store.pages != Pages::Hugetlb
             && !flip.shared.range.contains(stack)
     });
+    let handover = can_move.then(|| Handover::begin(flips));
     let began = process::now_ns();
     let result = if can_move {
         match move_all(flips) {
@@ -242,6 +244,7 @@ pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
         plain(flips).map(|()| Way::Plain)
     };
     let ns = process::now_ns() - began;
+    drop(handover);
     if result.is_err() {
         flips.iter_mut().for_each(Flip::undo);
     }
@@ -261,17 +264,9 @@ pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
     result
 }
 
-fn set_urgent(flips: &[Flip<'_>], urgent: bool) {
-    for service in flips.iter().filter_map(|flip| flip.state.service.as_ref()) {
-        service.set_urgent(urgent);
-    }
-}
-
 /// Moves the pages away, so that every access waits. If that fails, all is live again.
 fn move_all(flips: &[Flip<'_>]) -> Result<()> {
-    set_urgent(flips, true);
     let moved = try_move(flips);
-    set_urgent(flips, false);
     if moved.is_err() {
         for flip in flips {
             let Some(service) = &flip.state.service else { continue };

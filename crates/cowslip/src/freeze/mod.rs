@@ -47,6 +47,7 @@
 
 pub(crate) mod cut;
 pub(crate) mod flip;
+mod handover;
 pub(crate) mod readers;
 pub(crate) mod service;
 pub(crate) mod thaw;

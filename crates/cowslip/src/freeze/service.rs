@@ -17,9 +17,10 @@ use crate::arena::state::Shared;
 use crate::error::{During, Result};
 use crate::sys::held::HeldFd;
 use crate::sys::pagemap::Scanner;
+use crate::sys::scheduling::Pinned;
 use crate::sys::thread::Thread;
 use crate::sys::uffd::{self, Features, Uffd};
-use crate::sys::{AsFd, memfile, process};
+use crate::sys::{AsFd, memfile, process, scheduling};
 
 /// What the freeze path and the service thread share.
 #[derive(Debug)]
@@ -40,8 +41,20 @@ impl Tools {
     fn set_urgent(&self, urgent: bool) {
         let thread = self.thread_id.load(Relaxed);
         if thread != 0 {
-            let _ = process::set_urgent(thread, urgent);
+            let _ = scheduling::set_urgent(thread, urgent);
         }
+    }
+}
+
+/// A service thread that was brought near.
+pub(super) struct Near {
+    tools: Arc<Tools>,
+    _pinned: Option<Pinned>,
+}
+
+impl Drop for Near {
+    fn drop(&mut self) {
+        self.tools.set_urgent(false);
     }
 }
 
@@ -96,10 +109,10 @@ impl Service {
         let theirs = Arc::clone(&tools);
         let started = Arc::new(Barrier::new(2));
         let reached = Arc::clone(&started);
-        let lends = process::is_ordinary();
+        let lends = scheduling::is_ordinary();
         if lends {
             // Somebody waits for this: on a busy machine a new thread waits for its turn.
-            let _ = process::set_urgent(THIS_THREAD, true);
+            let _ = scheduling::set_urgent(THIS_THREAD, true);
         }
         let thread = {
             // The thread inherits a mask that blocks every signal: handlers are the program's.
@@ -119,7 +132,7 @@ impl Service {
             started.wait();
         }
         if lends {
-            let _ = process::set_urgent(THIS_THREAD, false);
+            let _ = scheduling::set_urgent(THIS_THREAD, false);
         }
         Ok(Self { tools, thread: Some(thread.during(OPERATION)?) })
     }
@@ -143,9 +156,13 @@ impl Service {
         &self.tools.scanner
     }
 
-    /// Has the thread run at once when its event comes, or no longer.
-    pub(crate) fn set_urgent(&self, urgent: bool) {
-        self.tools.set_urgent(urgent);
+    /// Has the thread run on this processor, and at once when its event comes, until the value is dropped.
+    pub(super) fn bring_near(&self, processor: usize) -> Near {
+        let tools = Arc::clone(&self.tools);
+        tools.set_urgent(true);
+        let thread = tools.thread_id.load(Relaxed);
+        let pinned = (thread != 0).then(|| Pinned::to(thread, processor).ok()).flatten();
+        Near { tools, _pinned: pinned }
     }
 
     pub(crate) fn notify(&self) {
@@ -215,7 +232,7 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) {
         drop(state);
         tools.set_urgent(false);
         pause = match step {
-            Step::Again if process::is_crowded() => Some(took * REST_WHEN_CROWDED),
+            Step::Again if scheduling::is_crowded() => Some(took * REST_WHEN_CROWDED),
             Step::Again => Some(Duration::ZERO),
             Step::Later(delay) => Some(delay),
             Step::Idle => None,

@@ -26,7 +26,7 @@ use super::format::{
 use super::{OnProgress, Progress};
 use crate::error::{Error, ErrorKind, Result, errno_of, file_error};
 use crate::sys::durable::DurableFile;
-use crate::sys::process;
+use crate::sys::scheduling;
 use crate::units::CHUNK_BYTES;
 
 /// Some wait for the disk while others compute, even on one processor.
@@ -204,7 +204,7 @@ impl<S: Source> Chunks<'_, S> {
     }
 
     fn work(&self, sender: &mpsc::Sender<Result<Option<Entry>>>) {
-        process::yield_to_others();
+        scheduling::yield_to_others();
         let mut worker = match Compressor::new(self.plan.compression) {
             Ok(compressor) => Worker {
                 room: Buffer::new(CHUNK_BYTES),

@@ -9,7 +9,7 @@ use super::{
     System, Target,
 };
 use crate::error::During;
-use crate::sys::{Errno, process};
+use crate::sys::{Errno, process, scheduling};
 use crate::{Error, ErrorKind, Result};
 
 const THIS_THREAD: i32 = 0;
@@ -178,15 +178,15 @@ struct Urgent(bool);
 
 impl Urgent {
     fn begin() -> Self {
-        let is_wanted = process::is_crowded() && process::is_ordinary();
-        Self(is_wanted && process::set_urgent(THIS_THREAD, true).is_ok())
+        let is_wanted = scheduling::is_crowded() && scheduling::is_ordinary();
+        Self(is_wanted && scheduling::set_urgent(THIS_THREAD, true).is_ok())
     }
 }
 
 impl Drop for Urgent {
     fn drop(&mut self) {
         if self.0 {
-            let _ = process::set_urgent(THIS_THREAD, false);
+            let _ = scheduling::set_urgent(THIS_THREAD, false);
         }
     }
 }
