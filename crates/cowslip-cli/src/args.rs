@@ -110,8 +110,8 @@ pub(crate) struct DemoArgs {
     /// Saves a rival
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) saves: u32,
-    /// Connections that write during the saves
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Connections that write to Redis during the saves, each a request at a time
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) clients: u32,
     /// Only the store of our own, without Redis
     #[arg(long)]

@@ -41,7 +41,7 @@ pub(crate) struct Options {
     pub(crate) value_bytes: usize,
     /// Saves under load of each rival; one more has the writers still.
     pub(crate) saves: usize,
-    /// Connections that write, each from a thread of its own.
+    /// Connections that write, each a request at a time.
     pub(crate) clients: usize,
     pub(crate) redis_server: PathBuf,
     /// The `cowslip` command.
@@ -56,7 +56,7 @@ impl Default for Options {
             size_bytes: 1 << 30,
             value_bytes: 1024,
             saves: 5,
-            clients: 4,
+            clients: 50,
             redis_server: "redis-server".into(),
             cowslip: None,
             directory: env::temp_dir(),

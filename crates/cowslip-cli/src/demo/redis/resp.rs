@@ -2,6 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::Error;
@@ -110,6 +111,11 @@ impl Connection {
         self.reader.get_mut().write_all(&self.queue).map_err(explain)?;
         self.queue.clear();
         Ok(())
+    }
+
+    /// To wait until there is a reply, when none was read in part.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.reader.get_ref().as_fd()
     }
 
     /// Waits for the next reply.
