@@ -8,7 +8,7 @@
 //! # Safety
 //! The only `unsafe` here borrows a descriptor number that this module owns until it closes it.
 
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::os::fd::IntoRawFd;
 
 use crate::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd, Result};
@@ -91,6 +91,49 @@ impl AsRawFd for HeldFd {
 impl Drop for HeldFd {
     fn drop(&mut self) {
         self.close_early();
+    }
+}
+
+/// A directory or mount of ours that stays open as long as the process. Who asks for it never waits, not even
+/// in a child that was forked while another thread opened it.
+#[derive(Debug)]
+pub(crate) struct Kept(AtomicU64);
+
+impl Kept {
+    pub(crate) const fn none() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    fn pack(fd: RawFd, device: u64) -> u64 {
+        device << 32 | fd as u64
+    }
+
+    /// `None` if it was not opened yet, or the program has closed it or put another file in its place.
+    pub(crate) fn get(&self) -> Option<BorrowedFd<'static>> {
+        let kept = self.0.load(Ordering::Acquire);
+        if kept == 0 {
+            return None;
+        }
+        // SAFETY: `set` gave up the descriptor that has this number, and nothing here closes it. If the program
+        // did, what the number means now is found out before anybody uses it.
+        let fd = unsafe { BorrowedFd::borrow_raw(kept as u32 as RawFd) };
+        let identity = FileIdentity::of(fd).ok()?;
+        (Self::pack(fd.as_raw_fd(), identity.device) == kept).then_some(fd)
+    }
+
+    /// Keeps `fd`, which is alone on its device, unless another thread was faster.
+    pub(crate) fn set(&self, fd: OwnedFd) {
+        let before = self.0.load(Ordering::Acquire);
+        let held = HeldFd::hold(fd);
+        if self.get().is_none()
+            && let Ok(identity) = FileIdentity::of(held.as_fd())
+        {
+            let now = Self::pack(held.as_raw_fd(), identity.device);
+            let kept = self.0.compare_exchange(before, now, Ordering::Release, Ordering::Relaxed);
+            if kept.is_ok() {
+                core::mem::forget(held);
+            }
+        }
     }
 }
 

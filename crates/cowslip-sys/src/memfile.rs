@@ -4,6 +4,7 @@ use bitflags::bitflags;
 use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 
+use crate::held::Kept;
 use crate::seam::{self, Op};
 use crate::units::VirtRange;
 use crate::{AsFd, BorrowedFd, Errno, OwnedFd, Result};
@@ -44,23 +45,39 @@ pub fn memfd(name: &str, kind: MemfdKind, len_bytes: u64) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Opens an unnamed file of `len_bytes` in a tmpfs mounted for it alone, with huge pages whatever
-/// `shmem_enabled` says. Nothing appears in the mount table; the mount ends with the file.
+/// Opens an unnamed file of `len_bytes` in a tmpfs mounted for this process alone, with huge pages whatever
+/// `shmem_enabled` says. Nothing appears in the mount table; the mount ends with the process and its files.
 ///
-/// `fsopen(2)`, `fsmount(2)`, `tmpfs(5)`. Needs `CAP_SYS_ADMIN` (else `EPERM`).
+/// `fsopen(2)`, `fsmount(2)`, `tmpfs(5)`. Needs `CAP_SYS_ADMIN` for the first (else `EPERM`).
 pub fn huge_tmpfs_file(len_bytes: u64) -> Result<OwnedFd> {
     seam::check(Op::MemfileOpen)?;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let open = |mount: BorrowedFd<'_>| fs::openat(mount, ".", flags, Mode::RUSR | Mode::WUSR);
+    let fd = match MOUNT.get() {
+        Some(mount) => open(mount)?,
+        None => {
+            let mount = mount_huge_tmpfs()?;
+            let fd = open(mount.as_fd())?;
+            MOUNT.set(mount);
+            fd
+        }
+    };
+    fs::ftruncate(&fd, len_bytes)?;
+    Ok(fd)
+}
+
+/// Kept as long as the process lives: to close a mount takes as long as the rest of making an arena, as the
+/// kernel waits until nobody can be looking at it.
+static MOUNT: Kept = Kept::none();
+
+fn mount_huge_tmpfs() -> Result<OwnedFd> {
     let context = mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     mount::fsconfig_set_string(context.as_fd(), "huge", "always")?;
     mount::fsconfig_set_string(context.as_fd(), "size", "0")?;
     mount::fsconfig_set_string(context.as_fd(), "mode", "0700")?;
     mount::fsconfig_create(context.as_fd())?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    let mount = mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let fd = fs::openat(&mount, ".", flags, Mode::RUSR | Mode::WUSR)?;
-    fs::ftruncate(&fd, len_bytes)?;
-    Ok(fd)
+    mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
 /// Adds seals; `EBUSY` means that somebody still maps the file shared and writable.

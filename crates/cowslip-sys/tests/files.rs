@@ -93,6 +93,7 @@ fn memory_that_cannot_be_read_is_an_error_and_no_signal() {
 
 #[test]
 fn a_tmpfs_of_our_own_leaves_no_mount() {
+    let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let mounts = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count();
     let before = mounts();
     match memfile::huge_tmpfs_file(4 << 20) {
@@ -102,6 +103,34 @@ fn a_tmpfs_of_our_own_leaves_no_mount() {
         }
         Err(errno) => skip("root", &format!("a tmpfs cannot be mounted: {errno}")),
     }
+}
+
+#[test]
+fn our_tmpfs_is_mounted_once_and_again_if_the_program_closes_it() {
+    let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let made = || {
+        let file = memfile::huge_tmpfs_file(4 << 20)?;
+        let [device, inode] = FileIdentity::of(file.as_fd())?.to_numbers();
+        Ok::<_, Errno>((file, device, inode))
+    };
+    let (_one, device, inode) = match made() {
+        Ok(made) => made,
+        Err(errno) => return skip("root", &format!("a tmpfs cannot be mounted: {errno}")),
+    };
+    let (_two, same, other) = made().unwrap();
+    assert!(device == same && inode != other, "two files of one mount");
+
+    let is_mount = |fd: &i32| {
+        let stat = rustix::fs::fstat(&*borrowed(*fd)).ok();
+        stat.is_some_and(|it| it.st_dev == device && it.st_mode & libc::S_IFMT == libc::S_IFDIR)
+    };
+    let mut held = std::iter::successors(next_held(0, i32::MAX), |fd| next_held(fd + 1, i32::MAX));
+    let mount = held.find(is_mount).expect("the mount is held");
+    let strange = memfile::memfd("test", MemfdKind::Shmem, 4096).unwrap();
+    rustix::io::dup2(strange.as_fd(), &mut borrowed(mount)).unwrap();
+    let (_three, fresh, _) = made().unwrap();
+    assert_ne!(fresh, device, "mounted anew");
+    assert_eq!(made().unwrap().1, fresh);
 }
 
 /// The table of held descriptors is the process's: one test at a time fills it.

@@ -26,7 +26,7 @@ pub enum Backing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Pages {
-    /// Huge pages of a tmpfs mounted for this arena alone.
+    /// Huge pages of a tmpfs mounted for this process alone.
     HugeTmpfs,
     /// Huge pages of a memfd, as `shmem_enabled` allows.
     HugeMemfd,
