@@ -23,6 +23,8 @@ use state::Shared;
 use store::Store;
 pub use store::{Backing, Pages};
 
+const BUILD: &str = "make an arena";
+
 /// An address range, aligned to 1 GiB, whose memory can be frozen at one instant.
 ///
 /// Handles are cheap to clone; the arena ends with the last of its handles, slices and views.
@@ -87,32 +89,45 @@ impl ArenaBuilder {
     /// [`ErrorKind::OutOfMemory`] if the address space or, for hugetlb, the pool is too small,
     /// [`ErrorKind::Busy`] if the address asked for is taken.
     pub fn build(self) -> Result<Arena> {
-        const OPERATION: &str = "make an arena";
+        let store = self.open_store()?;
+        self.build_on(store)
+    }
+
+    fn len(&self) -> Result<usize> {
         let memory_size = host::memory_and_swap();
         if self.capacity.0 == 0 || self.capacity > memory_size {
-            return Err(Error::new(ErrorKind::Usage, OPERATION).hint(format!(
+            return Err(Error::new(ErrorKind::Usage, BUILD).hint(format!(
                 "its capacity must be above zero and at most the {memory_size} of memory and swap \
                  here, not {}",
                 self.capacity
             )));
         }
         let len = usize::try_from(self.capacity.0).ok().and_then(|len| round_up(len, CHUNK_BYTES));
-        let len = len.ok_or_else(|| Error::new(ErrorKind::OutOfMemory, OPERATION))?;
-        let store = Store::open(self.backing, ByteCount(len as u64))?;
+        len.ok_or_else(|| Error::new(ErrorKind::OutOfMemory, BUILD))
+    }
+
+    /// The file behind the arena that will be [built](Self::build_on).
+    pub(crate) fn open_store(&self) -> Result<Arc<Store>> {
+        Store::open(self.backing, ByteCount(self.len()? as u64)).map(Arc::new)
+    }
+
+    /// As [`Self::build`], on a file that was opened before, and may have content already.
+    pub(crate) fn build_on(self, store: Arc<Store>) -> Result<Arena> {
+        let len = self.len()?;
         let range = match self.address {
-            None => memory::reserve(len, GIB_BYTES).during(OPERATION)?,
+            None => memory::reserve(len, GIB_BYTES).during(BUILD)?,
             Some(address) => reserve_at(address, len)?,
         };
         let counters = Counters::create()?;
         let shared = Shared::new(range, store, counters, self.userfaultfd);
         let arena = Arena { handle: Arc::new(Handle { shared }) };
         let shared = arena.shared();
-        shared.store.map_live(range, range, Prot::NONE).during(OPERATION)?;
+        shared.store.map_live(range, range, Prot::NONE).during(BUILD)?;
         #[allow(unsafe_code)]
         // SAFETY: the range is this arena's, and the advice changes no content.
         unsafe {
             // Or a core dump would have the size of the capacity.
-            memory::advise(range, Advice::DontDump).during(OPERATION)?;
+            memory::advise(range, Advice::DontDump).during(BUILD)?;
         }
         counters.arena_start_address.store(range.start as u64, Relaxed);
         counters.capacity_bytes.store(len as u64, Relaxed);

@@ -4,7 +4,7 @@
 //! The rules that keep private memory private (I5):
 //! * What is handed out reads as zeroes. Free space may hold old content; it is cleaned when it is
 //!   handed out, whole chunks by punching a hole, parts of chunks by overwriting, so that a huge page
-//!   is not split for them.
+//!   is not split for them. Only an image's content is handed out as it is.
 //! * While a chunk is frozen nothing is handed out of it, since its base belongs to its readers.
 //! * "Give it back and read zeroes" (`MADV_DONTNEED`) acts on the file while live, on private copies
 //!   while frozen: never on the base.
@@ -53,15 +53,33 @@ impl Shared {
         range: VirtRange,
         prot: Prot,
     ) -> Result<bool> {
-        let is_free = state.role == Role::Owner
-            && self.store.pages != Pages::Hugetlb
-            && self.range.covers(range)
-            && state.ledger.is_all(range, Usage::Free)
-            && self.usable_parts(state, range) == [range];
+        let is_free = self.is_free(state, range);
         if is_free {
             self.hand_out(state, range, prot)?;
         }
         Ok(is_free)
+    }
+
+    /// As [`Self::allocate_at`], with the content that the file has there, now or soon.
+    pub(crate) fn allocate_filled(
+        &self,
+        state: &mut State,
+        range: VirtRange,
+        prot: Prot,
+    ) -> Result<bool> {
+        let is_free = self.is_free(state, range);
+        if is_free {
+            self.give(state, range, prot)?;
+        }
+        Ok(is_free)
+    }
+
+    fn is_free(&self, state: &State, range: VirtRange) -> bool {
+        state.role == Role::Owner
+            && self.store.pages != Pages::Hugetlb
+            && self.range.covers(range)
+            && state.ledger.is_all(range, Usage::Free)
+            && self.usable_parts(state, range) == [range]
     }
 
     /// Hands out free space that can be used now.
@@ -80,6 +98,11 @@ impl Shared {
                 .during(ALLOCATE)
                 .map_err(|error| error.hint(POOL_HINT))?;
         }
+        self.give(state, range, prot)
+    }
+
+    /// Hands out free space with whatever content it has.
+    fn give(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<()> {
         // SAFETY: free space of the arena, see the module.
         unsafe {
             memory::protect(range, prot).during(ALLOCATE)?;

@@ -117,7 +117,7 @@ pub(crate) struct ThawState {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) range: VirtRange,
-    pub(crate) store: Store,
+    pub(crate) store: Arc<Store>,
     pub(crate) counters: &'static Counters,
     pub(crate) wants_userfaultfd: bool,
     state: Mutex<State>,
@@ -131,7 +131,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         range: VirtRange,
-        store: Store,
+        store: Arc<Store>,
         counters: &'static Counters,
         wants_userfaultfd: bool,
     ) -> Arc<Self> {

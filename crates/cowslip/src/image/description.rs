@@ -69,6 +69,16 @@ impl Piece {
     }
 }
 
+impl ArenaDescription {
+    /// Whether anything of these bytes was handed out.
+    pub(super) fn hands_out(&self, offset_bytes: u64, length_bytes: u64) -> bool {
+        let end = |piece: &Piece| piece.offset_bytes + piece.length_bytes;
+        let first = self.pieces.partition_point(|piece| end(piece) <= offset_bytes);
+        let mut pieces = self.pieces[first..].iter().filter(|piece| piece.length_bytes > 0);
+        pieces.next().is_some_and(|piece| piece.offset_bytes < offset_bytes + length_bytes)
+    }
+}
+
 impl Description {
     /// Whether every part lies where it says, and the first thing that does not.
     pub(super) fn fault(&self) -> Option<&'static str> {
@@ -106,6 +116,25 @@ mod tests {
             assert_eq!(Piece::new(0, 1, prot).prot(), prot);
         }
         assert_eq!(Piece::new(0, 1, Prot::RW).protection, "rw-");
+    }
+
+    #[test]
+    fn what_was_handed_out_is_known_to_the_byte() {
+        let piece = |offset_bytes, length_bytes| Piece::new(offset_bytes, length_bytes, Prot::RW);
+        let pieces = vec![piece(3, 0), piece(10, 5), piece(15, 5), piece(30, 10)];
+        let arena = ArenaDescription { start_address: 0, length_bytes: 40, pieces };
+        for (from, length, expected) in [
+            (0, 10, false),
+            (0, 11, true),
+            (14, 1, true),
+            (19, 1, true),
+            (20, 10, false),
+            (20, 11, true),
+            (0, 40, true),
+            (40, 5, false),
+        ] {
+            assert_eq!(arena.hands_out(from, length), expected, "{length} from {from} on");
+        }
     }
 
     #[test]

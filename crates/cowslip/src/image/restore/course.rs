@@ -1,6 +1,6 @@
 //! A restore on its way: the plan, who waits for it to move, and what went wrong first.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ pub(super) struct Course {
     plan: Mutex<Plan>,
     moved: Condvar,
     error: Mutex<Option<Error>>,
-    held: AtomicBool,
+    holds: AtomicUsize,
     closing: AtomicBool,
 }
 
@@ -28,7 +28,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Course {
     pub(super) fn new(plan: Plan) -> Self {
         let (moved, error, closing) = (Condvar::new(), Mutex::new(None), AtomicBool::new(false));
-        Self { plan: Mutex::new(plan), moved, error, held: AtomicBool::new(false), closing }
+        Self { plan: Mutex::new(plan), moved, error, holds: AtomicUsize::new(0), closing }
     }
 
     /// Changes the plan, and has everybody look at it again.
@@ -50,7 +50,7 @@ impl Course {
             if self.is_closing() || plan.left() == 0 {
                 return None;
             }
-            if !self.held.load(Relaxed)
+            if self.holds.load(Relaxed) == 0
                 && let Some(chunk) = plan.claim()
             {
                 return Some((chunk, plan.ahead(AHEAD)));
@@ -59,14 +59,19 @@ impl Course {
         }
     }
 
-    /// [`Self::claim`] waits until [`Self::release`].
+    /// As [`Self::claim`], for who need not wait: `None` if there is nothing to bring in yet.
+    pub(super) fn claim_now(&self) -> Option<u32> {
+        locked(&self.plan).claim()
+    }
+
+    /// [`Self::claim`] waits until [`Self::release`] was called as often as this.
     pub(super) fn hold(&self) {
-        self.held.store(true, Relaxed);
+        self.holds.fetch_add(1, Relaxed);
     }
 
     pub(super) fn release(&self) {
         let plan = locked(&self.plan);
-        self.held.store(false, Relaxed);
+        self.holds.fetch_sub(1, Relaxed);
         drop(plan);
         self.moved.notify_all();
     }
@@ -81,6 +86,11 @@ impl Course {
 
     pub(super) fn is_closing(&self) -> bool {
         self.closing.load(Relaxed)
+    }
+
+    /// Chunks not yet there.
+    pub(super) fn left(&self) -> usize {
+        locked(&self.plan).left()
     }
 
     pub(super) fn progress(&self) -> Progress {

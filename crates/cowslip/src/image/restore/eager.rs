@@ -1,7 +1,6 @@
 //! All of an image at once, before anybody sees the arena.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::OPERATION;
@@ -15,7 +14,7 @@ use crate::image::OnProgress;
 const TELL: Duration = Duration::from_millis(100);
 
 pub(super) fn fill(
-    shared: &Arc<Shared>,
+    shared: &Shared,
     source: &Source,
     course: &Course,
     threads: usize,
@@ -27,8 +26,8 @@ pub(super) fn fill(
                 let mut desk = Desk::new();
                 while let Some((chunk, ahead)) = course.claim() {
                     ahead.iter().for_each(|&ahead| source.will_need(ahead));
-                    if let Err(error) = source.fetch(shared, chunk, &mut desk) {
-                        course.failed(&error);
+                    if let Err(error) = source.fetch(&shared.store, chunk, &mut desk) {
+                        course.failed(&error.on(shared.chunk_range(chunk as usize, 1)));
                         return course.close();
                     }
                     course.change(|plan| plan.finish(chunk));

@@ -4,7 +4,8 @@
 //! ```text
 //!              R ──MAP_SHARED──▶ file, a hole where the chunk will be; missing and minor faults registered
 //!   absent     who touches it waits in userfaultfd ──▶ [server]  reads the fault: the chunk is wanted
-//!     │                                                [readers] wanted chunks first, then the plan's order
+//!     │                                                [readers] wanted chunks first, then the plan's order;
+//!     │                                                the first began before there was an arena ([`early`])
 //!     │ into the file and checked (not through R, where nobody can see it yet)
 //!     ▼
 //!   live       R mapped anew over the chunk, without a registration: one huge page; who waits is woken
@@ -27,13 +28,15 @@
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, Scope};
 use std::time::Duration;
 
 use super::course::Course;
+use super::early::Early;
 use super::source::{Desk, Source};
-use super::{OPERATION, OnDamage};
+use super::{OPERATION, OnDamage, threads};
 use crate::arena::state::{Chunk, Shared, State};
+use crate::arena::store::Store;
 use crate::error::{During, Error, ErrorKind, Result};
 use crate::sys::held::HeldFd;
 use crate::sys::memfile::MemfdKind;
@@ -57,13 +60,15 @@ pub(crate) struct Filler {
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Work {
+pub(super) struct Work {
     source: Source,
     course: Arc<Course>,
     uffd: Uffd<HeldFd>,
     wake: HeldFd,
     /// A file without content, for what is lost.
     nothing: HeldFd,
+    /// How many threads shall read; 0: as many as there are processors.
+    readers: usize,
     on_damage: Option<OnDamage>,
 }
 
@@ -74,27 +79,25 @@ impl std::fmt::Debug for Work {
 }
 
 impl Filler {
-    /// Makes `chunks` of the arena absent and starts to bring them in. Nobody uses the arena yet.
+    /// Makes `chunks` of the arena absent and goes on to bring them in. Nobody uses the arena yet.
     pub(super) fn start(
         shared: &Arc<Shared>,
         chunks: &[u32],
-        source: Source,
-        course: &Arc<Course>,
-        threads: usize,
+        uffd: Uffd<HeldFd>,
+        early: Early,
+        readers: usize,
         on_damage: Option<OnDamage>,
     ) -> Result<()> {
-        if chunks.is_empty() {
-            return Ok(());
-        }
-        course.hold();
-        let (fd, _) = uffd::open().during(OPERATION)?;
         let nothing = memfile::memfd("cowslip-lost", MemfdKind::Shmem, 0).during(OPERATION)?;
+        let course = Arc::clone(&early.course);
+        course.hold();
         let work = Arc::new(Work {
-            source,
-            course: Arc::clone(course),
-            uffd: Uffd::new(HeldFd::hold(fd), FEATURES).during(OPERATION)?,
+            source: early.source.clone(),
+            course,
+            uffd,
             wake: HeldFd::hold(process::eventfd().during(OPERATION)?),
             nothing: HeldFd::hold(nothing),
+            readers,
             on_damage,
         });
         // Held until all is in place: the threads take it before they change anything.
@@ -104,34 +107,17 @@ impl Filler {
             let mode = RegisterMode::MISSING | RegisterMode::MINOR;
             work.uffd.register(range, mode).during(OPERATION)?;
         }
-        let mut filler = Self { work, threads: Vec::with_capacity(threads + 1) };
-        let started = (0..=threads).try_for_each(|i| filler.spawn(shared, i == 0));
-        if let Err(error) = started {
-            drop(state);
-            filler.stop();
-            return Err(error);
-        }
+        let server = {
+            let (work, shared) = (Arc::clone(&work), Arc::clone(shared));
+            spawn(thread("cowslip-faults"), move || work.serve(&shared))?
+        };
+        let reader = early.go_on(shared, &work);
         for &chunk in chunks {
             state.set_chunk(chunk as usize, Chunk::Absent);
         }
         shared.count_restored(&state);
-        state.filler = Some(filler);
-        Ok(())
-    }
-
-    fn spawn(&mut self, shared: &Arc<Shared>, is_server: bool) -> Result<()> {
-        let (work, shared) = (Arc::clone(&self.work), Arc::clone(shared));
-        // The thread inherits a mask that blocks every signal: handlers are the program's.
-        let _quiet = process::Quiet::enter();
-        let name = if is_server { "cowslip-faults" } else { "cowslip-reader" };
-        let builder = Builder::new().name(name.into()).stack_size(STACK_BYTES);
-        let thread = builder.spawn(move || match is_server {
-            true => work.serve(&shared),
-            false => work.read(&shared),
-        });
-        self.threads.push(thread.map_err(|error| {
-            Error::from_errno(OPERATION, Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
-        })?);
+        state.filler =
+            Some(Self { work, threads: std::iter::once(server).chain(reader).collect() });
         Ok(())
     }
 
@@ -161,6 +147,10 @@ impl Work {
 
     /// What the thread does that faults are told to.
     fn serve(&self, shared: &Shared) {
+        std::thread::scope(|scope| self.serve_with(scope, shared));
+    }
+
+    fn serve_with<'a>(&'a self, scope: &'a Scope<'a, '_>, shared: &'a Shared) {
         let mut desk = Desk::new();
         let mut head_start = Some(HEAD_START);
         while !self.course.is_closing() {
@@ -178,6 +168,10 @@ impl Work {
             }
             if head_start.take().is_some() {
                 self.course.release();
+                for _ in 1..threads(self.readers, self.course.left()) {
+                    // Those that there are bring everything in.
+                    let _ = reader().spawn_scoped(scope, || self.read(shared, &mut Desk::new()));
+                }
             }
         }
     }
@@ -195,20 +189,19 @@ impl Work {
     }
 
     /// What the other threads do.
-    fn read(&self, shared: &Shared) {
-        let mut desk = Desk::new();
+    pub(super) fn read(&self, shared: &Shared, desk: &mut Desk) {
         while let Some((chunk, ahead)) = self.course.claim() {
             ahead.iter().for_each(|&ahead| self.source.will_need(ahead));
-            self.bring_in(shared, chunk, &mut desk);
+            self.bring_in(shared, chunk, desk);
         }
     }
 
-    /// Makes a claimed chunk live, or lost.
     fn bring_in(&self, shared: &Shared, chunk: u32, desk: &mut Desk) {
-        let fetch = AssertUnwindSafe(|| self.source.fetch(shared, chunk, desk));
-        let fetched = panic::catch_unwind(fetch).unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::System, OPERATION).hint("the thread that reads it panicked"))
-        });
+        self.put(shared, chunk, fetch(&self.source, &shared.store, chunk, desk));
+    }
+
+    /// Makes a claimed chunk live, or lost.
+    pub(super) fn put(&self, shared: &Shared, chunk: u32, fetched: Result<()>) {
         let range = shared.chunk_range(chunk as usize, 1);
         let shown = fetched.and_then(|()| {
             show(shared, chunk as usize).map_err(|errno| Error::from_errno(OPERATION, errno))
@@ -247,6 +240,13 @@ impl Work {
     }
 }
 
+/// As [`Source::fetch`], whatever happens in it.
+pub(super) fn fetch(source: &Source, store: &Store, chunk: u32, desk: &mut Desk) -> Result<()> {
+    panic::catch_unwind(AssertUnwindSafe(|| source.fetch(store, chunk, desk))).unwrap_or_else(
+        |_| Err(Error::new(ErrorKind::System, OPERATION).hint("the thread that reads it panicked")),
+    )
+}
+
 /// Lets everybody see what the file has of a chunk. As [`settle`].
 fn show(shared: &Shared, chunk: usize) -> Result<Option<Filler>, Errno> {
     let mut state = shared.lock();
@@ -274,7 +274,27 @@ fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     request()
 }
 
-/// Whether this process may restore lazily, and if not why not.
-pub(super) fn is_possible() -> Result<()> {
-    uffd::open().and_then(|(fd, _)| Uffd::new(fd, FEATURES)).during(OPERATION).map(drop)
+/// What a lazy restore needs, or why it is not possible in this process.
+pub(super) fn open_uffd() -> Result<Uffd<HeldFd>> {
+    let (fd, _) = uffd::open().during(OPERATION)?;
+    Uffd::new(HeldFd::hold(fd), FEATURES).during(OPERATION)
+}
+
+fn thread(name: &str) -> Builder {
+    Builder::new().name(name.into()).stack_size(STACK_BYTES)
+}
+
+pub(super) fn reader() -> Builder {
+    thread("cowslip-reader")
+}
+
+pub(super) fn spawn(
+    thread: Builder,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>> {
+    // The thread inherits a mask that blocks every signal: handlers are the program's.
+    let _quiet = process::Quiet::enter();
+    thread.spawn(work).map_err(|error| {
+        Error::from_errno(OPERATION, Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
+    })
 }

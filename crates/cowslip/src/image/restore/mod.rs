@@ -11,6 +11,7 @@
 mod apart;
 mod course;
 mod eager;
+mod early;
 mod lazy;
 mod plan;
 mod source;
@@ -24,16 +25,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::course::Course;
+use self::early::Early;
 use self::plan::Plan;
 use self::source::Source;
 use super::description::{ArenaDescription, Root};
 use super::format::Identity;
 use super::open::Image;
 use super::{OnProgress, Progress};
-use crate::arena::{Arena, Backing};
+use crate::arena::store::Store;
+use crate::arena::{Arena, ArenaBuilder, Backing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::template::Place;
-use crate::units::{ByteCount, VirtRange};
+use crate::units::{ByteCount, CHUNK_BYTES, VirtRange};
 
 pub use self::apart::{Apart, ApartWay};
 pub(crate) use self::lazy::Filler;
@@ -164,22 +167,20 @@ impl Image {
             return Err(Error::new(ErrorKind::Usage, OPERATION)
                 .hint(format!("it has {} arenas", self.description().arenas.len())));
         };
-        let possible = match options.strategy {
-            Strategy::Hybrid => lazy::is_possible(),
+        let uffd = match options.strategy {
+            Strategy::Hybrid => lazy::open_uffd(),
             Strategy::Eager => {
                 Err(Error::new(ErrorKind::Usage, OPERATION).hint("only hybrid restores record"))
             }
         };
-        if options.record {
-            possible.clone()?;
-        }
-        let strategy = if possible.is_ok() { Strategy::Hybrid } else { Strategy::Eager };
+        let uffd = match uffd {
+            Err(error) if options.record => return Err(error),
+            uffd => uffd.ok(),
+        };
+        let strategy = if uffd.is_some() { Strategy::Hybrid } else { Strategy::Eager };
 
-        let restored = make_arena(described, options)?;
-        let shared = &restored.handle.shared;
         let is_used = |chunk: &u32| {
-            let range = shared.chunk_range(*chunk as usize, 1);
-            shared.lock().ledger.within(range).any(|span| span.usage.is_used())
+            described.hands_out(u64::from(*chunk) * CHUNK_BYTES as u64, CHUNK_BYTES as u64)
         };
         let chunks: Vec<u32> = self.chunks_of(arena).into_iter().filter(is_used).collect();
         let file = working_set::file_of(self.path());
@@ -187,14 +188,26 @@ impl Image {
         let plan = Plan::new(chunks.clone(), &first, options.record);
         let course = Arc::new(Course::new(plan));
         let source = Source { image: self.clone(), arena };
-        let threads = threads(options.threads, chunks.len());
-        match strategy {
-            Strategy::Eager => eager::fill(shared, &source, &course, threads, progress)?,
-            Strategy::Hybrid => {
+        let builder = builder(described, options)?;
+        let restored = match uffd.filter(|_| !chunks.is_empty()) {
+            Some(uffd) => {
+                let early = Early::start(source, &course)?;
+                let store = builder.open_store()?;
+                early.give_store(&store);
+                let restored = make_arena(builder, store, described)?;
                 let on_damage = options.on_damage.clone();
-                Filler::start(shared, &chunks, source, &course, threads, on_damage)?;
+                let shared = &restored.handle.shared;
+                Filler::start(shared, &chunks, uffd, early, options.threads, on_damage)?;
+                restored
             }
-        }
+            None => {
+                let store = builder.open_store()?;
+                let restored = make_arena(builder, store, described)?;
+                let threads = threads(options.threads, chunks.len());
+                eager::fill(restored.shared(), &source, &course, threads, progress)?;
+                restored
+            }
+        };
         let recording = options.record.then(|| Recording { file, image: self.identity(), arena });
         let start = restored.range().start;
         let roots = self.description().roots.iter().filter(|(_, root)| root.arena == arena);
@@ -214,22 +227,31 @@ fn threads(wanted: usize, chunks: usize) -> usize {
     threads.min(chunks).min(MOST_THREADS)
 }
 
-/// An arena of zeroes whose memory is handed out as it was.
-fn make_arena(described: &ArenaDescription, options: &RestoreOptions) -> Result<Arena> {
+fn builder(described: &ArenaDescription, options: &RestoreOptions) -> Result<ArenaBuilder> {
     if options.backing == Backing::Hugetlb {
         return Err(Error::new(ErrorKind::Unsupported, OPERATION)
             .hint("a file of hugetlb pages cannot be written to; restore it with Backing::Thp"));
     }
-    let mut builder = Arena::builder(ByteCount(described.length_bytes)).backing(options.backing);
-    if options.place == Place::Original {
-        builder = builder.at(described.start_address as usize);
-    }
-    let arena = builder.build()?;
+    let builder = Arena::builder(ByteCount(described.length_bytes)).backing(options.backing);
+    Ok(match options.place {
+        Place::Original => builder.at(described.start_address as usize),
+        Place::Anywhere => builder,
+    })
+}
+
+/// An arena whose memory is handed out as it was.
+fn make_arena(
+    builder: ArenaBuilder,
+    store: Arc<Store>,
+    described: &ArenaDescription,
+) -> Result<Arena> {
+    let arena = builder.build_on(store)?;
     let start = arena.range().start;
     for piece in &described.pieces {
         let range =
             VirtRange::new(start + piece.offset_bytes as usize, piece.length_bytes as usize);
-        if !arena.allocate_at(range, piece.prot())? {
+        let shared = arena.shared();
+        if !shared.allocate_filled(&mut shared.lock(), range, piece.prot())? {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION)
                 .on(range)
                 .hint("its description hands memory out that an arena cannot"));

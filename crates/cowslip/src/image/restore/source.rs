@@ -4,9 +4,8 @@
 
 use std::time::Duration;
 
-use crate::arena::state::Shared;
-use crate::arena::store::offset;
-use crate::error::{Error, Result};
+use crate::arena::store::Store;
+use crate::error::{During, Result};
 use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
 use crate::image::format::{Checksum, PAGE_BYTES};
@@ -35,7 +34,7 @@ impl Desk {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Source {
     pub(super) image: Image,
     pub(super) arena: u32,
@@ -48,14 +47,13 @@ impl Source {
     }
 
     /// Brings a chunk into the arena's file, and checks it. After an error there is a hole.
-    pub(super) fn fetch(&self, shared: &Shared, chunk: u32, desk: &mut Desk) -> Result<()> {
-        if self.copy(shared, chunk, desk) == Some(true) {
+    pub(super) fn fetch(&self, store: &Store, chunk: u32, desk: &mut Desk) -> Result<()> {
+        if self.copy(store, chunk, desk) == Some(true) {
             return Ok(());
         }
-        let read = self.read(shared, chunk, desk);
+        let read = self.read(store, chunk, desk);
         if read.is_err() {
-            let at = offset(shared.range, shared.chunk_range(chunk as usize, 1));
-            let _ = memfile::punch_hole(shared.store.fd(), at, CHUNK_BYTES as u64);
+            let _ = memfile::punch_hole(store.fd(), place(chunk), CHUNK_BYTES as u64);
         }
         read
     }
@@ -63,11 +61,10 @@ impl Source {
     /// Has the kernel copy a chunk from one file into the other, and checks it there: it moves once instead of
     /// twice, and through no buffer, which would take its pages first. Whether it is right; if not, or if
     /// this cannot be done, [`Self::fetch`] finds out why.
-    fn copy(&self, shared: &Shared, chunk: u32, desk: &mut Desk) -> Option<bool> {
-        let window = desk.window.as_mut().filter(|_| shared.store.pages.is_huge())?;
+    fn copy(&self, store: &Store, chunk: u32, desk: &mut Desk) -> Option<bool> {
+        let window = desk.window.as_mut().filter(|_| store.pages.is_huge())?;
         let (image, stored) = self.image.verbatim(self.arena, chunk)?;
-        let file = shared.store.fd();
-        let at = offset(shared.range, shared.chunk_range(chunk as usize, 1));
+        let (file, at) = (store.fd(), place(chunk));
         let copied = window.show(image.as_fd(), stored.offset_bytes, |source| {
             // SAFETY: the advice changes no content, and what is mapped here only the kernel reads: if the
             // file has become shorter that is an error, not a signal.
@@ -86,24 +83,26 @@ impl Source {
         is_right.ok()
     }
 
-    fn read(&self, shared: &Shared, chunk: u32, desk: &mut Desk) -> Result<()> {
+    fn read(&self, store: &Store, chunk: u32, desk: &mut Desk) -> Result<()> {
         let Desk { content, scratch, .. } = desk;
         self.image.read_chunk_with(scratch, self.arena, chunk, content)?;
-        let range = shared.chunk_range(chunk as usize, 1);
-        let file = shared.store.fd();
-        let at = offset(shared.range, range);
-        if shared.store.pages.is_huge() {
+        let (file, at) = (store.fd(), place(chunk));
+        if store.pages.is_huge() {
             // At once: the kernel need not clear the huge page first.
-            return patiently(|| memfile::write_at(file, content, at))
-                .map_err(|errno| Error::from_errno(OPERATION, errno).on(range));
+            return patiently(|| memfile::write_at(file, content, at)).during(OPERATION);
         }
         let pages = content.chunks_exact(PAGE_BYTES).enumerate();
         for (i, page) in pages.filter(|(_, page)| !is_zero(page)) {
             patiently(|| memfile::write_at(file, page, at + (i * PAGE_BYTES) as u64))
-                .map_err(|errno| Error::from_errno(OPERATION, errno).on(range))?;
+                .during(OPERATION)?;
         }
         Ok(())
     }
+}
+
+/// Where a chunk lies in the file behind its arena.
+fn place(chunk: u32) -> u64 {
+    u64::from(chunk) * CHUNK_BYTES as u64
 }
 
 /// Memory that is not to be had at once may be a moment later.
