@@ -1,15 +1,18 @@
 //! Files that are there whole or not at all: written without a name, synced, renamed.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::fs::{AtFlags, CWD, linkat};
+use rustix::process::Pid;
 
+use crate::Errno;
 use crate::seam::{self, Op};
 
 /// What direct I/O wants memory, offsets and lengths to be multiples of: a page is enough everywhere.
@@ -30,7 +33,8 @@ pub struct DurableFile {
 }
 
 impl DurableFile {
-    /// Creates an empty file with mode 0600 beside `target`, which is not touched yet.
+    /// Creates an empty file with mode 0600 beside `target`, which is not touched yet. What killed processes
+    /// left of such files is removed.
     ///
     /// # Errors
     /// The file system's (`open(2)`).
@@ -39,7 +43,9 @@ impl DurableFile {
         let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let mut hidden = OsString::from(".");
         hidden.push(name);
-        hidden.push(format!(".{}", crate::process::pid()));
+        hidden.push(".");
+        tidy(folder_of(target), &hidden);
+        hidden.push(crate::process::pid().to_string());
         let temporary = target.with_file_name(hidden);
         let mut options = OpenOptions::new();
         options.write(true).mode(0o600);
@@ -53,6 +59,8 @@ impl DurableFile {
             }
             Err(error) => return Err(error),
         };
+        // For who finds it with its temporary name, and may not know this process: see `tidy`.
+        let _ = file.try_lock();
         let mut options = OpenOptions::new();
         options.write(true).custom_flags(libc::O_DIRECT);
         let direct = options.open(itself(&file)).ok();
@@ -128,6 +136,24 @@ impl Drop for DurableFile {
     fn drop(&mut self) {
         if self.has_temporary {
             let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Removes files of this name and the number of a process, if there is no such process and nobody has them
+/// locked: a process that cannot be seen from here may be writing to one.
+fn tidy(folder: &Path, name: &OsStr) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let file = entry.file_name();
+        let number = file.as_bytes().strip_prefix(name.as_bytes()).map(str::from_utf8);
+        let is_gone = |pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH);
+        if let Some(Ok(number)) = number
+            && number.parse().ok().and_then(Pid::from_raw).is_some_and(is_gone)
+            && entry.file_type().is_ok_and(|kind| kind.is_file())
+            && File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok())
+        {
+            let _ = fs::remove_file(entry.path());
         }
     }
 }

@@ -1,0 +1,49 @@
+//! What a writer that was killed left behind.
+
+use std::fs::{self, File};
+
+use cowslip_sys::durable::DurableFile;
+
+/// More than any process has.
+const NOBODY: i32 = i32::MAX;
+const SOMEBODY: i32 = 1;
+
+#[test]
+fn a_file_that_a_killed_process_left_is_removed_by_the_next_and_no_other() {
+    let folder = std::env::temp_dir().join(format!("cowslip-durable-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let left = |name: String| File::create(folder.join(name)).unwrap();
+    left(format!(".image.{NOBODY}"));
+    let stay = [
+        format!(".image.{SOMEBODY}"),
+        format!(".image.{}", NOBODY - 1),
+        ".image.old".to_owned(),
+        format!(".image2.{NOBODY}"),
+        format!("image.{NOBODY}"),
+    ];
+    let files = stay.each_ref().map(|name| left(name.clone()));
+    // As its writer does, whose number means nothing here if it is in another container.
+    files[1].try_lock().unwrap();
+
+    let target = folder.join("image");
+    let durable = DurableFile::create(&target).unwrap();
+    durable.write_at(b"content", 0).unwrap();
+    durable.commit().unwrap();
+    let names = || {
+        let entries = fs::read_dir(&folder).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let mut expected = [&stay[..], &["image".to_owned()]].concat();
+    expected.sort();
+    assert_eq!(names(), expected);
+    assert_eq!(fs::read(&target).unwrap(), b"content");
+
+    drop(files);
+    drop(DurableFile::create(&target).unwrap());
+    expected.retain(|name| *name != stay[1]);
+    assert_eq!(names(), expected, "its writer is gone as well");
+    fs::remove_dir_all(folder).unwrap();
+}
