@@ -281,6 +281,39 @@ fn a_huge_page_of_which_a_part_was_released_is_given_back_and_no_byte_changes() 
 }
 
 #[test]
+fn what_was_torn_before_anybody_looked_is_given_back_and_what_was_released_since_is_not_filled() {
+    for by in [By::Scan, By::Entries] {
+        let regions = Regions::new(&[512, 512]);
+        let _forced = by.force();
+        regions.advise(regions.region(0), Advice::Collapse);
+        let from = |number: usize| regions.region(number).start + 200 * page_size_bytes();
+        let release = |number: usize| {
+            let released = VirtRange::between(from(number), regions.region(number).end());
+            regions.advise(released, Advice::DontNeed);
+        };
+        release(0);
+        let Some(was_huge) = is_of_a_huge_page(regions.region(0).start) else {
+            return println!("SKIPPED: kpageflags: what a page is part of is told to root alone");
+        };
+        assert!(was_huge, "the kernel holds all of it");
+        let mut promotion = Promotion::of(&regions);
+        assert_eq!(promotion.reasons(), [(0, Reason::Torn), (1, Reason::FirstLook)], "{by:?}");
+        let decisions = promotion.decide();
+        release(1);
+        let outcomes: Vec<_> =
+            decisions.iter().filter_map(|(_, it)| promotion.promoter.act(it)).collect();
+        let effects: Vec<_> = outcomes.iter().map(|it| (it.action, it.effect)).collect();
+        let wanted = [(Action::Demote, Effect::Done), (Action::Promote, Effect::Overtaken)];
+        assert_eq!(effects, wanted, "{by:?}");
+        assert_eq!(is_of_a_huge_page(regions.region(0).start), Some(false));
+        assert_eq!(promotion.reasons(), [(0, Reason::BelowThreshold), (1, Reason::BelowThreshold)]);
+        let kept = (0..2).flat_map(|number| (0..200).map(move |page| (number, page)));
+        let sum: u64 = kept.map(|(number, page)| regions.word(number, page).load(Relaxed)).sum();
+        assert_eq!(sum, 2 * (1..=200).sum::<u64>());
+    }
+}
+
+#[test]
 fn no_update_of_a_writer_is_lost_while_its_memory_is_promoted_and_split() {
     let regions = Regions::new(&[512; 8]);
     let stop = AtomicBool::new(false);
@@ -660,6 +693,7 @@ fn a_process_with_the_number_of_one_that_ended_is_another() {
     let decision = Decision {
         process: promoter.targets().next().unwrap().id(),
         address: regions.range.start as u64,
+        pages: 0,
         reason: Reason::Full,
     };
     let outcome = promoter.act(&decision).unwrap();

@@ -1,6 +1,6 @@
 //! Doing what was decided.
 
-use super::{Action, Effect, Kind, Outcome, REGION_PAGES, Target};
+use super::{Action, Decision, Effect, Kind, Outcome, REGION_PAGES, Target};
 use crate::sys::pagemap::{Method, Scanner};
 use crate::sys::target::Advice;
 use crate::sys::{self, Errno, process, procfs};
@@ -11,22 +11,25 @@ impl Target {
     ///
     /// A child that is forked between the last look here and the kernel's copying shares the region
     /// after all; that costs the memory of one region, and nothing else.
-    pub(super) fn act(&mut self, address: u64, action: Action) -> Outcome {
-        let done = self.try_act(address, action);
+    pub(super) fn act(&mut self, decision: &Decision, action: Action) -> Outcome {
+        let done = self.try_act(decision, action);
         let (effect, took_ns, freed_pages) = match done {
             Ok(done) => done,
             Err(errno) => (Effect::Refused(errno.raw_os_error()), 0, 0),
         };
         let at_ns = process::now_ns();
+        let address = decision.address;
         Outcome { process: self.id, address, action, at_ns, took_ns, effect, freed_pages }
     }
 
-    fn try_act(&mut self, address: u64, action: Action) -> sys::Result<(Effect, u64, u16)> {
+    fn try_act(&mut self, decision: &Decision, action: Action) -> sys::Result<(Effect, u64, u16)> {
+        let address = decision.address;
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
         let before = self.look_again(&scanner, address)?;
         let is_wanted = match (action, before.kind) {
             (_, Kind::FrozenArena) => false,
-            (Action::Promote, _) => !before.is_huge && before.pages > 0,
+            // What an allocator has released meanwhile it may never release again: it counts that as done.
+            (Action::Promote, _) => !before.is_huge && before.pages >= decision.pages.max(1),
             (Action::Demote, kind) => before.is_huge && kind == Kind::Private,
         };
         if !is_wanted || before.shared_pages > 0 {

@@ -10,6 +10,7 @@
 //! What remains open is taken for what does no harm: for not huge, as collapsing a huge page does nothing,
 //! and for shared, so that it is left alone.
 
+use super::torn::Heads;
 use super::{HugeSource, REGION_PAGES, Region};
 use crate::sys::pageflags::PageFlags;
 use crate::sys::pagemap::{Entry, Scanner};
@@ -64,17 +65,21 @@ impl<'a> Entries<'a> {
 
     fn region(&self, range: VirtRange, has_shared: bool) -> sys::Result<Seen> {
         let mut region = Region { address: range.start as u64, ..Region::default() };
-        let (mut frame, mut suspects) = (None, Vec::new());
+        let (mut frame, mut suspects, mut heads) = (None, Vec::new(), Heads::default());
         self.scanner.entries(range, |page, entry: Entry| {
             if page.start == range.start {
                 frame = entry.frame();
             }
+            heads.see(page, entry);
             region.pages += u16::from(entry.is_present());
             region.swapped_pages += u16::from(entry.is_swapped());
             if entry.is_not_exclusive() {
                 suspects.push(entry.frame());
             }
         })?;
+        if let Some(flags) = self.flags.as_ref().filter(|_| region.pages < REGION_PAGES) {
+            region.is_torn = heads.any(flags)?;
+        }
         for suspect in suspects {
             let is_zero = match (has_shared, &self.flags, suspect) {
                 (false, ..) => true,
@@ -126,7 +131,7 @@ impl<'a> Entries<'a> {
 }
 
 /// A frame that went away meanwhile is nothing special.
-fn known(answer: sys::Result<bool>) -> sys::Result<bool> {
+pub(super) fn known(answer: sys::Result<bool>) -> sys::Result<bool> {
     match answer {
         Err(Errno::IO | Errno::NXIO) => Ok(false),
         answer => answer,

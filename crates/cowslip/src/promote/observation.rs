@@ -68,6 +68,10 @@ pub struct Region {
     pub shared_pages: u16,
     /// Whether one huge page maps it.
     pub is_huge: bool,
+    /// Whether pages of it are of a huge page of which the rest was released, as far as page frames may be known
+    /// (root): the kernel holds all of it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub is_torn: bool,
     /// Pages with anything but zeroes, if it is huge and its content was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nonzero_pages: Option<u16>,
@@ -78,6 +82,10 @@ pub struct Region {
 
 fn is_private(kind: &Kind) -> bool {
     *kind == Kind::Private
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn is_zero(pages: &u16) -> bool {

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use super::arenas;
 use super::entries::Entries;
 use super::target::regions_of;
+use super::torn::Heads;
 use super::{HeatSource, HugeSource, Kind, ProcessLook, REGION_PAGES, Region, Target};
+use crate::sys::pageflags::PageFlags;
 use crate::sys::pagemap::{Method, PageKinds, Scanner};
 use crate::sys::{self, process, procfs};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -48,13 +50,14 @@ impl Target {
         };
         let mut regions = Vec::new();
         if scanner.method() == Method::Scan {
+            let flags = PageFlags::open().ok();
             for mapping in mappings {
                 let range = regions_of(&mapping, &self.arenas);
                 let (first, kind) = (regions.len(), kind_of(mapping.range));
                 survey(scanner, range, &mut regions)?;
                 for region in &mut regions[first..] {
                     region.kind = kind;
-                    region.shared_pages = shared_pages(scanner, region)?;
+                    look_closer(scanner, flags.as_ref(), region)?;
                 }
             }
             return Ok((regions, HugeSource::PageTables));
@@ -102,7 +105,7 @@ impl Target {
         survey(scanner, range, &mut found)?;
         let mut region = found.pop().unwrap_or(Region { address, ..Region::default() });
         region.kind = kind;
-        region.shared_pages = shared_pages(scanner, &region)?;
+        look_closer(scanner, None, &mut region)?;
         Ok(region)
     }
 
@@ -195,13 +198,26 @@ fn add(region: &mut Region, pages: u16, kinds: PageKinds) {
     }
 }
 
-/// `PAGEMAP_SCAN` has no category for them; in the entries, the zero page looks like one of them. A huge
-/// page is shared as a whole.
-fn shared_pages(scanner: &Scanner, region: &Region) -> sys::Result<u16> {
+/// Adds what `PAGEMAP_SCAN` has no category for: pages that another process maps too, which the zero page looks
+/// like in the entries, and whether a huge page is behind some of them. A huge page is shared as a whole.
+pub(super) fn look_closer(
+    scanner: &Scanner,
+    flags: Option<&PageFlags>,
+    region: &mut Region,
+) -> sys::Result<()> {
     if region.is_huge {
         let first = VirtRange::new(region.address as usize, page_size_bytes());
-        return Ok(scanner.count_not_exclusive(first)? as u16 * REGION_PAGES);
+        region.shared_pages = scanner.count_not_exclusive(first)? as u16 * REGION_PAGES;
+        return Ok(());
     }
-    let not_exclusive = scanner.count_not_exclusive(region.range())?;
-    Ok((not_exclusive as u16).saturating_sub(region.zero_pages).min(region.pages))
+    let (mut not_exclusive, mut heads) = (0u16, Heads::default());
+    scanner.entries(region.range(), |page, entry| {
+        not_exclusive += u16::from(entry.is_not_exclusive());
+        heads.see(page, entry);
+    })?;
+    region.shared_pages = not_exclusive.saturating_sub(region.zero_pages).min(region.pages);
+    if let Some(flags) = flags.filter(|_| region.pages < REGION_PAGES) {
+        region.is_torn = heads.any(flags)?;
+    }
+    Ok(())
 }

@@ -137,17 +137,18 @@ impl Promoter {
     /// target any more, or if what came of an earlier action has it left alone for now.
     pub fn act(&mut self, decision: &Decision) -> Option<Outcome> {
         let action: Action = decision.reason.action()?;
-        if self.policy.is_backing_off(decision.process, process::now_ns()) {
+        let is_promotion = action == Action::Promote;
+        if is_promotion && self.policy.is_backing_off(decision.process, process::now_ns()) {
             return None;
         }
         let target = self.targets.get_mut(&decision.process)?;
-        let warmed = if action == Action::Promote { self.spare.warm() } else { Ok(()) };
+        let warmed = if is_promotion { self.spare.warm() } else { Ok(()) };
         let outcome = match warmed {
             Ok(()) => {
                 let _urgent = Urgent::begin();
                 match decision.reason {
                     Reason::Torn => target.mend(decision.address),
-                    _ => target.act(decision.address, action),
+                    _ => target.act(decision, action),
                 }
             }
             Err(errno) => refused(decision, errno),

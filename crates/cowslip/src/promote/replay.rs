@@ -105,7 +105,8 @@ pub fn replay(
         for decision in &decisions {
             let Some(action) = decision.reason.action() else { continue };
             let outcome = result(decision, action, &outcomes, &look);
-            if policy.is_backing_off(outcome.process, outcome.at_ns) {
+            let is_promotion = action == Action::Promote;
+            if is_promotion && policy.is_backing_off(outcome.process, outcome.at_ns) {
                 continue;
             }
             policy.learn(&outcome);

@@ -35,7 +35,7 @@ impl RegionHistory {
             self.nonzero_pages = Some(now);
         }
         self.pages = region.pages;
-        self.was_huge |= region.is_huge;
+        self.was_huge |= region.is_huge || region.is_torn;
         self.looks += 1;
     }
 
@@ -123,7 +123,7 @@ impl ProcessHistory {
                 }
                 if outcome.took_ns > settings.slow_ms * 1_000_000 {
                     self.backoff.grow(now_ns, settings);
-                } else {
+                } else if outcome.action == Action::Promote {
                     self.backoff.reset();
                 }
             }

@@ -93,8 +93,8 @@ impl Policy {
         decisions
     }
 
-    /// Whether a process is left alone at that time, as a promotion in it was slow or found no huge page:
-    /// also those that were decided before.
+    /// Whether a process gets no promotion at that time, as one in it was slow or found no huge page: also none
+    /// that was decided before. It may be split meanwhile.
     pub fn is_backing_off(&self, process: ProcessId, now_ns: u64) -> bool {
         self.processes.get(&process).is_some_and(|history| history.backoff.is_waiting(now_ns))
     }
@@ -131,9 +131,7 @@ impl Policy {
             match reason {
                 Reason::Sparse if self.fruitless_splits >= FRUITLESS_SPLITS => Reason::NotFreed,
                 Reason::Full if process.is_disabled => Reason::Disabled,
-                Reason::Full | Reason::Sparse if history.backoff.is_waiting(look.at_ns) => {
-                    Reason::BackingOff
-                }
+                Reason::Full if history.backoff.is_waiting(look.at_ns) => Reason::BackingOff,
                 Reason::Sparse if history.promotions_allowed() == 0 => Reason::StallBudget,
                 reason => reason,
             }
@@ -143,5 +141,6 @@ impl Policy {
 }
 
 fn decision(process: &ProcessLook, region: usize, reason: Reason) -> Decision {
-    Decision { process: process.process, address: process.regions[region].address, reason }
+    let Region { address, pages, .. } = process.regions[region];
+    Decision { process: process.process, address, pages, reason }
 }

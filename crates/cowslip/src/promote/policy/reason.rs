@@ -126,6 +126,8 @@ pub struct Decision {
     pub process: ProcessId,
     /// Which region.
     pub address: u64,
+    /// Its pages in use then: one of which fewer are by now is not promoted.
+    pub pages: u16,
     /// Why, and so what.
     pub reason: Reason,
 }

@@ -117,6 +117,13 @@ fn a_huge_page_that_was_partly_released_is_split_once() {
 
     policy.learn(&outcome(1 << 21, 5 * SECOND, MS, None));
     assert_eq!(at(&mut policy, 6, region(1, 300)), Reason::Torn, "it was promoted here");
+
+    let torn = Region { is_torn: true, ..region(1, 300) };
+    let mut policy = Policy::new(Settings::default()).unwrap();
+    assert_eq!(at(&mut policy, 0, torn), Reason::Torn, "its page frames say so");
+    policy.learn(&Outcome { effect: Effect::Refused(Errno::AGAIN.raw_os_error()), ..split });
+    assert_eq!(at(&mut policy, 3, torn), Reason::RetryLater);
+    assert_eq!(at(&mut policy, 9, torn), Reason::Torn);
 }
 
 #[test]
@@ -192,6 +199,22 @@ fn slow_promotions_make_a_process_wait_longer_each_time() {
     policy.learn(&outcome(1 << 21, now, MS, None));
     policy.learn(&outcome(1 << 21, now, 6 * MS, None));
     assert_eq!(policy.decide(&look(now + 500 * MS, &regions))[0].reason, Reason::Full);
+}
+
+#[test]
+fn who_gets_no_promotion_for_a_while_is_split_all_the_same() {
+    let torn = Region { is_torn: true, ..region(3, 100) };
+    let regions = [process(1, vec![region(1, 512), huge(2, Some(5)), torn])];
+    let mut policy = policy();
+    policy.decide(&look(0, &regions));
+    policy.learn(&outcome(1 << 21, SECOND, MS, Some(Errno::NOMEM)));
+    let split = Outcome { action: Action::Demote, ..outcome(4 << 21, SECOND, MS, None) };
+    policy.learn(&split);
+    let decisions = policy.decide(&look(SECOND + MS, &regions));
+    let mut reasons: Vec<_> = decisions.iter().map(|it| (it.address >> 21, it.reason)).collect();
+    reasons.sort_unstable();
+    assert_eq!(reasons, [(1, Reason::BackingOff), (2, Reason::Sparse), (3, Reason::Torn)]);
+    assert!(policy.is_backing_off(id(1), SECOND + MS));
 }
 
 #[test]
@@ -336,6 +359,7 @@ fn any_region(dice: &mut Dice, number: u64) -> Region {
         swapped_pages: if dice.one_in(8) { dice.below(200) as u16 } else { 0 },
         shared_pages: if dice.one_in(8) { 1 + dice.below(u64::from(pages)) as u16 } else { 0 },
         is_huge,
+        is_torn: !is_huge && dice.one_in(8),
         nonzero_pages: (is_huge && dice.one_in(2)).then(|| dice.below(513) as u16),
         heat_percent: dice.one_in(2).then(|| dice.below(101) as u8),
         kind: [Kind::Private, Kind::Private, Kind::Arena, Kind::FrozenArena]
