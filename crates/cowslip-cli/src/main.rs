@@ -1,5 +1,8 @@
 //! The `cowslip` command.
 
+#[macro_use]
+mod lines;
+
 mod args;
 mod bench;
 mod commands;
