@@ -95,6 +95,9 @@ pub(super) fn facts(region: &Region) -> String {
     if let Some(pages) = region.nonzero_pages {
         facts.push(format!("{} hold anything but zeroes", of(pages)));
     }
+    if region.is_torn {
+        facts.push("a huge page is behind it".to_owned());
+    }
     for (pages, what) in [
         (region.zero_pages, "only read"),
         (region.swapped_pages, "in swap"),

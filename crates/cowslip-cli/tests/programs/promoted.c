@@ -20,6 +20,9 @@
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT 21
+#endif
 
 static uint64_t *memory;
 static size_t regions;
@@ -103,6 +106,8 @@ int main(void) {
       madvise((char *)memory + a * REGION, b * PAGE, MADV_DONTNEED);
       memset(is_filled + a * 512, 0, b);
       puts("done");
+    } else if (!strcmp(command, "page_out")) {
+      printf("%d\n", madvise((char *)memory + a * REGION, b * PAGE, MADV_PAGEOUT));
     } else if (!strcmp(command, "write")) {
       atomic_store(&writes, 1);
       pthread_create(&writer, 0, write_on, 0);

@@ -6,6 +6,7 @@
 mod daemon;
 mod explain;
 mod once;
+mod scarce;
 mod service;
 #[path = "../support/mod.rs"]
 mod support;
