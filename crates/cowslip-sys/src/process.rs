@@ -206,6 +206,14 @@ pub fn end_group(leader: i32, at_once: bool) -> Result<()> {
     kill_process_group(leader, if at_once { Signal::KILL } else { Signal::TERM })
 }
 
+/// Has all processes of the group that `leader` leads stop where they are (`SIGSTOP`), or go on (`SIGCONT`).
+/// `ESRCH` if there are none, `EPERM` if they are somebody else's.
+pub fn stop_group(leader: i32, stopped: bool) -> Result<()> {
+    use rustix::process::{Signal, kill_process_group};
+    let leader = Pid::from_raw(leader).ok_or(Errno::SRCH)?;
+    kill_process_group(leader, if stopped { Signal::STOP } else { Signal::CONT })
+}
+
 /// Sends `SIGUSR1`. `ESRCH` if there is no such process, `EPERM` if it is somebody else's.
 pub fn signal_user(pid: i32) -> Result<()> {
     let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use cowslip::sys::process::end_group;
+use cowslip::sys::process::{end_group, stop_group};
 use serde::Deserialize;
 
 use super::target::cpu_ns;
@@ -61,6 +61,11 @@ impl Daemon {
     /// Processor time that it has used.
     pub(super) fn cpu_ns(&self) -> Result<u64> {
         cpu_ns(self.running.id())
+    }
+
+    /// Has it stop where it is, or go on.
+    pub(super) fn stop(&self, stopped: bool) -> Result<()> {
+        stop_group(self.running.id(), stopped).map_err(during("stop the promoter for a while"))
     }
 
     /// Asks it to end.

@@ -8,7 +8,7 @@ use super::settings::System;
 use super::target::{Target, mapped, sleep};
 use super::{Bench, Options, Result};
 use crate::bench::error::Error;
-use crate::bench::rows::median;
+use crate::bench::rows::{median, median_bounds};
 use crate::bench::stop::Stop;
 use crate::output::report::Row;
 
@@ -21,10 +21,13 @@ const IDLE: &str = "idle process";
 /// Whose memory is on base pages still.
 const PROMOTED: &str = "process that is promoted";
 
-const WATCHED: Duration = Duration::from_secs(15);
-const STARTING: Duration = Duration::from_millis(700);
-const TURNS: u32 = 10;
-const TURN_MS: u64 = 1500;
+/// Two intervals between looks.
+const WATCHED: Duration = Duration::from_secs(10);
+/// Each with a turn with the daemon and one without.
+const PAIRS: u32 = 50;
+const TURN_MS: u64 = 200;
+/// A look a turn, or fewer if they cost more than they may.
+const LOOKS: &str = "interval_ms = 200\n";
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
     let bytes = options.working_bytes() as u64;
@@ -56,44 +59,49 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     target.push_changed(bench, &like)
 }
 
-/// Of a process that is huge already.
+/// Of a process that is huge already. One daemon, which stands still every other turn.
 fn slowdown(bench: &mut Bench<'_>, target: &mut Target, bytes: u64) -> Result<()> {
     let stop = bench.stop;
     let huge = mapped(target.pid())?.coverage();
+    let daemon = Daemon::start(&[target.pid()], &[], LOOKS)?;
+    // What it takes to start is not what it takes to run.
+    one_turn(&daemon, target, true, stop)?;
+    let cpu_before = daemon.cpu_ns()?;
     let mut ratios = Vec::new();
-    for turn in 0..TURNS {
-        bench.progress.phase("overhead: a busy process with and without the daemon");
-        bench.progress.set(turn.into(), TURNS.into());
+    bench.progress.phase("overhead: a busy process with and without the daemon");
+    for pair in 0..PAIRS {
+        bench.progress.set(pair.into(), PAIRS.into());
         // Who is first changes, so that a drift of the machine's speed is nobody's.
-        let first_with = turn % 2 == 0;
-        let first = one_turn(target, first_with, stop)?;
-        let second = one_turn(target, !first_with, stop)?;
+        let first_with = pair % 2 == 0;
+        let first = one_turn(&daemon, target, first_with, stop)?;
+        let second = one_turn(&daemon, target, !first_with, stop)?;
         ratios.push(if first_with { first / second } else { second / first });
     }
-    let slowdown = median(&ratios).unwrap_or(f64::NAN);
-    let row = Row::new("cowslip", SLOWDOWN, "p50", slowdown, "ratio").size_bytes(bytes);
-    bench.report.row(row.n(ratios.len() as u64));
+    let cpu_ns = daemon.cpu_ns()? - cpu_before;
+    daemon.stop(false)?;
+    daemon.end(stop)?;
+    let row = |stat, value| {
+        Row::new("cowslip", SLOWDOWN, stat, value, "ratio").size_bytes(bytes).n(PAIRS.into())
+    };
+    bench.report.row(row("p50", median(&ratios).unwrap_or(f64::NAN)));
+    if let Some((low, high)) = median_bounds(&ratios) {
+        bench.report.row(row("p50_ci95_low", low));
+        bench.report.row(row("p50_ci95_high", high));
+    }
     bench.report.notes.push(format!(
-        "overhead: {:.0} % of the busy process was huge in the turns with and without the daemon",
-        huge * 100.0
+        "overhead: the slowdown is the median of {PAIRS} pairs of turns of {TURN_MS} ms, with and without the daemon, \
+         and is judged by that, not by its 95 % confidence interval; {:.0} % of the busy process was huge, and the daemon \
+         used {:.2} % of a core in the turns with it",
+        huge * 100.0,
+        cpu_ns as f64 / (f64::from(PAIRS) * TURN_MS as f64 * 1e4)
     ));
     Ok(())
 }
 
 /// Nanoseconds a step.
-fn one_turn(target: &mut Target, with: bool, stop: &Stop) -> Result<f64> {
-    // Looks as often as its budget allows, so that a turn has one.
-    let daemon = match with {
-        true => Some(Daemon::start(&[target.pid()], &[], "interval_ms = 500\n")?),
-        false => None,
-    };
-    // What it takes to start is not what it takes to run.
-    sleep(STARTING, stop)?;
-    let said = target.tell(Command::Work { ms: TURN_MS }, stop)?;
-    if let Some(daemon) = daemon {
-        daemon.end(stop)?;
-    }
-    match said {
+fn one_turn(daemon: &Daemon, target: &mut Target, with: bool, stop: &Stop) -> Result<f64> {
+    daemon.stop(!with)?;
+    match target.tell(Command::Work { ms: TURN_MS }, stop)? {
         Said::Worked { steps, ns } => Ok(ns as f64 / steps as f64),
         other => Err(Error::Failed(format!("it said {other:?} of its work"))),
     }

@@ -19,9 +19,12 @@ pub(super) fn push(report: &mut Report, options: &Options) {
     let settled = format!("{}, {}", redis::BLOAT, redis::SETTLED);
     let held = |rival| report.find(rival, redis::MEMORY, "value", size, Some(&settled));
     let held = over(held(COWSLIP), held(BASE));
-    let gets = |rival, variant| report.find(rival, redis::GETS, "p50", size, Some(variant));
-    let gets_thp = over(gets(COWSLIP, redis::BLOAT), gets(ALWAYS, redis::BLOAT));
-    let gets_base = over(gets(COWSLIP, redis::TLB), gets(BASE, redis::TLB));
+    let gets = |rival, metric, variant| report.find(rival, metric, "p50", size, Some(variant));
+    let gets_over =
+        |rival, metric, variant| over(gets(COWSLIP, metric, variant), gets(rival, metric, variant));
+    let gets_thp = gets_over(ALWAYS, redis::GETS, redis::BLOAT);
+    let pipelined_thp = gets_over(ALWAYS, redis::PIPELINED, redis::BLOAT);
+    let gets_base = gets_over(BASE, redis::PIPELINED, redis::TLB);
     let touch = |rival, variant| report.find(rival, fault::METRIC, "p999", half, variant);
     let touch = over(touch(ALWAYS, Some(fault::DIRECT)), touch(COWSLIP, None));
     let request = |when| report.find(COWSLIP, requests::METRIC, "p999", half, Some(when));
@@ -32,6 +35,7 @@ pub(super) fn push(report: &mut Report, options: &Options) {
 
     report.ratio_at_most("memory_after_delete_cowslip_over_base", held, 1.03);
     report.ratio_at_least("get_throughput_cowslip_over_thp_always", gets_thp, 0.98);
+    report.ratio("get_throughput_pipelined_cowslip_over_thp_always", pipelined_thp, None, None);
     report.ratio_at_least("get_throughput_cowslip_over_base", gets_base, 1.1);
     report.ratio_at_least("fault_p999_thp_always_over_cowslip", touch, 5.0);
     report.ratio_at_most("request_p999_during_promotion_over_quiet", request, 1.5);

@@ -10,10 +10,8 @@ use super::settings::{Settings, System};
 use super::store::Store;
 use super::target::mapped;
 use super::{BYTES_CHANGED, Bench, Options, Result};
-use crate::bench::error::during;
 use crate::bench::stop::Stop;
 use crate::demo::redis::memory::Mapped;
-use crate::demo::redis::value::key_name;
 use crate::output::latency::Latencies;
 use crate::output::report::{Row, Series};
 
@@ -129,9 +127,7 @@ fn ask(
     while !is_over(due) {
         stop.check()?;
         thread::sleep(due.saturating_sub(began.elapsed()));
-        let key = store.any_key();
-        connection.queue(&[b"GET", key_name(key).as_bytes()]);
-        connection.send().map_err(during("send to Redis"))?;
+        let key = store.ask(&mut connection)?;
         store.check(Some(&mut connection), key, &mut scratch)?;
         let took = began.elapsed().saturating_sub(due);
         latencies.record(took);

@@ -64,6 +64,11 @@ impl Store {
         self.pid
     }
 
+    /// So many connections, for [`Self::serve_each`].
+    pub(super) fn clients(&self, number: usize) -> Result<Vec<Connection>> {
+        (0..number).map(|_| self.connect()).collect()
+    }
+
     /// Another connection.
     pub(super) fn connect(&self) -> Result<Connection> {
         self.server.connect().map_err(during("connect to Redis"))
@@ -110,8 +115,8 @@ impl Store {
         Ok(())
     }
 
-    /// Asks for keys at random, for this long; every value is compared.
-    pub(super) fn serve(&mut self, time: Duration, stop: &Stop) -> Result<Served> {
+    /// Asks for keys at random over one connection, many at once, for this long; every value is compared.
+    pub(super) fn serve_pipelined(&mut self, time: Duration, stop: &Stop) -> Result<Served> {
         let mut scratch = vec![0; self.value_bytes];
         let mut asked = std::collections::VecDeque::new();
         let (began, cpu_before) = (Instant::now(), cpu_ns(self.pid)?);
@@ -141,6 +146,46 @@ impl Store {
         }
         let answers = f64::from(answers);
         Ok(Served { rate: answers / seconds, cpu_ns: cpu_ns / answers })
+    }
+
+    /// Has each client ask for a key at random, and for the next when it has its answer, for this long; every value
+    /// is compared.
+    pub(super) fn serve_each(
+        &mut self,
+        clients: &mut [Connection],
+        time: Duration,
+        stop: &Stop,
+    ) -> Result<Served> {
+        let mut scratch = vec![0; self.value_bytes];
+        let (began, cpu_before) = (Instant::now(), cpu_ns(self.pid)?);
+        let mut asked = Vec::new();
+        for client in &mut *clients {
+            asked.push(self.ask(client)?);
+        }
+        let mut answers = 0;
+        while began.elapsed() < time {
+            stop.check()?;
+            for (client, key) in clients.iter_mut().zip(&mut asked) {
+                self.check(Some(client), *key, &mut scratch)?;
+                *key = self.ask(client)?;
+                answers += 1;
+            }
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let cpu_ns = (cpu_ns(self.pid)? - cpu_before) as f64;
+        for (client, key) in clients.iter_mut().zip(asked) {
+            self.check(Some(client), key, &mut scratch)?;
+        }
+        let answers = f64::from(answers);
+        Ok(Served { rate: answers / seconds, cpu_ns: cpu_ns / answers })
+    }
+
+    /// Sends a GET for a key at random: which one it is.
+    pub(super) fn ask(&mut self, connection: &mut Connection) -> Result<usize> {
+        let key = self.keys[(self.random.next() % self.keys.len() as u64) as usize];
+        connection.queue(&[b"GET", key_name(key).as_bytes()]);
+        connection.send().map_err(during("send to Redis"))?;
+        Ok(key)
     }
 
     /// Takes the answer of a connection to a GET, and compares every byte.
@@ -175,10 +220,5 @@ impl Store {
         }
         self.keys = keys;
         Ok(self.changed_values * self.value_bytes as u64)
-    }
-
-    /// A key that is there.
-    pub(super) fn any_key(&mut self) -> usize {
-        self.keys[(self.random.next() % self.keys.len() as u64) as usize]
     }
 }
