@@ -78,7 +78,6 @@ fn slowdown(bench: &mut Bench<'_>, target: &mut Target, bytes: u64) -> Result<()
         ratios.push(if first_with { first / second } else { second / first });
     }
     let cpu_ns = daemon.cpu_ns()? - cpu_before;
-    daemon.stop(false)?;
     daemon.end(stop)?;
     let row = |stat, value| {
         Row::new("cowslip", SLOWDOWN, stat, value, "ratio").size_bytes(bytes).n(PAIRS.into())
@@ -101,7 +100,10 @@ fn slowdown(bench: &mut Bench<'_>, target: &mut Target, bytes: u64) -> Result<()
 /// Nanoseconds a step.
 fn one_turn(daemon: &Daemon, target: &mut Target, with: bool, stop: &Stop) -> Result<f64> {
     daemon.stop(!with)?;
-    match target.tell(Command::Work { ms: TURN_MS }, stop)? {
+    let said = target.tell(Command::Work { ms: TURN_MS }, stop);
+    // However that ended: who stands still cannot be asked to end.
+    daemon.stop(false)?;
+    match said? {
         Said::Worked { steps, ns } => Ok(ns as f64 / steps as f64),
         other => Err(Error::Failed(format!("it said {other:?} of its work"))),
     }
