@@ -87,8 +87,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
         scene.play(bench, options.runs.min(MOST_ROUNDS), system)?;
     }
     bench.report.notes.push(format!(
-        "Redis is asked on this machine over {CLIENTS} connections, each with one GET under way, as Ingens' clients \
-         and redis-benchmark do (redis_get); and over one, 64 GETs a packet and 256 on their way, so that little but \
+        "Redis is asked on this machine over {CLIENTS} connections, each with one GET under way, as redis-benchmark \
+         does unless it is told otherwise (redis_get); and over one, 64 GETs a packet and 256 on their way, so that little but \
          its reading of memory is measured (redis_get_pipelined): there base pages lose more, and after deletions most \
          are. Every value is compared"
     ));
