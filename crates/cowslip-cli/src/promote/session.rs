@@ -6,7 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use cowslip::ErrorKind;
-use cowslip::promote::{Decision, Effect, Event, Look, Outcome, ProcessId, Promoter, Recorder};
+use cowslip::promote::{
+    Action, Decision, Effect, Event, Look, Outcome, ProcessId, Promoter, Recorder,
+};
 use cowslip::sys::target::Refusal;
 use cowslip::sys::{Errno, process};
 
@@ -103,8 +105,9 @@ impl Session {
     ) -> Result<(), Failure> {
         let wanted: Vec<&Decision> =
             round.decisions.iter().filter(|it| it.reason.action().is_some()).collect();
+        let next_look_ns = round.look.at_ns + self.plan.settings.interval_ms * 1_000_000;
         for (done, decision) in wanted.iter().enumerate() {
-            self.wait_for(decision.process)?;
+            self.wait_for(decision, next_look_ns)?;
             if self.signals.stops() {
                 break;
             }
@@ -124,8 +127,15 @@ impl Session {
         Ok(())
     }
 
-    fn wait_for(&mut self, process: ProcessId) -> Result<(), Failure> {
-        let ready_ns = self.ready_ns.get(&process).copied().unwrap_or(0);
+    /// Until the process may be held up again. A promotion that would be put off waits as well, if that is over
+    /// before the next look is due.
+    fn wait_for(&mut self, decision: &Decision, next_look_ns: u64) -> Result<(), Failure> {
+        let process = decision.process;
+        let mut ready_ns = self.ready_ns.get(&process).copied().unwrap_or(0);
+        let backed_off_ns = self.promoter.policy().backs_off_until_ns(process);
+        if decision.reason.action() == Some(Action::Promote) && backed_off_ns <= next_look_ns {
+            ready_ns = ready_ns.max(backed_off_ns);
+        }
         while !self.signals.stops() {
             let left_ns = ready_ns.saturating_sub(process::now_ns());
             if left_ns == 0 {

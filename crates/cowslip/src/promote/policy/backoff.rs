@@ -14,6 +14,10 @@ impl Backoff {
         now_ns < self.until_ns
     }
 
+    pub(super) fn until_ns(&self) -> u64 {
+        self.until_ns
+    }
+
     /// Waits from now on, twice as long as the last time; what already waits was on its way before.
     pub(super) fn grow(&mut self, now_ns: u64, settings: &Settings) {
         if self.is_waiting(now_ns) {

@@ -99,6 +99,11 @@ impl Policy {
         self.processes.get(&process).is_some_and(|history| history.backoff.is_waiting(now_ns))
     }
 
+    /// When [`Self::is_backing_off`] ends, or has ended, in nanoseconds of the monotonic clock.
+    pub fn backs_off_until_ns(&self, process: ProcessId) -> u64 {
+        self.processes.get(&process).map_or(0, |history| history.backoff.until_ns())
+    }
+
     /// Takes in what came of an action.
     pub fn learn(&mut self, outcome: &Outcome) {
         if (outcome.action, outcome.effect) == (Action::Demote, Effect::Done) {
