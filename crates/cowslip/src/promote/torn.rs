@@ -9,7 +9,7 @@ use super::entries::known;
 use super::observe::look_closer;
 use super::{Action, Effect, Outcome, REGION_PAGES, Region, Target};
 use crate::sys::pageflags::PageFlags;
-use crate::sys::pagemap::{Entry, PageKinds, Scanner};
+use crate::sys::pagemap::{Entry, Scanner};
 use crate::sys::target::Advice;
 use crate::sys::{self, Errno, process};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -29,15 +29,18 @@ impl Target {
     fn try_mend(&self, address: u64) -> sys::Result<(Effect, u64)> {
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
         let region = VirtRange::new(address as usize, CHUNK_BYTES);
-        let mut left = None;
-        scanner.kinds(region, |run, kinds| {
-            if kinds.contains(PageKinds::PRESENT) && !kinds.contains(PageKinds::ZERO) {
-                left.get_or_insert((run.start, kinds.contains(PageKinds::HUGE)));
+        let mut left = Vec::new();
+        scanner.entries(region, |page, entry| {
+            if entry.is_present() && !entry.is_not_exclusive() {
+                left.push(page);
             }
         })?;
-        let Some((start, false)) = left else { return Ok((Effect::Overtaken, 0)) };
+        let page = match left[..] {
+            [page, ..] if left.len() < REGION_PAGES.into() => page,
+            _ => return Ok((Effect::Overtaken, 0)),
+        };
         let began = process::now_ns();
-        let advised = self.handle.advise(VirtRange::new(start, page_size_bytes()), Advice::Cold);
+        let advised = self.handle.advise(page, Advice::Cold);
         let took_ns = process::now_ns() - began;
         let mended = advised.and_then(|()| match is_torn(&scanner, address)? {
             // Somebody held a page of it.
