@@ -248,6 +248,39 @@ impl<F: AsFd> Scanner<F> {
         }
     }
 
+    /// Where the first private page of `range` is, which nobody has write-protected. Where huge pages map all
+    /// of it, that is known after a look at each of their entries.
+    pub fn first_private(&self, range: VirtRange) -> Result<Option<usize>> {
+        seam::check(Op::PagemapScan)?;
+        let mut at = range;
+        while !at.is_empty() {
+            let found = match self.method {
+                Method::Scan => {
+                    let mut regions = [Region::default()];
+                    match scan(self.pagemap.as_fd(), at, 1, &mut regions)? {
+                        (0, _) => return Ok(None),
+                        _ if regions[0].categories & IS_PRESENT != 0 => {
+                            return Ok(Some(regions[0].start as usize));
+                        }
+                        _ => VirtRange::new(regions[0].start as usize, page_size_bytes()),
+                    }
+                }
+                Method::Entries => VirtRange::new(at.start, at.len.min(CHUNK_BYTES)),
+            };
+            let mut first = None;
+            self.each_entry(found, |page, entry| {
+                if first.is_none() && self.is_private(entry) {
+                    first = Some(page.start);
+                }
+            })?;
+            if first.is_some() {
+                return Ok(first);
+            }
+            at = VirtRange::between(found.end(), range.end());
+        }
+        Ok(None)
+    }
+
     /// Whether huge pages map all of `range`. `ENOTTY` where only entries can be read.
     pub fn is_huge(&self, range: VirtRange) -> Result<bool> {
         seam::check(Op::PagemapScan)?;

@@ -112,6 +112,10 @@ counters! {
     absent_chunks,
     /// Chunks that could not be.
     lost_chunks,
+    /// Chunks of 2 MiB that were not written since a freeze, and are tracked.
+    kept_chunks,
+    /// Pages written to such chunks just before a freeze, which copied them in its pause.
+    settled_pages,
 }
 
 impl Counters {

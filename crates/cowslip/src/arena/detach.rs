@@ -197,7 +197,8 @@ impl Shared {
     /// Frees whole chunks of the file that nobody shows any more.
     fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         let whole = range.inner_aligned(CHUNK_BYTES);
-        let live = |i: &usize| state.chunk(*i) == Chunk::Live;
+        // Nobody reads what is under a kept chunk either.
+        let live = |i: &usize| matches!(state.chunk(*i), Chunk::Live | Chunk::Kept);
         if state.role == Role::Reader {
             return Ok(());
         }

@@ -6,6 +6,7 @@ mod slice;
 pub(crate) mod space;
 pub(crate) mod state;
 pub(crate) mod store;
+pub(crate) mod tracking;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -187,6 +188,7 @@ impl Arena {
         let shared = self.shared();
         let state = shared.lock();
         shared.counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
+        shared.counters.kept_chunks.store(state.kept() as u64, Relaxed);
         drop(state);
         shared.counters.read()
     }

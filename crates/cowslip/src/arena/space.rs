@@ -6,6 +6,7 @@
 //!   handed out, whole chunks by punching a hole, parts of chunks by overwriting, so that a huge page
 //!   is not split for them. Only an image's content is handed out as it is.
 //! * While a chunk is frozen nothing is handed out of it, since its base belongs to its readers.
+//! * A kept chunk has no readers. It is made live before anything is handed out of it.
 //! * "Give it back and read zeroes" (`MADV_DONTNEED`) acts on the file while live, on private copies
 //!   while frozen: never on the base.
 //!
@@ -17,6 +18,7 @@ use super::ledger::Usage;
 use super::state::{Chunk, Role, Shared, State};
 use super::store::{POOL_HINT, Pages, offset};
 use crate::error::{During, Error, ErrorKind, Result};
+use crate::freeze::thaw;
 use crate::sys::memory::{self, Advice, Prot};
 use crate::sys::{Errno, memfile};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
@@ -90,6 +92,8 @@ impl Shared {
                     self.store.map_live(self.range, piece, prot).during(ALLOCATE)?;
                 }
                 state.set_chunk(chunk, Chunk::Live);
+            } else if state.chunk(chunk) == Chunk::Kept {
+                thaw::at_once(self, state, chunk).during(ALLOCATE)?;
             }
         }
         self.clean(range).during(ALLOCATE)?;
@@ -121,7 +125,7 @@ impl Shared {
         let mut parts: Vec<VirtRange> = Vec::new();
         // A view shows what is under spare chunks too: they are not to change while it lives.
         let is_usable = |i| match state.chunk(i) {
-            Chunk::Live => true,
+            Chunk::Live | Chunk::Kept => true,
             Chunk::Spare => state.views == 0,
             Chunk::Frozen | Chunk::Overlay | Chunk::Absent | Chunk::Lost => false,
         };
@@ -188,8 +192,12 @@ impl Shared {
                     );
                 }
                 Chunk::Lost if part.len == CHUNK_BYTES => self.revive(state, i).during(RELEASE)?,
+                Chunk::Kept if part.len == CHUNK_BYTES => {
+                    // If it fails it is as with live memory.
+                    let _ = self.revive(state, i);
+                }
                 Chunk::Live | Chunk::Spare | Chunk::Absent | Chunk::Lost => {}
-                Chunk::Frozen | Chunk::Overlay => {
+                Chunk::Frozen | Chunk::Overlay | Chunk::Kept => {
                     // SAFETY: see the module; this drops private copies only.
                     let _ = unsafe { memory::advise(part, Advice::DontNeed) };
                 }
@@ -241,7 +249,13 @@ impl Shared {
                     state.set_chunk(i, Chunk::Overlay);
                 }
                 Chunk::Frozen => self.zero_frozen(state, part)?,
-                Chunk::Lost if part.len == CHUNK_BYTES => self.revive(state, i).during(DISCARD)?,
+                Chunk::Lost | Chunk::Kept if part.len == CHUNK_BYTES => {
+                    self.revive(state, i).during(DISCARD)?;
+                }
+                Chunk::Kept => {
+                    thaw::at_once(self, state, i).during(DISCARD)?;
+                    self.clean(part).during(DISCARD)?;
+                }
                 Chunk::Lost => return Err(lost(DISCARD, part)),
                 // Nothing that is handed out lies in a spare chunk, and nobody gets here before the rest
                 // is restored.
@@ -254,6 +268,7 @@ impl Shared {
     /// Makes a chunk whose content nobody wants any more live again, all zeroes.
     fn revive(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
         let range = self.chunk_range(chunk, 1);
+        state.tracking.forget(chunk);
         self.clean(range)?;
         for (piece, prot) in state.ledger.pieces(range) {
             self.store.map_live(self.range, piece, prot)?;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 
 use super::ledger::Ledger;
 use super::store::Store;
+use super::tracking::{Known, Tracking};
 use crate::freeze::readers::{OwnerToken, ReaderToken};
 use crate::freeze::service::Service;
 use crate::image::Filler;
@@ -23,6 +24,9 @@ pub(crate) enum Chunk {
     Overlay,
     /// As frozen, but it was free at the freeze: nobody reads its base, and it can be live at once.
     Spare,
+    /// As frozen, but nobody reads its base any more, and a thaw left it so because nothing had been
+    /// written to it: what is written from here on are copies, which can be found.
+    Kept,
     /// The file, shared, without its content: an image is being restored, and who touches it waits.
     Absent,
     /// Its content could not be restored: who touches it gets a SIGBUS.
@@ -30,7 +34,7 @@ pub(crate) enum Chunk {
 }
 
 impl Chunk {
-    /// A freeze made it so, and a thaw makes it live.
+    /// A freeze made it so, and a thaw makes it live (or keeps it).
     pub(crate) fn is_private(self) -> bool {
         matches!(self, Self::Frozen | Self::Overlay | Self::Spare)
     }
@@ -67,6 +71,7 @@ pub(crate) struct State {
     chunks: Vec<Chunk>,
     /// Chunks that a freeze made private.
     not_live: usize,
+    kept: usize,
     absent: usize,
     lost: usize,
     /// Brings absent chunks in, as long as there are any.
@@ -91,6 +96,7 @@ pub(crate) struct State {
     /// anything is frozen or forked again.
     pub(crate) mixed: Vec<usize>,
     pub(crate) thaw: ThawState,
+    pub(crate) tracking: Tracking,
 }
 
 /// How far the thaw is.
@@ -109,6 +115,18 @@ pub(crate) struct ThawState {
     /// Work that the last whole one took.
     pub(crate) last_busy_ns: u64,
     /// No attempt before this time.
+    pub(crate) not_before_ns: u64,
+    pub(crate) delay_ns: u64,
+    pub(crate) look: Look,
+}
+
+/// How far the search for kept chunks that were written is.
+#[derive(Debug, Default)]
+pub(crate) struct Look {
+    /// The chunk that is looked at next.
+    pub(crate) next: usize,
+    pub(crate) has_found: bool,
+    /// Not before this time.
     pub(crate) not_before_ns: u64,
     pub(crate) delay_ns: u64,
 }
@@ -140,6 +158,7 @@ impl Shared {
             ledger: Ledger::new(range),
             chunks: vec![Chunk::Live; range.len / CHUNK_BYTES],
             not_live: 0,
+            kept: 0,
             absent: 0,
             lost: 0,
             filler: None,
@@ -153,6 +172,7 @@ impl Shared {
             service: None,
             mixed: Vec::new(),
             thaw: ThawState::default(),
+            tracking: Tracking::new(range.len / CHUNK_BYTES),
         };
         let state = Mutex::new(state);
         Arc::new_cyclic(|weak| Self {
@@ -242,13 +262,22 @@ impl State {
             *counter += usize::from(wanted(chunk));
         };
         count(&mut self.not_live, Chunk::is_private);
+        count(&mut self.kept, |chunk| chunk == Chunk::Kept);
         count(&mut self.absent, |chunk| chunk == Chunk::Absent);
         count(&mut self.lost, |chunk| chunk == Chunk::Lost);
+        if !matches!(chunk, Chunk::Frozen | Chunk::Kept) {
+            self.tracking.forget(index);
+        }
     }
 
     /// Chunks that a freeze made private and no thaw made live again.
     pub(crate) fn not_live(&self) -> usize {
         self.not_live
+    }
+
+    /// Chunks that a thaw left private because nothing was written to them.
+    pub(crate) fn kept(&self) -> usize {
+        self.kept
     }
 
     /// Chunks still to be restored.
@@ -259,6 +288,12 @@ impl State {
     /// Chunks that could not be restored.
     pub(crate) fn lost(&self) -> usize {
         self.lost
+    }
+
+    /// Numbers a freeze to a view, for who asks later what changed.
+    pub(crate) fn number_freeze(&mut self) -> Known {
+        let chunks = &self.chunks;
+        self.tracking.freeze(|chunk| chunks[chunk] == Chunk::Frozen)
     }
 
     /// The first run of chunks from `from` on for which `wanted` holds, at most `most` long.

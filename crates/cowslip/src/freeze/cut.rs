@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Way;
 use super::flip::{self, Flip};
 use super::service::Service;
+use super::thaw;
 use crate::arena::Arena;
 use crate::arena::ledger::Usage;
 use crate::arena::state::{Chunk, Offer, Role, Shared, State};
@@ -136,6 +137,8 @@ fn keep_place(shared: &Shared, state: &State) {
 /// Lets children have the frozen memory of an arena, and counts them as readers.
 fn offer(flip: &mut Flip<'_>) -> Result<()> {
     let state = &mut *flip.state;
+    // From here on the child reads their base.
+    thaw::kept::end(state);
     if state.role != Role::Owner || state.not_live() == 0 {
         return Ok(());
     }

@@ -22,14 +22,20 @@ use crate::sys::uffd::RegisterMode;
 use crate::sys::{Errno, process};
 use crate::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
+mod kept;
+
 const OPERATION: &str = "freeze";
 
 /// One arena of a freeze, locked.
 pub(crate) struct Flip<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) state: MutexGuard<'a, State>,
-    /// Mappings to make private: each of one protection, in live chunks that hold used memory.
+    /// Mappings to make private: each of one protection, in live or kept chunks that hold used memory.
     pieces: Vec<(VirtRange, Prot)>,
+    /// Those in kept chunks: what was written to them since moves along.
+    kept: Vec<VirtRange>,
+    /// Up to where they were moved.
+    moved_to: usize,
     /// How many of them are private now.
     done: usize,
     view: VirtRange,
@@ -52,26 +58,65 @@ impl<'a> Flip<'a> {
         if state.owner.is_none() {
             state.owner = Some(OwnerToken::new()?);
         }
-        let mut pieces = Vec::new();
+        if keeps_view && state.kept() > 0 {
+            thaw::kept::thaw_written(shared, &mut state)
+                .and_then(|()| thaw::kept::thaw_short_runs(shared, &mut state))
+                .map_err(|errno| Error::from_errno(OPERATION, errno).on(shared.range))?;
+        }
+        let mut flip = Self::nothing(shared, state);
+        flip.choose(keeps_view)?;
+        if keeps_view || !flip.pieces.is_empty() {
+            flip.view = memory::reserve(shared.range.len, GIB_BYTES).during(OPERATION)?;
+        }
+        Ok(flip)
+    }
+
+    /// Works out what to flip: of kept chunks nothing for a fork, whose children read their base as they
+    /// read that of frozen ones.
+    fn choose(&mut self, keeps_view: bool) -> Result<()> {
+        let Self { shared, state, pieces, kept, .. } = self;
+        let is_wanted = |chunk| chunk == Chunk::Live || (chunk == Chunk::Kept && keeps_view);
         let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
+        while let Some(first) = state.next_run(from, 1, is_wanted) {
+            let kind = state.chunk(first.start);
+            let run = state.next_run(first.start, usize::MAX, |chunk| chunk == kind);
+            let run = run.expect("one chunk at least");
             from = run.end;
-            if let Some(range) = used_part(shared, &state, run) {
-                open_free_space(&mut state, range)?;
-                pieces.extend(state.ledger.pieces(range));
+            if let Some(range) = used_part(shared, state, run) {
+                open_free_space(state, range)?;
+                let of_run = state.ledger.pieces(range);
+                if kind == Chunk::Kept {
+                    kept.extend(of_run.iter().map(|(piece, _)| *piece));
+                }
+                pieces.extend(of_run);
             }
         }
-        let view = if keeps_view || !pieces.is_empty() {
-            memory::reserve(shared.range.len, GIB_BYTES).during(OPERATION)?
-        } else {
-            VirtRange::default()
-        };
-        Ok(Self { shared, state, pieces, done: 0, view })
+        Ok(())
+    }
+
+    /// Has nothing kept any more: what the plain way maps over is live.
+    fn give_up_kept(&mut self) -> Result<()> {
+        if self.kept.is_empty() {
+            return Ok(());
+        }
+        self.pieces.clear();
+        self.kept.clear();
+        thaw::kept::thaw_all(self.shared, &mut self.state)
+            .map_err(|errno| Error::from_errno(OPERATION, errno).on(self.shared.range))?;
+        self.choose(true)
     }
 
     /// A locked arena of which nothing is to be flipped.
     pub(crate) fn nothing(shared: &'a Shared, state: MutexGuard<'a, State>) -> Self {
-        Self { shared, state, pieces: Vec::new(), done: 0, view: VirtRange::default() }
+        Self {
+            shared,
+            state,
+            pieces: Vec::new(),
+            kept: Vec::new(),
+            moved_to: 0,
+            done: 0,
+            view: VirtRange::default(),
+        }
     }
 
     /// Nothing is live that a fork would share.
@@ -233,15 +278,19 @@ pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
     });
     let handover = can_move.then(|| Handover::begin(flips));
     let began = process::now_ns();
+    let plain_way = |flips: &mut [Flip<'_>]| {
+        flips.iter_mut().try_for_each(Flip::give_up_kept)?;
+        plain(flips).map(|()| Way::Plain)
+    };
     let result = if can_move {
         match move_all(flips) {
             Ok(()) => map_all(flips).map(|()| Way::Userfaultfd),
             Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(error),
-            // Nothing is private yet: the other way may work.
-            Err(_) => plain(flips).map(|()| Way::Plain),
+            // What was live is so still: the other way may work.
+            Err(_) => plain_way(flips),
         }
     } else {
-        plain(flips).map(|()| Way::Plain)
+        plain_way(flips)
     };
     let ns = process::now_ns() - began;
     drop(handover);
@@ -264,12 +313,14 @@ pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
     result
 }
 
-/// Moves the pages away, so that every access waits. If that fails, all is live again.
-fn move_all(flips: &[Flip<'_>]) -> Result<()> {
-    let moved = try_move(flips);
+/// Moves the pages away, so that every access waits, and has what is under them be their content. If that
+/// fails, all is live again.
+fn move_all(flips: &mut [Flip<'_>]) -> Result<()> {
+    let moved = try_move(flips).and_then(|()| flips.iter_mut().try_for_each(kept::settle));
     if moved.is_err() {
-        for flip in flips {
+        for flip in flips.iter() {
             let Some(service) = &flip.state.service else { continue };
+            kept::move_back(flip, service);
             for (piece, _) in &flip.pieces {
                 // Not registered is fine; what was moved is a shared mapping again, and live.
                 insist(|| service.uffd().unregister(*piece));
@@ -280,27 +331,34 @@ fn move_all(flips: &[Flip<'_>]) -> Result<()> {
     moved.map_err(|errno| Error::from_errno(OPERATION, errno).on(flips[0].shared.range))
 }
 
-/// Does what must be done for threads that wait (I6) until the kernel agrees, within reason.
-fn insist(mut request: impl FnMut() -> Result<(), Errno>) {
+/// Does what must be done for threads that wait (I6) until the kernel agrees, within reason. Whether it did.
+fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> bool {
     for _ in 0..1000 {
         if request().is_ok() {
-            return;
+            return true;
         }
         std::thread::yield_now();
     }
+    false
 }
 
-fn try_move(flips: &[Flip<'_>]) -> Result<(), Errno> {
-    for flip in flips {
+fn try_move(flips: &mut [Flip<'_>]) -> Result<(), Errno> {
+    for flip in flips.iter() {
         let service = flip.state.service.as_ref().ok_or(Errno::NODEV)?;
         for (piece, _) in &flip.pieces {
             service.uffd().register(*piece, RegisterMode::MISSING | RegisterMode::MINOR)?;
         }
     }
     for flip in flips {
+        let mut kept = flip.kept.iter().peekable();
         for (piece, _) in &flip.pieces {
-            // SAFETY: see the module.
-            unsafe { memory::move_pages_out(*piece, flip.in_view(*piece)) }?;
+            if kept.next_if_eq(&piece).is_some() {
+                let place = flip.in_view(*piece);
+                kept::move_out(*piece, place, &mut flip.moved_to)?;
+            } else {
+                // SAFETY: see the module.
+                unsafe { memory::move_pages_out(*piece, flip.in_view(*piece)) }?;
+            }
         }
     }
     Ok(())

@@ -61,6 +61,7 @@ use bytemuck::Pod;
 
 use crate::arena::space::lost;
 use crate::arena::state::{Chunk, Role, Shared, State};
+use crate::arena::tracking::Known;
 use crate::arena::{Arena, ArenaSlice, Handle};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::memory::{self, Prot};
@@ -88,6 +89,8 @@ pub struct Frozen {
     layout: Vec<(VirtRange, Prot)>,
     /// What was handed out: parts of one protection, in order.
     used: Vec<(VirtRange, Prot)>,
+    /// What is known to be as it was before.
+    known: Known,
     /// The process that made it; its children have it as a value, without the mapping.
     pid: i32,
 }
@@ -141,6 +144,51 @@ impl Arena {
         // A child that was forked by a system call of its own has the value without the thread.
         let is_ours = || shared.counters.pid.load(Relaxed) == process::pid() as u64;
         shared.lock().service.is_some() && is_ours()
+    }
+
+    /// Has the arena know what changes from one view to the next, so that [`image::save`] reads only that
+    /// (or no longer). A thaw then leaves chunks of 2 MiB as they are in which nothing was written: the
+    /// first write to each of their pages costs what it costs while frozen, until the service thread has
+    /// made the chunk live again; a freeze moves up to 64 runs of them one by one, after a look at what was
+    /// written in them.
+    ///
+    /// Whether it does so now. It needs userfaultfd, transparent huge pages, and `PAGEMAP_SCAN` (Linux
+    /// 6.7); without, saves find out by reading all of the memory.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use cowslip::image::{SaveOptions, save};
+    /// use cowslip::{Arena, units::{ByteCount, CHUNK_BYTES}};
+    ///
+    /// let arena = Arena::new(ByteCount::mib(64))?;
+    /// let is_tracked = arena.track_changes(true);
+    /// let mut table = arena.slice::<u8>(8 * CHUNK_BYTES)?;
+    /// table.fill(7);
+    ///
+    /// let name = |i| std::env::temp_dir().join(format!("track-{}-{i}", std::process::id()));
+    /// let patience = std::time::Duration::from_secs(60);
+    /// let mut proceed = |_| ControlFlow::Continue(());
+    /// save(&[&arena.freeze()?], &name(0), &SaveOptions::default(), &mut proceed)?;
+    /// arena.wait_live(patience);
+    /// table[5] = 8;
+    /// let options = SaveOptions { parent: Some(name(0)), ..SaveOptions::default() };
+    /// let saved = save(&[&arena.freeze()?], &name(1), &options, &mut proceed)?;
+    /// assert_eq!((saved.chunks, saved.read_chunks), (1, if is_tracked { 1 } else { 8 }));
+    /// # (0..2).for_each(|i| std::fs::remove_file(name(i)).unwrap());
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    ///
+    /// [`image::save`]: crate::image::save
+    pub fn track_changes(&self, wanted: bool) -> bool {
+        let shared = self.shared();
+        let can = wanted && self.start_service();
+        let mut state = shared.lock();
+        let can_keep = |service| thaw::kept::can_keep(shared, service);
+        state.tracking.is_on = can && state.service.as_ref().is_some_and(can_keep);
+        if !state.tracking.is_on {
+            thaw::kept::end(&mut state);
+        }
+        state.tracking.is_on
     }
 
     /// Keeps the thaw from going on after the chunk it is at, until [`Self::resume_thaw`].
@@ -214,14 +262,16 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     }
     let way = flip::flip(&mut flips)?;
     let mut views = Vec::with_capacity(arenas.len());
-    for (flip, &i) in flips.into_iter().zip(&order) {
+    for (mut flip, &i) in flips.into_iter().zip(&order) {
         let handle = Arc::clone(&arenas[i].handle);
         let layout = frozen_pieces(flip.shared, &flip.state);
         let used = flip.state.ledger.within(flip.shared.range);
         let used = used.filter(|span| span.usage.is_used()).map(|span| (span.range, span.prot));
         let used = used.collect();
+        let known = flip.state.number_freeze();
         let view = flip.into_view(way)?;
-        views.push((i, Frozen { handle, view, way, layout, used, pid: process::pid() }));
+        let pid = process::pid();
+        views.push((i, Frozen { handle, view, way, layout, used, known, pid }));
     }
     views.sort_by_key(|(i, _)| *i);
     Ok(views.into_iter().map(|(_, view)| view).collect())
@@ -315,6 +365,11 @@ impl Frozen {
     /// What was handed out at the freeze: parts of one protection, in order.
     pub(crate) fn used(&self) -> &[(VirtRange, Prot)] {
         &self.used
+    }
+
+    /// What is known to be as it was at earlier freezes.
+    pub(crate) fn known(&self) -> &Known {
+        &self.known
     }
 
     /// Copies what `part` of the arena held to `content`, which is zeroes; holes are not touched. Whether

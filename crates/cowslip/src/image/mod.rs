@@ -16,6 +16,7 @@ mod merge;
 mod open;
 mod restore;
 mod save;
+mod unchanged;
 mod write;
 
 pub use compression::Compression;
@@ -26,7 +27,7 @@ pub use merge::{MergeOptions, merge};
 pub use open::{Image, ImageSummary};
 pub(crate) use restore::Filler;
 pub use restore::{Apart, ApartWay, OnDamage, RestoreOptions, Restored, Strategy};
-pub use save::{SaveOptions, save};
+pub use save::{Changes, SaveOptions, save};
 pub use write::Saved;
 
 use std::ops::ControlFlow;

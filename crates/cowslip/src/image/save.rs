@@ -10,6 +10,7 @@ use super::compression::Compression;
 use super::description::{ArenaDescription, Description, Piece, Root};
 use super::format::{Checksum, Identity};
 use super::open::Image;
+use super::unchanged::Unchanged;
 use super::write::{Job, Plan, Saved, Source};
 use crate::error::{During, Error, ErrorKind, Result};
 use crate::freeze::Frozen;
@@ -24,6 +25,8 @@ const OPERATION: &str = "save an image";
 pub struct SaveOptions {
     /// Hold only what differs from this image.
     pub parent: Option<PathBuf>,
+    /// How to find what differs from the parent.
+    pub changes: Changes,
     /// How chunks are compressed.
     pub compression: Compression,
     /// Threads that hash, compress and write, with 4 to 7 MiB each; 0: as many as there are
@@ -33,6 +36,18 @@ pub struct SaveOptions {
     pub roots: BTreeMap<String, Root>,
     /// The program's own words; see [`Description::user`].
     pub user: BTreeMap<String, String>,
+}
+
+/// How a save finds the chunks that differ from its parent. The image is the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Changes {
+    /// Reads and hashes what may have changed: what the arena [tracked](crate::Arena::track_changes) since the
+    /// freeze that the parent was saved from, by this process, not more than 64 images ago; or else
+    /// everything.
+    #[default]
+    Tracked,
+    /// Reads and hashes everything.
+    Hashed,
 }
 
 /// Saves the content of frozen arenas to `path`, while the program runs on. The file's mode is 0600.
@@ -81,6 +96,15 @@ pub fn save(
         }
     }
     let source = Memory { frozen, known: parent.as_ref().map(Image::contents).unwrap_or_default() };
+    let all_jobs = jobs(frozen);
+    let unchanged = match (&parent, options.changes) {
+        (Some(parent), Changes::Tracked) => Unchanged::since(parent, frozen),
+        _ => Vec::new(),
+    };
+    let is_unchanged = |job: &Job| {
+        unchanged.get(job.arena as usize).is_some_and(|it| it.is_some_and(|it| it.has(job.chunk)))
+    };
+    let jobs: Vec<Job> = all_jobs.iter().filter(|job| !is_unchanged(job)).copied().collect();
     let mut identity = Identity::default();
     process::fill_random(&mut identity.0).during(OPERATION)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -91,11 +115,18 @@ pub fn save(
         parent: parent.as_ref().map(Image::identity).unwrap_or_default(),
         created_unix_ns: now.as_nanos() as u64,
         description: &description,
-        jobs: &jobs(frozen),
+        jobs: &jobs,
         compression: options.compression,
         threads: options.threads,
     };
-    plan.write(&source, progress)
+    let mut saved = plan.write(&source, progress)?;
+    saved.left_out_chunks += (all_jobs.len() - jobs.len()) as u64;
+    for (place, frozen) in frozen.iter().enumerate() {
+        if let Some(handle) = frozen.handle() {
+            handle.shared.lock().tracking.remember(identity, place, frozen.known());
+        }
+    }
+    Ok(saved)
 }
 
 fn describe(frozen: &[&Frozen], path: &Path, options: &SaveOptions) -> Result<Description> {

@@ -45,6 +45,9 @@ pub struct Saved {
     pub chunks: u64,
     /// Chunks that are as in the parent, or zeroes, and were left out.
     pub left_out_chunks: u64,
+    /// Chunks that were read to find that out. The rest of those in use is known to be as in the parent,
+    /// because the arena [tracks changes](crate::Arena::track_changes).
+    pub read_chunks: u64,
     /// How long it took, until it was durable.
     pub took: Duration,
 }
@@ -133,6 +136,7 @@ impl Plan<'_> {
             file_bytes: header.file_bytes,
             chunks: entries.len() as u64,
             left_out_chunks: (self.jobs.len() - entries.len()) as u64,
+            read_chunks: self.jobs.len() as u64,
             took: began.elapsed(),
         })
     }

@@ -67,6 +67,7 @@ impl Thawing<'_> {
         let range = shared.chunk_range(chunks.start, chunks.len());
         let began_ns = process::now_ns();
         let mut pages = 0;
+        chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
         let mut last = VirtRange::default();
         for part in parts {
             let part_began_ns = process::now_ns();
@@ -182,6 +183,14 @@ fn mark_mixed(shared: &Shared, state: &mut State, chunks: Range<usize>, done: Vi
     }
 }
 
+/// Parts a range that the kernel has as several mappings: between chunks as long as it is more than one.
+pub(crate) fn halves(range: VirtRange) -> (VirtRange, VirtRange) {
+    let unit = if range.len > CHUNK_BYTES { CHUNK_BYTES } else { page_size_bytes() };
+    let middle = (range.start + range.len / 2).next_multiple_of(unit);
+    let middle = if middle < range.end() { middle } else { middle - unit };
+    (VirtRange::between(range.start, middle), VirtRange::between(middle, range.end()))
+}
+
 /// Has stores to `piece` wait, or no longer.
 pub(crate) fn write_protect(
     uffd: &Uffd<HeldFd>,
@@ -196,11 +205,9 @@ pub(crate) fn write_protect(
             // Older kernels (6.1) want one mapping and no more in the range. What was frozen at
             // different times may be several, as each has a history of copies of its own.
             Err(Errno::NOENT) if piece.len > page_size_bytes() => {
-                let unit = if piece.len > CHUNK_BYTES { CHUNK_BYTES } else { page_size_bytes() };
-                let middle = (piece.start + piece.len / 2).next_multiple_of(unit);
-                let middle = if middle < piece.end() { middle } else { middle - unit };
-                write_protect(uffd, VirtRange::between(piece.start, middle), protect)?;
-                return write_protect(uffd, VirtRange::between(middle, piece.end()), protect);
+                let (left, right) = halves(piece);
+                write_protect(uffd, left, protect)?;
+                return write_protect(uffd, right, protect);
             }
             Err(errno) => return Err(errno),
         }

@@ -14,13 +14,14 @@
 
 mod chunk;
 mod copy;
+pub(crate) mod kept;
 mod stream;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 pub(super) use self::chunk::Thawing;
-pub(crate) use self::chunk::write_protect;
+pub(crate) use self::chunk::{halves, write_protect};
 pub(super) use self::copy::Window;
 use super::cut;
 use super::readers::ReaderToken;
@@ -79,8 +80,11 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
         }
         return Step::Again;
     }
-    if state.not_live() == 0 || state.role == Role::Reader || state.views > 0 || state.thaw.paused {
+    if state.role == Role::Reader || state.views > 0 || state.thaw.paused {
         return Step::Idle;
+    }
+    if state.not_live() == 0 {
+        return kept::look(shared, state);
     }
     if is_read(shared, state) {
         return Step::Later(backoff(
@@ -123,7 +127,7 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
         return Step::Again;
     }
     finish(shared, state, began_ns);
-    Step::Idle
+    Step::Again
 }
 
 /// Whether another process still reads the base. If not, the token is spent.
@@ -165,7 +169,9 @@ fn thaw_next(shared: &Shared, state: &mut State) -> Result<(), Errno> {
 }
 
 fn thaw_run(shared: &Shared, state: &mut State, service: &Service) -> Result<(), Errno> {
-    if !state.thaw.armed {
+    let tracks = state.tracking.is_on;
+    // What is kept has no use for a registration.
+    if !state.thaw.armed && !tracks {
         let mut from = 0;
         while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private_file) {
             from = run.end;
@@ -186,17 +192,27 @@ fn thaw_run(shared: &Shared, state: &mut State, service: &Service) -> Result<(),
     let thawing = service.thawing(shared);
     let scanner = service.scanner();
     let private = private_pages(shared, state, first, chunk::MANY_PAGES, scanner)?;
-    // What hugetlbfs maps is whole huge pages.
-    if private > chunk::MANY_PAGES && shared.store.pages != Pages::Hugetlb {
-        return thawing.thaw_gently(state, first);
-    }
     let mut end = first + 1;
     while private == 0
         && run.contains(&end)
         && is_plain(end)
+        && (!tracks || state.chunk(end) == state.chunk(first))
         && private_pages(shared, state, end, 0, scanner)? == 0
     {
         end += 1;
+    }
+    if tracks && private == 0 && state.chunk(first) == Chunk::Frozen {
+        (first..end).for_each(|chunk| state.set_chunk(chunk, Chunk::Kept));
+        return Ok(());
+    }
+    if tracks {
+        for (piece, _) in state.ledger.pieces(shared.chunk_range(first, end - first)) {
+            service.uffd().register(piece, RegisterMode::WP)?;
+        }
+    }
+    // What hugetlbfs maps is whole huge pages.
+    if private > chunk::MANY_PAGES && shared.store.pages != Pages::Hugetlb {
+        return thawing.thaw_gently(state, first);
     }
     thawing.thaw(state, first..end)
 }

@@ -1,0 +1,175 @@
+//! Chunks that nothing was written to stay as they are, and can be told from the others at the next freeze.
+//!
+//! ```text
+//!   frozen ──no private page, nobody reads the base──▶ kept ──a page is private──▶ thawed
+//!      ▲                                                │
+//!      └──────────────────── freeze ────────────────────┘
+//! ```
+//! To keep a chunk is to call it so: its mapping stays. A store that comes at the same time makes a private
+//! copy, as before and after, and the copy is found when somebody looks again: the service thread now and
+//! then, so that what is written often is live and on huge pages; every freeze to a view, before and during
+//! its pause.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::chunk::MANY_PAGES;
+use super::{Step, backoff, private_pages};
+use crate::arena::state::{Chunk, Look, Shared, State};
+use crate::arena::store::Pages;
+use crate::freeze::service::Service;
+use crate::sys::pagemap::Method;
+use crate::sys::uffd::RegisterMode;
+use crate::sys::{Errno, process};
+use crate::units::CHUNK_BYTES;
+
+/// Chunks looked at in one step.
+const LOOK_CHUNKS: usize = 64;
+const LOOK_FIRST_NS: u64 = 20_000_000;
+const LOOK_LAST_NS: u64 = 250_000_000;
+/// Each run of kept chunks is a mapping of its own, which every freeze has to move.
+const MOST_RUNS: usize = 64;
+
+/// Whether changes can be tracked at the cost that is promised: a look at pages mapped one by one, or at
+/// their entries, would take milliseconds a GiB.
+pub(crate) fn can_keep(shared: &Shared, service: &Service) -> bool {
+    let is_huge = matches!(shared.store.pages, Pages::HugeTmpfs | Pages::HugeMemfd);
+    is_huge && service.scanner().method() == Method::Scan
+}
+
+/// Looks at some of the kept chunks, and makes one that was written live.
+pub(super) fn look(shared: &Shared, state: &mut State) -> Step {
+    if state.kept() == 0 {
+        state.thaw.look = Look::default();
+        return Step::Idle;
+    }
+    let early_ns = state.thaw.look.not_before_ns.saturating_sub(process::now_ns());
+    if early_ns > 0 {
+        return Step::Later(Duration::from_nanos(early_ns));
+    }
+    match with_service(state, |state, service| look_on(shared, state, service)) {
+        Ok(true) => return Step::Again,
+        Ok(false) => {}
+        Err(errno) => {
+            shared.counters.failed_thaw_chunks.fetch_add(1, Relaxed);
+            shared.counters.last_thaw_errno.store(errno.raw_os_error() as u64, Relaxed);
+        }
+    }
+    let look = &mut state.thaw.look;
+    if look.has_found {
+        look.delay_ns = 0;
+    }
+    let delay = backoff(&mut look.delay_ns, LOOK_FIRST_NS, LOOK_LAST_NS);
+    let not_before_ns = process::now_ns() + delay.as_nanos() as u64;
+    *look = Look { not_before_ns, delay_ns: look.delay_ns, ..Look::default() };
+    Step::Later(delay)
+}
+
+/// Whether there is more to look at.
+fn look_on(shared: &Shared, state: &mut State, service: &Service) -> Result<bool, Errno> {
+    let is_kept = |chunk| chunk == Chunk::Kept;
+    let Some(run) = state.next_run(state.thaw.look.next, LOOK_CHUNKS, is_kept) else {
+        return Ok(false);
+    };
+    state.thaw.look.next = run.end;
+    if let Some(chunk) = first_written(shared, state, run, service)? {
+        state.thaw.look.has_found = true;
+        state.thaw.look.next = chunk + 1;
+        thaw(shared, state, service, chunk)?;
+    }
+    Ok(true)
+}
+
+/// Makes every kept chunk live that was written: what is left for a freeze to find is few.
+pub(crate) fn thaw_written(shared: &Shared, state: &mut State) -> Result<(), Errno> {
+    let mut from = 0;
+    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Kept) {
+        from = run.end;
+        with_service(state, |state, service| {
+            if let Some(chunk) = first_written(shared, state, run, service)? {
+                from = chunk + 1;
+                thaw(shared, state, service, chunk)?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// Makes the shortest runs live until there are few.
+pub(crate) fn thaw_short_runs(shared: &Shared, state: &mut State) -> Result<(), Errno> {
+    let mut runs = Vec::new();
+    let mut from = 0;
+    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Kept) {
+        from = run.end;
+        runs.push(run);
+    }
+    runs.sort_unstable_by_key(|run| run.len());
+    for chunk in runs[..runs.len().saturating_sub(MOST_RUNS)].iter().cloned().flatten() {
+        with_service(state, |state, service| thaw(shared, state, service, chunk))?;
+    }
+    Ok(())
+}
+
+/// Makes all of them live.
+pub(crate) fn thaw_all(shared: &Shared, state: &mut State) -> Result<(), Errno> {
+    let mut from = 0;
+    while let Some(one) = state.next_run(from, 1, |chunk| chunk == Chunk::Kept) {
+        from = one.end;
+        with_service(state, |state, service| thaw(shared, state, service, one.start))?;
+    }
+    Ok(())
+}
+
+/// They are frozen chunks again, which others may read and a thaw looks at.
+pub(crate) fn end(state: &mut State) {
+    if state.kept() == 0 {
+        return;
+    }
+    let mut from = 0;
+    while let Some(one) = state.next_run(from, 1, |chunk| chunk == Chunk::Kept) {
+        from = one.end;
+        state.set_chunk(one.start, Chunk::Frozen);
+    }
+    state.notify();
+}
+
+fn first_written(
+    shared: &Shared,
+    state: &State,
+    run: Range<usize>,
+    service: &Service,
+) -> Result<Option<usize>, Errno> {
+    for (piece, _) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
+        if let Some(address) = service.scanner().first_private(piece)? {
+            return Ok(Some((address - shared.range.start) / CHUNK_BYTES));
+        }
+    }
+    Ok(None)
+}
+
+fn thaw(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> Result<(), Errno> {
+    for (piece, _) in state.ledger.pieces(shared.chunk_range(chunk, 1)) {
+        service.uffd().register(piece, RegisterMode::WP)?;
+    }
+    let thawing = service.thawing(shared);
+    let thawed = if private_pages(shared, state, chunk, MANY_PAGES, service.scanner())? > MANY_PAGES
+    {
+        thawing.thaw_gently(state, chunk)
+    } else {
+        thawing.thaw(state, chunk..chunk + 1)
+    };
+    service.close_window();
+    thawed
+}
+
+fn with_service<T>(
+    state: &mut State,
+    act: impl FnOnce(&mut State, &Service) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let Some(service) = state.service.take() else { return Err(Errno::NODEV) };
+    let done = act(state, &service);
+    state.service = Some(service);
+    done
+}

@@ -1,0 +1,67 @@
+//! Chunks that need not be read to know that they are as in the parent.
+
+use std::ops::Range;
+
+use super::description::Piece;
+use super::open::Image;
+use crate::freeze::Frozen;
+use crate::units::CHUNK_BYTES;
+
+/// What a frozen arena knows of its parent image.
+#[derive(Clone, Copy)]
+pub(super) struct Unchanged<'a> {
+    frozen: &'a Frozen,
+    /// The freeze that the parent was saved from.
+    freeze: u64,
+    /// What was handed out then.
+    pieces: &'a [Piece],
+}
+
+impl<'a> Unchanged<'a> {
+    /// For each arena; `None` if nothing is known: it is not tracked, or the parent was not saved from it by
+    /// this process.
+    pub(super) fn since(parent: &'a Image, frozen: &'a [&Frozen]) -> Vec<Option<Self>> {
+        let arenas = parent.description().arenas.iter();
+        let arenas = arenas.zip(frozen).enumerate().map(|(place, (arena, frozen))| {
+            let handle = frozen.handle().filter(|_| frozen.known().is_tracked())?;
+            let freeze = handle.shared.lock().tracking.saved(parent.identity(), place)?;
+            Some(Self { frozen, freeze, pieces: &arena.pieces })
+        });
+        arenas.collect()
+    }
+
+    /// Whether a chunk is as in the parent: nothing was written to it, and the same parts of it are in use
+    /// (an image has zeroes for the rest).
+    pub(super) fn has(&self, chunk: u32) -> bool {
+        self.frozen.known().is_unchanged_since(chunk as usize, self.freeze)
+            && self.has_same_parts(u64::from(chunk))
+    }
+
+    fn has_same_parts(&self, chunk: u64) -> bool {
+        let within = chunk * CHUNK_BYTES as u64..(chunk + 1) * CHUNK_BYTES as u64;
+        let start = self.frozen.range().start;
+        let used = self.frozen.used();
+        let from = used.partition_point(|(part, _)| (part.end() - start) as u64 <= within.start);
+        let now = used[from..].iter().map(|(part, _)| {
+            let offset = (part.start - start) as u64;
+            offset..offset + part.len as u64
+        });
+        let end = |piece: &Piece| piece.offset_bytes + piece.length_bytes;
+        let from = self.pieces.partition_point(|piece| end(piece) <= within.start);
+        let before = self.pieces[from..].iter().map(|piece| piece.offset_bytes..end(piece));
+        parts(before, &within) == parts(now, &within)
+    }
+}
+
+/// What of `spans`, which are in order, lies in `within`; what touches is one.
+fn parts(spans: impl Iterator<Item = Range<u64>>, within: &Range<u64>) -> Vec<Range<u64>> {
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    for span in spans.take_while(|span| span.start < within.end) {
+        let part = span.start.max(within.start)..span.end.min(within.end);
+        match parts.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => parts.push(part),
+        }
+    }
+    parts
+}
