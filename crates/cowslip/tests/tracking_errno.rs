@@ -1,0 +1,127 @@
+//! As `errno`, for arenas that track their changes: what fails when a freeze moves kept chunks.
+//!
+//! The rules that make calls fail hold for the whole process: one test at a time.
+
+mod support;
+
+use cowslip::sys::Errno;
+use cowslip::sys::seam::{Op, fail};
+use cowslip::units::{ByteCount, CHUNK_BYTES};
+use cowslip::{Arena, freeze_all};
+use support::world::{World, explains_itself};
+use support::{PATIENCE, Watchdog, alone, eventually, scaled, skip};
+
+/// Arenas with kept chunks, some of which are being written; `None` if nothing can be tracked here.
+fn kept_world() -> Option<World> {
+    let world = World::new();
+    if !world.arenas().iter().all(|arena| arena.track_changes(true)) {
+        world.check();
+        skip("huge", "changes cannot be tracked here");
+        return None;
+    }
+    drop(freeze_all(&world.arenas()).unwrap());
+    for arena in world.arenas() {
+        assert!(arena.wait_live(PATIENCE));
+    }
+    eventually("what is written is live, and only that", || {
+        (world.first.metrics().kept_chunks, world.second.metrics().kept_chunks) == (2, 0)
+    });
+    Some(world)
+}
+
+/// Has the first, second, … call of `op` fail during `act`, until there is no such call.
+fn at_each_call(op: Op, at_least: u32, errnos: &[Errno], act: impl Fn(&World)) {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a freeze of kept chunks");
+    for &errno in &errnos[..if scaled(100) < 100 { 1 } else { errnos.len() }] {
+        let mut pass = 0;
+        loop {
+            let Some(world) = kept_world() else { return };
+            let rule = fail(op, pass, 1, errno);
+            act(&world);
+            let has_failed = rule.is_spent();
+            drop(rule);
+            world.check();
+            if !has_failed {
+                break;
+            }
+            pass += 1;
+        }
+        assert!(pass >= at_least, "{op:?}: {pass} calls of {at_least}");
+    }
+}
+
+fn freeze_at_each(op: Op, at_least: u32) {
+    // After the first a freeze is given up, after the second done the plain way.
+    at_each_call(op, at_least, &[Errno::NOMEM, Errno::INVAL], |world| {
+        world.judge(freeze_all(&world.arenas()));
+        for arena in world.arenas() {
+            // What a failed call left to the service thread; a freeze may be busy with it until then.
+            assert!(arena.wait_live(PATIENCE));
+        }
+    });
+}
+
+#[test]
+fn freeze_registers_and_unregisters() {
+    freeze_at_each(Op::UffdRegister, 7);
+    freeze_at_each(Op::UffdUnregister, 7);
+}
+
+#[test]
+fn freeze_moves() {
+    freeze_at_each(Op::Mremap, 7);
+}
+
+#[test]
+fn freeze_maps() {
+    freeze_at_each(Op::Mmap, 8);
+}
+
+#[test]
+fn freeze_looks() {
+    freeze_at_each(Op::PagemapScan, 7);
+}
+
+#[test]
+fn freeze_protects_and_wakes() {
+    freeze_at_each(Op::UffdWriteProtect, 1);
+    freeze_at_each(Op::UffdWake, 2);
+}
+
+#[test]
+fn fork_offers_and_maps() {
+    for (op, at_least) in [(Op::Madvise, 2), (Op::Mmap, 2), (Op::Mremap, 1)] {
+        at_each_call(op, at_least, &[Errno::NOMEM], |world| {
+            let _ = world.fork().inspect_err(explains_itself);
+        });
+    }
+}
+
+#[test]
+fn what_the_service_thread_cannot_make_live_stays_kept_and_is_tried_again() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a look at kept chunks that fails");
+    for op in [Op::UffdRegister, Op::UffdWriteProtect, Op::PagemapScan, Op::Mmap, Op::UffdWake] {
+        let arena = Arena::new(ByteCount::mib(16)).unwrap();
+        if !arena.track_changes(true) {
+            return skip("huge", "changes cannot be tracked here");
+        }
+        let mut bytes = arena.slice::<u8>(4 * CHUNK_BYTES).unwrap();
+        bytes.fill(1);
+        drop(arena.freeze().unwrap());
+        assert!(arena.wait_live(PATIENCE));
+        assert_eq!(arena.metrics().kept_chunks, 4);
+        let rule = fail(op, 0, 3, Errno::NOMEM);
+        bytes[CHUNK_BYTES] = 2;
+        eventually("it fails", || arena.metrics().failed_thaw_chunks >= 1);
+        bytes[CHUNK_BYTES + 1] = 3;
+        eventually("it is tried again", || arena.metrics().kept_chunks == 3);
+        assert!(arena.wait_live(PATIENCE));
+        drop(rule);
+        assert_eq!(bytes[CHUNK_BYTES..CHUNK_BYTES + 3], [2, 3, 1], "{op:?}");
+        let view = arena.freeze().unwrap();
+        bytes[CHUNK_BYTES] = 4;
+        assert_eq!(view.slice(&bytes)[CHUNK_BYTES..CHUNK_BYTES + 3], [2, 3, 1], "{op:?}");
+    }
+}
