@@ -61,6 +61,9 @@ struct Args {
     /// Images in a chain before a complete one is saved
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=500))]
     chain: u16,
+    /// Have the memory know what changes between checkpoints, so that they read no more than that
+    #[arg(long)]
+    track: bool,
 }
 
 /// Why the store cannot start, or a checkpoint cannot be taken.
@@ -136,6 +139,9 @@ fn run(args: &Args, started: Instant) -> Result<()> {
         _ => Table::new(Memory::new(args.capacity)?)
             .map_err(|_| Failure::new(2, format!("--capacity {} is too little", args.capacity)))?,
     };
+    if args.track && !table.memory().arena().track_changes(true) {
+        println!("changes cannot be tracked here: checkpoints read all of the memory");
+    }
     let server: &'static Server = Box::leak(Box::new(Server {
         table: Mutex::new(table),
         checkpoints: Checkpoints::new(args.every, mark),

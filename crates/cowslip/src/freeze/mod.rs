@@ -14,7 +14,10 @@
 //! A third kind of chunk, *overlay*, is private memory without a file: the program dropped all of a
 //! frozen chunk (`MADV_DONTNEED`), and it must read zeroes while the base keeps its content. A fourth,
 //! *spare*, was free at the freeze and is mapped privately only because it lies between others, so that
-//! all of them are one mapping: nobody reads it, and it becomes live as soon as it is handed out.
+//! all of them are one mapping: nobody reads it, and it becomes live as soon as it is handed out. A fifth,
+//! *kept*, is a frozen chunk that nobody reads the base of any more, and that a thaw left as it was because
+//! nothing had been written to it: only arenas that track their changes have them ([`thaw::kept`],
+//! [`crate::Arena::track_changes`]). To all who wait for the end of a thaw it is as good as live.
 //!
 //! **Freeze** ([`flip`]), with every thread running:
 //! 1. register R with userfaultfd (missing and minor faults);
@@ -24,18 +27,28 @@
 //! **Thaw** ([`thaw`]), a chunk, or a run of clean chunks, at a time: write-protect it, find the
 //! private pages, copy them into the file, map it shared, wake who waits.
 //!
+//! A freeze to a view of kept chunks makes those live first that were written, and does the rest with what
+//! was written since ([`flip::kept`]): 2 moves the private pages along, and before 3, while all wait, they are
+//! copied into the file. What had none is as it was at the freeze before. A fork calls them frozen again: its
+//! children read their base, and share their private pages with the parent until one of them writes.
+//!
 //! # What holds
 //! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: pages that are
 //!   there are write-protected, and so, by markers, are pages that are not. Pages that were private
-//!   before the protection are found by the scan after it.
+//!   before the protection are found by the scan after it. In a freeze, pages that were private in kept
+//!   chunks are in the view and then in the file before anybody sees R again.
 //! * **I2, frozen is frozen.** The file is written at a chunk only when the chunk is thawed (and no
-//!   view, child, template or clone reads it: [`readers`]) or is live.
+//!   view, child, template or clone reads it: [`readers`]) or is live. A chunk is kept only by a thaw, after
+//!   the last reader, and a new one (a view, a fork) makes it frozen first: nobody reads the base of a
+//!   kept chunk when a freeze writes it.
 //! * **I3, causal cut.** Between 2 and 3 no thread can store to R. A store after the freeze comes from
 //!   a thread that was woken after step 3, or started after it. Several arenas: all are moved before
-//!   the first is mapped.
+//!   the first is mapped. Copying private pages of kept chunks in between moves no content: the view shows
+//!   the same from the page as from the file.
 //! * **I4, all or nothing.** If step 1 or 2 fails, unregistering R makes it live again, since the empty
 //!   mapping there is still a shared mapping of the file. If step 3 fails for a part, what is private
-//!   already is thawed. A chunk whose thaw fails loses its write protection and stays frozen.
+//!   already is thawed. Private pages of kept chunks that were moved are moved back before anybody is woken;
+//!   what of them is in the file by then is older or the same. A chunk whose thaw fails loses its write protection and stays frozen.
 //! * **I5, private stays private**: see [`crate::Arena::release`] and [`crate::Arena::discard`].
 //! * **I6, nobody hangs.** Who waits is woken by the call that made him wait, on every path out of it.
 //!   The only wait for another thread is the remap event of step 2, read by the arena's service

@@ -19,7 +19,7 @@ use crate::support::images::Folder;
 use crate::support::{Scatter, Watchdog, eventually, scaled};
 
 const WRITERS: u64 = 3;
-const OPTIONS: [&str; 4] = ["--every", "15ms", "--chain", "6"];
+const OPTIONS: [&str; 5] = ["--every", "15ms", "--chain", "6", "--track"];
 
 /// When the server is killed.
 #[derive(Clone, Copy, Debug)]
@@ -167,7 +167,8 @@ fn live(folder: &Folder, moment: Moment, life: u64, writers: &mut [Writer]) -> (
         spin(spins);
         server.kill();
     }
-    let (server, address) = Server::start(folder, &OPTIONS);
+    // Every other life finds out by reading what changed.
+    let (server, address) = Server::start(folder, &OPTIONS[..4 + life as usize % 2]);
     let clock = AtomicU64::new(0);
     let mut monitor = Client::connect(address).unwrap();
     let image = image(folder);

@@ -2,6 +2,7 @@
 //! meanwhile sees of it.
 
 mod effect;
+mod tracked;
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -29,6 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<()> {
     beside_others(bench, sample, rounds)?;
     incrementally(bench.report, sample)?;
+    tracked::measure(bench, sample)?;
     effect::measure(bench, sample, rounds)
 }
 
