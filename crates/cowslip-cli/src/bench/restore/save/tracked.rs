@@ -1,7 +1,7 @@
 //! Incremental saves of an arena in which one chunk of a hundred changes between two: what changed found by
 //! hashing everything, and by what the arena tracked; and what tracking costs the program.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -154,12 +154,12 @@ impl Changing<'_> {
     fn increment(
         &self,
         frozen: &Frozen,
-        target: &PathBuf,
-        parent: &PathBuf,
+        target: &Path,
+        parent: &Path,
         changes: Changes,
     ) -> Result<Saved> {
         let options =
-            SaveOptions { parent: Some(parent.clone()), changes, ..self.sample.options() };
+            SaveOptions { parent: Some(parent.to_owned()), changes, ..self.sample.options() };
         Ok(save(&[frozen], target, &options, &mut proceed)?)
     }
 
