@@ -303,8 +303,15 @@ impl State {
         most: usize,
         wanted: impl Fn(Chunk) -> bool,
     ) -> Option<std::ops::Range<usize>> {
+        // Every fork asks for runs, mostly for the one of thousands at the end.
+        const BLOCK: usize = 64;
         let first = from + self.chunks[from..].iter().position(|&chunk| wanted(chunk))?;
-        let more = self.chunks[first..].iter().take(most).take_while(|&&c| wanted(c)).count();
-        Some(first..first + more)
+        let rest = &self.chunks[first..];
+        let rest = &rest[..rest.len().min(most)];
+        let is_like_first =
+            |block: &&[Chunk]| block.iter().fold(true, |all, c| all & (*c == rest[0]));
+        let alike = rest.chunks_exact(BLOCK).take_while(is_like_first).count() * BLOCK;
+        let more = rest[alike..].iter().take_while(|&&chunk| wanted(chunk)).count();
+        Some(first..first + alike + more)
     }
 }
