@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::explain::explained;
 use crate::support::{COWSLIP, Folder, run};
-use crate::target::{MIB, PATIENCE, Program, once, place};
+use crate::target::{MIB, PATIENCE, Program, place};
 
 /// The address of a program's first region.
 fn map(target: &mut Program, regions: usize) -> u64 {
@@ -106,21 +106,12 @@ fn nothing_is_promoted_while_programs_wait_for_memory() {
     assert_eq!(found, "full", "{human}");
 }
 
-/// Memory that programs can have, and all of it, in KiB.
-fn available_and_total_kib() -> (u64, u64) {
-    let text = fs::read_to_string("/proc/meminfo").unwrap();
-    let of = |name: &str| -> u64 {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-        line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
-    };
-    (of("MemAvailable:"), of("MemTotal:"))
-}
-
-/// Two processes want more than may be had, and all of it goes to the one that has least of its share.
+/// Two processes want more than may be had, and all of it goes to the one that has least of its share. What a machine
+/// has left is told from a record of both: other programs take and free memory all the while.
 #[test]
 fn what_there_is_goes_to_who_has_least_of_its_share() {
-    const POOR: usize = 150;
-    const RICH: usize = 300;
+    const POOR: usize = 10;
+    const RICH: usize = 20;
     let Some((folder, program)) = place("promote-share") else { return };
     let mut poor = Program::start(&mut Command::new(&program));
     let mut rich = Program::start(&mut Command::new(program));
@@ -129,26 +120,67 @@ fn what_there_is_goes_to_who_has_least_of_its_share() {
     for (target, regions) in [(&mut poor, POOR), (&mut rich, RICH)] {
         target.fill(0..regions, 110);
     }
-    // A promotion takes 1.6 MiB here, and what has to stay is a whole percentage: of what there is above it the poor
-    // one gets all that it wants, or all that there is. Others take and free memory meanwhile.
-    let targets = [(poor.pid(), 1000), (rich.pid(), 1)];
+    let settings = "threshold_percent = 21\npressure_percent = 100\n";
+    let mut record = Record::of(&folder, &[(poor.pid(), 1000), (rich.pid(), 1)], settings);
     let last = start + (RICH as u64 - 1) * 2 * MIB;
-    let deadline = Instant::now() + PATIENCE;
-    let human = loop {
-        let (available, total) = available_and_total_kib();
-        let keep = available * 100 / total;
-        let found = [keep, keep - 1].into_iter().find_map(|keep| {
-            let settings = format!("threshold_percent = 21\nkeep_available_percent = {keep}\n");
-            let (found, human) = explained(&folder, &targets, last, &settings);
-            (found == "fair_share").then_some(human)
+    let mut explained = |to_spare_bytes: u64| {
+        record.each("look", |look| {
+            let total_bytes = look["system"]["total_bytes"].as_u64().unwrap();
+            look["system"]["available_bytes"] =
+                (total_bytes / 100 * Record::KEPT_PERCENT + to_spare_bytes).into();
+            look["system"]["free_huge_pages"] = 1000.into();
         });
-        match found {
-            Some(human) => break human,
-            None => assert!(Instant::now() < deadline, "it never was about shares"),
-        }
+        record.explain(last)
     };
-    assert!(human.contains("110 of 512 pages in use (21 %)"), "{human}");
-    assert!(human.contains("fair_share: left: what there is goes to processes"), "{human}");
+    // A promotion takes 1.6 MiB here: enough for half of the poor one's, and for all of both.
+    let said = explained(POOR as u64 * MIB);
+    assert!(said.contains("110 of 512 pages in use (21 %)"), "{said}");
+    assert!(said.contains("fair_share: left: what there is goes to processes"), "{said}");
+    let said = explained(4 * (POOR + RICH) as u64 * MIB);
+    assert!(!said.contains("fair_share"), "{said}");
+}
+
+/// What looks at processes saw, to be told otherwise.
+struct Record {
+    file: PathBuf,
+    events: Vec<serde_json::Value>,
+}
+
+impl Record {
+    const KEPT_PERCENT: u64 = 5;
+
+    /// Looks at processes with their weights, of which nothing is promoted meanwhile.
+    fn of(folder: &Folder, targets: &[(u32, u32)], settings: &str) -> Self {
+        let target =
+            |(pid, weight): &(u32, u32)| format!("[[target]]\npid = {pid}\nweight = {weight}\n");
+        let targets: String = targets.iter().map(target).collect();
+        let config = folder.0.join("promote.toml");
+        let none = "keep_available_percent = 100\ninterval_ms = 50\n";
+        fs::write(&config, format!("{targets}[settings]\n{none}{settings}")).unwrap();
+        let file = folder.0.join("record.jsonl");
+        let mut command = Command::new(COWSLIP);
+        command.args(["promote", "--once", "--timeout", "1", "--config"]).arg(config);
+        run(command.arg("--record").arg(&file));
+        let text = fs::read_to_string(&file).unwrap();
+        let events = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let mut record = Self { file, events };
+        record.each("start", |start| {
+            start["settings"]["keep_available_percent"] = Self::KEPT_PERCENT.into();
+        });
+        record
+    }
+
+    fn each(&mut self, kind: &str, change: impl Fn(&mut serde_json::Value)) {
+        self.events.iter_mut().filter_map(|event| event.get_mut(kind)).for_each(change);
+    }
+
+    fn explain(&self, address: u64) -> String {
+        let lines: Vec<String> = self.events.iter().map(ToString::to_string).collect();
+        fs::write(&self.file, lines.join("\n") + "\n").unwrap();
+        let mut command = Command::new(COWSLIP);
+        let address = format!("{address:#x}");
+        run(command.args(["promote", "--explain", &address, "--replay"]).arg(&self.file)).stdout
+    }
 }
 
 /// To bring all of a large machine's memory into pieces takes minutes (`bench bloat --only fairness` does it): what
@@ -157,31 +189,13 @@ fn what_there_is_goes_to_who_has_least_of_its_share() {
 fn memory_in_pieces_holds_promotions_back_unless_the_kernel_may_move_it_together() {
     let Some((folder, program)) = place("promote-pieces") else { return };
     let mut target = Program::start(&mut Command::new(program));
-    let address = format!("{:#x}", map(&mut target, 1));
+    let start = map(&mut target, 1);
     target.fill(0..1, 512);
-    let record = folder.0.join("record.jsonl");
-    // Nothing is promoted, so that it is looked at again.
-    let settings = folder.0.join("promote.toml");
-    fs::write(&settings, "[settings]\nkeep_available_percent = 100\ninterval_ms = 50\n").unwrap();
-    let files = [settings.to_str().unwrap(), record.to_str().unwrap()];
-    once(target.pid(), &["--config", files[0], "--record", files[1], "--timeout", "1"]);
-    let text = fs::read_to_string(&record).unwrap();
-    let mut events: Vec<serde_json::Value> =
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut record = Record::of(&folder, &[(target.pid(), 1)], "");
+    record.each("look", |look| look["system"]["free_huge_pages"] = 0.into());
     let mut explained = |compactions: u32| {
-        for event in &mut events {
-            if let Some(start) = event.get_mut("start") {
-                start["settings"]["keep_available_percent"] = 5.into();
-                start["settings"]["compactions"] = compactions.into();
-            }
-            if let Some(look) = event.get_mut("look") {
-                look["system"]["free_huge_pages"] = 0.into();
-            }
-        }
-        let lines: Vec<String> = events.iter().map(ToString::to_string).collect();
-        fs::write(&record, lines.join("\n") + "\n").unwrap();
-        let mut command = Command::new(COWSLIP);
-        run(command.args(["promote", "--explain", &address, "--replay"]).arg(&record)).stdout
+        record.each("start", |start| start["settings"]["compactions"] = compactions.into());
+        record.explain(start)
     };
     let said = explained(0);
     assert!(said.contains("fragmented: left: free memory is in pieces"), "{said}");
