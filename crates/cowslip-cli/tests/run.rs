@@ -67,6 +67,24 @@ fn programs_it_execs_are_helped_only_if_asked() {
     assert!(followed.stdout.contains("libcowslip_preload.so"), "{}", followed.stdout);
 }
 
+#[test]
+fn children_give_way_if_asked() {
+    let script = r#"
+        my $values = "value " x 1_000_000;
+        $| = 1;
+        print getpriority(0, 0), " ";
+        my $child = fork // die "fork: $!";
+        if (!$child) { print getpriority(0, 0), " "; exit }
+        waitpid($child, 0);
+        print getpriority(0, 0);
+    "#;
+    for (options, more) in [(&[][..], 0), (&["--child-nice", "7"], 7)] {
+        let Some((ran, _)) = perl(options, script) else { return };
+        let nice: Vec<i32> = ran.stdout.split(' ').map(|nice| nice.parse().unwrap()).collect();
+        assert_eq!(nice, [nice[0], (nice[0] + more).min(19), nice[0]]);
+    }
+}
+
 /// Every function that glibc's malloc has, in a program that checks them, with one thread and with several, in
 /// children and in theirs.
 #[test]

@@ -24,8 +24,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use cowslip::{Arena, ForkCut, Way};
 use cowslip_sys::Errno;
 use cowslip_sys::process::{self, Quiet};
+use cowslip_sys::scheduling;
 
-use crate::program::{arena, set_forking};
+use crate::program::{arena, config, set_forking};
 use crate::{alloc, refusals, say};
 
 struct Pending(UnsafeCell<Option<(ForkCut<'static>, Quiet)>>);
@@ -116,6 +117,10 @@ pub(crate) extern "C" fn in_child() {
     set_forking(false);
     if let Some((cut, quiet)) = pending {
         cut.in_child();
+        match config().child_nice {
+            0 => {}
+            by => scheduling::give_way(by),
+        }
         drop(quiet);
     }
 }

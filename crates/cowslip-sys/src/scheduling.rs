@@ -7,7 +7,7 @@
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::{Result, process};
+use crate::{Errno, Result, process};
 
 /// Whether more threads want to run than there are processors for this one, by `/proc/loadavg`
 /// (`proc_loadavg(5)`); where that cannot be read, no.
@@ -35,12 +35,15 @@ pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
     }
 }
 
-/// Lets ordinary threads run before this one, which is in no hurry, from now on (`setpriority(2)`, which
-/// is of one thread on Linux). Not `SCHED_IDLE`: on a machine that is busy that may take for ever.
-pub fn yield_to_others() {
-    const NICE: i32 = 10;
+/// Lets ordinary threads run before this one, which is in less of a hurry, from now on (`setpriority(2)`, which is of
+/// one thread on Linux): `by` is added to its niceness. Not `SCHED_IDLE`: on a machine that is busy that may take
+/// for ever.
+pub fn give_way(by: u8) {
+    const NICEST: i32 = 19;
     // Best effort: who is that patient already may not be less so.
-    let _ = rustix::process::setpriority_process(None, NICE);
+    let niceness = rustix::process::getpriority_process(None).unwrap_or(0);
+    let niceness = (niceness + i32::from(by)).min(NICEST);
+    let _ = rustix::process::setpriority_process(None, niceness);
 }
 
 /// The processor that this thread runs on just now.
@@ -48,59 +51,54 @@ pub fn current_processor() -> usize {
     rustix::thread::sched_getcpu()
 }
 
-/// A thread that runs on one processor (`sched_setaffinity(2)`) until this is dropped.
-#[derive(Debug)]
-pub struct Pinned {
-    thread: Option<Pid>,
-    to: CpuSet,
-    before: CpuSet,
-}
+/// The processors that a thread may run on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Processors(CpuSet);
 
-impl Pinned {
-    /// Keeps the thread `thread` of this process (0: the calling one) on one processor.
+impl Processors {
+    /// Those of the thread `thread` of this process (0: the calling one): `sched_getaffinity(2)`.
     ///
     /// # Errors
-    /// `EINVAL` if it may not run there, or on a machine of more than 1,024 processors; `ESRCH` if there is no
-    /// such thread.
+    /// `EINVAL` on a machine of more than 1,024 processors; `ESRCH` if there is no such thread.
+    pub fn of(thread: i32) -> Result<Self> {
+        sched_getaffinity(Pid::from_raw(thread)).map(Self)
+    }
+
+    /// One alone; `EINVAL` for one beyond the first 1,024.
+    pub fn only(processor: usize) -> Result<Self> {
+        if processor >= CpuSet::MAX_CPU {
+            return Err(Errno::INVAL);
+        }
+        let mut set = CpuSet::new();
+        set.set(processor);
+        Ok(Self(set))
+    }
+
+    /// All that a thread's control group allows, also those that it allows later: the kernel remembers a set that it
+    /// was given, and holds to it.
+    pub fn every() -> Self {
+        let mut set = CpuSet::new();
+        (0..CpuSet::MAX_CPU).for_each(|processor| set.set(processor));
+        Self(set)
+    }
+
+    /// Lets the thread `thread` run on these, and on no others (`sched_setaffinity(2)`).
+    ///
+    /// # Errors
+    /// `EINVAL` if it may run on none of them; `ESRCH` if there is no such thread.
     ///
     /// ```
-    /// use cowslip_sys::scheduling::{Pinned, current_processor};
+    /// use cowslip_sys::scheduling::{Processors, current_processor};
     ///
+    /// let before = Processors::of(0)?;
     /// let here = current_processor();
-    /// let pinned = Pinned::to(0, here)?;
+    /// Processors::only(here)?.assign(0)?;
     /// assert_eq!(current_processor(), here);
-    /// drop(pinned);
+    /// before.assign(0)?;
     /// # Ok::<(), cowslip_sys::Errno>(())
     /// ```
-    pub fn to(thread: i32, processor: usize) -> Result<Self> {
-        let thread = Pid::from_raw(thread);
-        let before = sched_getaffinity(thread)?;
-        let mut to = CpuSet::new();
-        if processor >= CpuSet::MAX_CPU {
-            return Err(crate::Errno::INVAL);
-        }
-        to.set(processor);
-        if to != before {
-            sched_setaffinity(thread, &to)?;
-        }
-        Ok(Self { thread, to, before })
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let Self { thread, to, before } = *self;
-        // Or somebody else has placed it since.
-        if to == before || sched_getaffinity(thread) != Ok(to) {
-            return;
-        }
-        // The kernel remembers a set that it was given, and holds to it when the thread's control group gets more
-        // processors later. Who was not restricted is to be so again.
-        let mut every = CpuSet::new();
-        (0..CpuSet::MAX_CPU).for_each(|processor| every.set(processor));
-        if sched_setaffinity(thread, &every).is_err() || sched_getaffinity(thread) != Ok(before) {
-            let _ = sched_setaffinity(thread, &before);
-        }
+    pub fn assign(&self, thread: i32) -> Result<()> {
+        sched_setaffinity(Pid::from_raw(thread), &self.0)
     }
 }
 
@@ -109,42 +107,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pinned_thread_is_let_go_as_it_was() {
-        let before = sched_getaffinity(None).unwrap();
-        let last = (0..CpuSet::MAX_CPU).rfind(|&processor| before.is_set(processor)).unwrap();
-        let pinned = Pinned::to(0, last).unwrap();
+    fn a_thread_runs_where_it_may_and_everywhere_again() {
+        let before = Processors::of(0).unwrap();
+        let last = (0..CpuSet::MAX_CPU).rfind(|&processor| before.0.is_set(processor)).unwrap();
+        Processors::only(last).unwrap().assign(0).unwrap();
         assert_eq!(current_processor(), last);
-        assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
-        drop(pinned);
-        assert_eq!(sched_getaffinity(None).unwrap(), before);
-    }
-
-    #[test]
-    fn who_was_restricted_is_so_again_and_who_was_placed_since_stays() {
-        let all = sched_getaffinity(None).unwrap();
-        let allowed = |processor: &usize| all.is_set(*processor);
-        let mut processors = (0..CpuSet::MAX_CPU).filter(allowed);
-        let (Some(first), Some(second)) = (processors.next(), processors.next()) else {
-            return println!("SKIPPED: two processors: this thread may run on one only");
-        };
-        let only = |processor| {
-            let mut set = CpuSet::new();
-            set.set(processor);
-            set
-        };
-        sched_setaffinity(None, &only(first)).unwrap();
-        let same = Pinned::to(0, first).unwrap();
-        drop(same);
-        assert_eq!(sched_getaffinity(None).unwrap(), only(first));
-
-        let elsewhere = Pinned::to(0, second).unwrap();
-        drop(elsewhere);
-        assert_eq!(sched_getaffinity(None).unwrap(), only(first));
-
-        let pinned = Pinned::to(0, second).unwrap();
-        sched_setaffinity(None, &all).unwrap();
-        drop(pinned);
-        assert_eq!(sched_getaffinity(None).unwrap(), all);
-        assert_eq!(Pinned::to(0, CpuSet::MAX_CPU).err(), Some(crate::Errno::INVAL));
+        assert_eq!(Processors::of(0), Processors::only(last));
+        Processors::every().assign(0).unwrap();
+        assert!(
+            (0..CpuSet::MAX_CPU)
+                .all(|it| !before.0.is_set(it) || Processors::of(0).unwrap().0.is_set(it))
+        );
+        assert_eq!(Processors::only(CpuSet::MAX_CPU), Err(Errno::INVAL));
+        assert_eq!(Processors::of(i32::MAX), Err(Errno::SRCH));
     }
 }

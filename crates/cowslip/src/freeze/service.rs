@@ -17,7 +17,7 @@ use crate::arena::state::Shared;
 use crate::error::{During, Result};
 use crate::sys::held::HeldFd;
 use crate::sys::pagemap::Scanner;
-use crate::sys::scheduling::Pinned;
+use crate::sys::scheduling::Processors;
 use crate::sys::thread::Thread;
 use crate::sys::uffd::{self, Features, Uffd};
 use crate::sys::{AsFd, memfile, process, scheduling};
@@ -32,6 +32,7 @@ struct Tools {
     closing: AtomicBool,
     /// The service thread, once it runs with the ordinary scheduling policy; else 0.
     thread_id: AtomicI32,
+    processors: Option<Processors>,
 }
 
 impl Tools {
@@ -49,12 +50,15 @@ impl Tools {
 /// A service thread that was brought near.
 pub(super) struct Near {
     tools: Arc<Tools>,
-    _pinned: Option<Pinned>,
+    is_near: bool,
 }
 
 impl Drop for Near {
     fn drop(&mut self) {
         self.tools.set_urgent(false);
+        if let Some(processors) = self.tools.processors.filter(|_| self.is_near) {
+            let _ = processors.assign(self.tools.thread_id.load(Relaxed));
+        }
     }
 }
 
@@ -103,6 +107,7 @@ impl Service {
             window: Window::reserve().during(OPERATION)?,
             closing: AtomicBool::new(false),
             thread_id: AtomicI32::new(0),
+            processors: Processors::of(THIS_THREAD).ok(),
         });
 
         let shared = shared.weak();
@@ -156,13 +161,18 @@ impl Service {
         &self.tools.scanner
     }
 
-    /// Has the thread run on this processor, and at once when its event comes, until the value is dropped.
-    pub(super) fn bring_near(&self, processor: usize) -> Near {
+    /// Has the thread run where `processors` are, and at once when its event comes, until the value is dropped.
+    pub(super) fn bring_near(&self, processors: Option<Processors>) -> Near {
         let tools = Arc::clone(&self.tools);
         tools.set_urgent(true);
         let thread = tools.thread_id.load(Relaxed);
-        let pinned = (thread != 0).then(|| Pinned::to(thread, processor).ok()).flatten();
-        Near { tools, _pinned: pinned }
+        let is_near = thread != 0 && processors.is_some_and(|it| it.assign(thread).is_ok());
+        Near { tools, is_near }
+    }
+
+    /// Where the thread runs at other times: where the thread ran that started it.
+    pub(super) fn processors(&self) -> Option<Processors> {
+        self.tools.processors
     }
 
     pub(crate) fn notify(&self) {

@@ -29,6 +29,8 @@ use crate::sys::durable::DurableFile;
 use crate::sys::scheduling;
 use crate::units::CHUNK_BYTES;
 
+/// The program goes first.
+const NICENESS: u8 = 10;
 /// Some wait for the disk while others compute, even on one processor.
 const FEWEST_THREADS: usize = 4;
 const MOST_THREADS: usize = 16;
@@ -208,7 +210,7 @@ impl<S: Source> Chunks<'_, S> {
     }
 
     fn work(&self, sender: &mpsc::Sender<Result<Option<Entry>>>) {
-        scheduling::yield_to_others();
+        scheduling::give_way(NICENESS);
         let mut worker = match Compressor::new(self.plan.compression) {
             Ok(compressor) => Worker {
                 room: Buffer::new(CHUNK_BYTES),

@@ -117,7 +117,14 @@ pub(crate) fn run(
 fn rivals(options: &Options, report: &mut Report) -> Vec<Rival> {
     let mut rivals = vec![Rival::stock_4k(), Rival::stock_thp()];
     match &options.cowslip {
-        Some(command) => rivals.push(Rival::cowslip(command)),
+        Some(command) => {
+            rivals.push(Rival::cowslip(command));
+            report.notes.push(
+                "Redis under cowslip saves in children of nice 10 (`cowslip run --child-nice`); stock Redis has no \
+                 such option"
+                    .to_owned(),
+            );
+        }
         None => report.skip(COWSLIP, "fork", "no cowslip command was given"),
     }
     let why = "does not apply: Redis's allocator, jemalloc, cannot use hugetlb pages";

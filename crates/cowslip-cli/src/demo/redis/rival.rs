@@ -50,9 +50,9 @@ impl Rival {
         }
     }
 
-    /// Redis under `cowslip run`.
+    /// Redis under `cowslip run`, its saving child in less of a hurry than the server.
     pub(crate) fn cowslip(command: &Path) -> Self {
-        let prefix = vec![command.into(), "run".into(), "--".into()];
+        let prefix = vec![command.into(), "run".into(), "--child-nice=10".into(), "--".into()];
         Self { name: COWSLIP, prefix, ..Self::stock_4k() }
     }
 }
