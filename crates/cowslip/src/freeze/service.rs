@@ -8,7 +8,7 @@
 //! allocates: to the program's allocator it does not exist.
 
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -32,7 +32,13 @@ struct Tools {
     closing: AtomicBool,
     /// The service thread, once it runs with the ordinary scheduling policy; else 0.
     thread_id: AtomicI32,
+    /// Where it runs, unless it was brought near.
     processors: Option<Processors>,
+    /// The processor that it was brought to, and one; 0 if it was not.
+    near: AtomicUsize,
+    is_urgent: AtomicBool,
+    /// Whether others waited for a processor the last time it looked.
+    is_crowded: AtomicBool,
 }
 
 impl Tools {
@@ -41,23 +47,29 @@ impl Tools {
     /// without, it is as it is.
     fn set_urgent(&self, urgent: bool) {
         let thread = self.thread_id.load(Relaxed);
-        if thread != 0 {
+        if thread != 0 && self.is_urgent.swap(urgent, Relaxed) != urgent {
             let _ = scheduling::set_urgent(thread, urgent);
         }
     }
-}
 
-/// A service thread that was brought near.
-pub(super) struct Near {
-    tools: Arc<Tools>,
-    is_near: bool,
-}
+    /// Has the service thread run on this processor until it has work of its own: it leaves by itself, as whoever
+    /// brought it is in a hurry.
+    fn bring_near(&self, processor: usize, here: Processors) {
+        let thread = self.thread_id.load(Relaxed);
+        if thread != 0
+            && self.processors.is_some()
+            && self.near.load(Relaxed) != processor + 1
+            && here.assign(thread).is_ok()
+        {
+            self.near.store(processor + 1, Relaxed);
+        }
+    }
 
-impl Drop for Near {
-    fn drop(&mut self) {
-        self.tools.set_urgent(false);
-        if let Some(processors) = self.tools.processors.filter(|_| self.is_near) {
-            let _ = processors.assign(self.tools.thread_id.load(Relaxed));
+    fn leave(&self) {
+        if self.near.swap(0, Relaxed) != 0
+            && let Some(processors) = self.processors
+        {
+            let _ = processors.assign(THIS_THREAD);
         }
     }
 }
@@ -108,6 +120,9 @@ impl Service {
             closing: AtomicBool::new(false),
             thread_id: AtomicI32::new(0),
             processors: Processors::of(THIS_THREAD).ok(),
+            near: AtomicUsize::new(0),
+            is_urgent: AtomicBool::new(false),
+            is_crowded: AtomicBool::new(false),
         });
 
         let shared = shared.weak();
@@ -125,6 +140,8 @@ impl Service {
             Thread::start(c"cowslip", STACK_BYTES, move || {
                 if lends {
                     theirs.thread_id.store(process::thread_id(), Relaxed);
+                    // As the thread that starts it is.
+                    theirs.is_urgent.store(true, Relaxed);
                 }
                 reached.wait();
                 drop(reached);
@@ -161,18 +178,20 @@ impl Service {
         &self.tools.scanner
     }
 
-    /// Has the thread run where `processors` are, and at once when its event comes, until the value is dropped.
-    pub(super) fn bring_near(&self, processors: Option<Processors>) -> Near {
-        let tools = Arc::clone(&self.tools);
-        tools.set_urgent(true);
-        let thread = tools.thread_id.load(Relaxed);
-        let is_near = thread != 0 && processors.is_some_and(|it| it.assign(thread).is_ok());
-        Near { tools, is_near }
+    /// Has the thread run on this processor, at once when its event comes.
+    pub(super) fn bring_near(&self, processor: usize, here: Processors) {
+        self.tools.set_urgent(true);
+        self.tools.bring_near(processor, here);
     }
 
     /// Where the thread runs at other times: where the thread ran that started it.
     pub(super) fn processors(&self) -> Option<Processors> {
         self.tools.processors
+    }
+
+    /// Whether the machine was busy of late.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.tools.is_crowded.load(Relaxed)
     }
 
     pub(crate) fn notify(&self) {
@@ -228,6 +247,7 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) {
             pause = Some(LOOK_AGAIN);
             continue;
         };
+        tools.leave();
         // Who may be waiting for this thread must not wait for its turn as well.
         tools.set_urgent(true);
         let began_ns = process::now_ns();
@@ -240,10 +260,14 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) {
         };
         tools.window.close();
         drop(state);
-        tools.set_urgent(false);
         pause = match step {
-            Step::Again if scheduling::is_crowded() => Some(took * REST_WHEN_CROWDED),
-            Step::Again => Some(Duration::ZERO),
+            Step::Again => {
+                tools.set_urgent(false);
+                let is_crowded = scheduling::is_crowded();
+                tools.is_crowded.store(is_crowded, Relaxed);
+                Some(if is_crowded { took * REST_WHEN_CROWDED } else { Duration::ZERO })
+            }
+            // It stays urgent: what comes next may be the event of a freeze.
             Step::Later(delay) => Some(delay),
             Step::Idle => None,
         };
