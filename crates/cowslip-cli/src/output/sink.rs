@@ -11,7 +11,13 @@ pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
 
 /// As [`write`], for what is no text.
 pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    if path == Path::new("-") { print_bytes(bytes) } else { replace(path, bytes) }
+    // A device or a pipe is written to; a file in its place would be the end of it.
+    let is_no_file = fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir());
+    match path {
+        path if path == Path::new("-") => print_bytes(bytes),
+        path if is_no_file => fs::write(path, bytes).map_err(|it| explain("write to", path, &it)),
+        path => replace(path, bytes),
+    }
 }
 
 /// Prints `text`; a reader that went away (`| head`) is no error.
@@ -57,4 +63,26 @@ pub(super) fn beside(path: &Path) -> io::Result<PathBuf> {
 
 pub(super) fn explain(action: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_written_to_and_stays_one() {
+        let name = format!("cowslip-sink-{}", process::id());
+        let pipe = std::env::temp_dir().join(name);
+        let made = process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let reader = {
+            let pipe = pipe.clone();
+            std::thread::spawn(move || fs::read(pipe).unwrap())
+        };
+        write(&pipe, "a report").unwrap();
+        let is_file = fs::metadata(&pipe).unwrap().is_file();
+        fs::remove_file(&pipe).unwrap();
+        assert!(!is_file);
+        assert_eq!(reader.join().unwrap(), b"a report");
+    }
 }
