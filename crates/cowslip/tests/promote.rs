@@ -542,6 +542,22 @@ fn refusals_of_the_kernel_are_told_apart() {
 }
 
 #[test]
+fn a_huge_page_that_is_refused_is_asked_for_again_at_once() {
+    let after = |refusals| {
+        let regions = Regions::new(&[512]);
+        let mut promotion = Promotion::of(&regions);
+        promotion.reasons();
+        let decided = promotion.decide();
+        let rule = seam::fail(Op::Madvise, 0, refusals, Errno::NOMEM);
+        let outcome = promotion.promoter.act(&decided[0].1).unwrap();
+        assert!(rule.is_spent());
+        outcome.effect
+    };
+    assert_eq!(after(64), Effect::Done);
+    assert_eq!(after(65), Effect::Refused(Errno::NOMEM.raw_os_error()));
+}
+
+#[test]
 fn memory_that_must_not_be_huge_is_given_up() {
     let regions = Regions::new(&[512]);
     regions.advise(regions.range, Advice::NoHugePage);

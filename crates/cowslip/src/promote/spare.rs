@@ -13,6 +13,11 @@ use crate::sys::memory::{self, Advice, Prot};
 use crate::sys::{self, Errno};
 use crate::units::{CHUNK_BYTES, VirtRange};
 
+/// How often a huge page is asked for that there is none of. After it failed to move pages together the kernel
+/// does not try at the next requests: at up to 64 of them (`COMPACT_MAX_DEFER_SHIFT`), each of which takes some
+/// 30 us. Who asks seldom would be refused for minutes.
+const REQUESTS: usize = 65;
+
 /// Address space of one huge page, empty in between.
 #[derive(Debug)]
 pub(super) struct Spare(VirtRange);
@@ -31,7 +36,14 @@ impl Spare {
         // SAFETY: mapped and writable, and nobody else's.
         unsafe { (self.0.start as *mut u8).write_volatile(1) };
         // SAFETY: see the module.
-        let made = unsafe { memory::advise(self.0, Advice::Collapse) };
+        let make = || unsafe { memory::advise(self.0, Advice::Collapse) };
+        let mut made = make();
+        for _ in 1..REQUESTS {
+            if made != Err(Errno::NOMEM) {
+                break;
+            }
+            made = make();
+        }
         // SAFETY: see the module; nothing is kept in it.
         unsafe { memory::advise(self.0, Advice::DontNeed) }?;
         match made {
