@@ -10,7 +10,7 @@ use crate::image::Progress;
 use crate::units::CHUNK_BYTES;
 
 /// How many chunks the disk is ahead of the readers.
-const AHEAD: usize = 4;
+const AHEAD: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Course {
@@ -42,9 +42,8 @@ impl Course {
         locked(&self.plan).claim_wanted()
     }
 
-    /// Waits for a chunk to bring in; `None` if there will be none. The second is one that will be brought in
-    /// soon.
-    pub(super) fn claim(&self) -> Option<(u32, Option<u32>)> {
+    /// Waits for a chunk to bring in; `None` if there will be none. The others will be brought in soon.
+    pub(super) fn claim(&self) -> Option<(u32, Vec<u32>)> {
         let mut plan = locked(&self.plan);
         loop {
             if self.is_closing() || plan.left() == 0 {

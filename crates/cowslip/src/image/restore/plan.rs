@@ -27,6 +27,8 @@ pub(super) struct Plan {
     /// In which order chunks are brought in that nobody waits for.
     order: Vec<usize>,
     next: usize,
+    /// What comes before this in `order` was named by [`Self::ahead`].
+    named: usize,
     left: usize,
     is_touched: Vec<bool>,
     touched: Vec<u32>,
@@ -49,6 +51,7 @@ impl Plan {
             wanted: VecDeque::new(),
             order,
             next: 0,
+            named: 0,
             left: count,
             is_touched: vec![false; count],
             touched: Vec::new(),
@@ -101,10 +104,17 @@ impl Plan {
         None
     }
 
-    /// What will be claimed so many claims later, if nobody wants it sooner.
-    pub(super) fn ahead(&self, claims: usize) -> Option<u32> {
-        let place = *self.order.get(self.next + claims).filter(|_| !self.is_recording)?;
-        (self.parts[place] == Part::Absent).then_some(self.chunks[place])
+    /// What the next so many claims will be, if nobody wants it sooner; each is named once.
+    pub(super) fn ahead(&mut self, claims: usize) -> Vec<u32> {
+        if self.is_recording {
+            return Vec::new();
+        }
+        let end = self.order.len().min(self.next + claims);
+        let start = self.named.clamp(self.next, end);
+        self.named = self.named.max(end);
+        let places = self.order[start..end].iter();
+        let absent = places.filter(|&&place| self.parts[place] == Part::Absent);
+        absent.map(|&place| self.chunks[place]).collect()
     }
 
     /// A claimed chunk is there, or lost: how many are left.
@@ -155,6 +165,18 @@ mod tests {
         let left: Vec<_> = [11, 3, 3, 7, 5, 2].map(|chunk| plan.finish(chunk)).into();
         assert_eq!(left, [4, 3, 3, 2, 1, 0]);
         assert!(plan.end_recording().is_empty());
+    }
+
+    #[test]
+    fn what_comes_next_is_named_once() {
+        let mut plan = Plan::new((0..8).collect(), &[5], false);
+        assert_eq!(plan.ahead(3), [5, 0, 1]);
+        plan.touch(2);
+        assert_eq!([plan.claim(), plan.claim()], [Some(2), Some(5)]);
+        assert_eq!(plan.ahead(4), [3], "2 is claimed, and 0 and 1 were named");
+        assert_eq!(all(&mut plan), [0, 1, 3, 4, 6, 7]);
+        assert!(plan.ahead(4).is_empty());
+        assert!(Plan::new(vec![0, 1], &[1], true).ahead(2).is_empty(), "nobody knows");
     }
 
     #[test]

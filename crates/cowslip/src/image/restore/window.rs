@@ -16,7 +16,8 @@ impl Window {
         memory::reserve(CHUNK_BYTES, CHUNK_BYTES).map(Self)
     }
 
-    /// Shows `look` a part of a file, which it may read. Nothing of it stays mapped.
+    /// Shows `look` a part of a file, which it may read. It stays mapped until the next: taking it down by itself
+    /// would interrupt every thread once more.
     pub(super) fn show<T>(
         &mut self,
         file: BorrowedFd<'_>,
@@ -25,10 +26,7 @@ impl Window {
     ) -> Result<T, Errno> {
         // SAFETY: see the module.
         unsafe { memory::map_file(self.0, file, offset_bytes, Sharing::Private, Prot::READ) }?;
-        let seen = look(self.0);
-        // SAFETY: see the module.
-        unsafe { memory::map_anonymous(self.0, Prot::NONE) }?;
-        seen
+        look(self.0)
     }
 }
 
