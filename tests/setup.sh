@@ -20,3 +20,14 @@ need_command() {
   echo "$1 is missing: as root, apt-get install $2" >&2
   return 1
 }
+
+# Where nothing mounted it, as root: recordings of every mapping are tested only with it.
+mount_tracefs() {
+  has_mounted=
+  [ "$(id -u)" = 0 ] && ! [ -d /sys/kernel/tracing/events ] || return 0
+  mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null && has_mounted=yes || true
+}
+
+give_tracefs_back() {
+  [ -z "$has_mounted" ] || umount /sys/kernel/tracing
+}

@@ -26,8 +26,10 @@ pub struct Field {
 /// Why a tracepoint is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TracepointError {
-    /// No tracefs is mounted, or this kernel has no such tracepoint (`ENOENT`).
+    /// This kernel has no such tracepoint (`ENOENT`).
     Absent,
+    /// The kernel has tracefs, and it is not mounted.
+    Unmounted,
     /// tracefs may not be read (`EACCES`, `EPERM`).
     Denied,
     /// Another error.
@@ -40,6 +42,7 @@ impl fmt::Display for TracepointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => f.write_str("there is no such tracepoint in tracefs"),
+            Self::Unmounted => f.write_str("tracefs is not mounted"),
             Self::Denied => f.write_str("tracefs may not be read"),
             Self::Other(errno) => write!(f, "{}", std::io::Error::from(*errno)),
             Self::Strange => f.write_str("its format is not understood"),
@@ -66,6 +69,10 @@ impl Tracepoint {
                     errno => return Err(TracepointError::Other(errno.unwrap_or(Errno::IO))),
                 },
             }
+        }
+        let is_mounted = || ROOTS.iter().any(|root| Path::new(root).join("events").exists());
+        if error == TracepointError::Absent && has_tracefs() && !is_mounted() {
+            error = TracepointError::Unmounted;
         }
         Err(error)
     }
@@ -96,6 +103,11 @@ impl Tracepoint {
     pub fn field(&self, name: &str) -> Option<Field> {
         self.fields.iter().find(|(it, _)| it == name).map(|(_, field)| *field)
     }
+}
+
+fn has_tracefs() -> bool {
+    let filesystems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    filesystems.split_whitespace().any(|word| word == "tracefs")
 }
 
 fn field_of(line: &str) -> Option<(String, Field)> {

@@ -12,6 +12,7 @@ pub(super) const PERMIT_OWN: &str = "sysctl kernel.perf_event_paranoid=2";
 pub(super) const PERMIT_KERNEL: &str = "sysctl kernel.perf_event_paranoid=1";
 pub(super) const PERMIT_TRACEPOINTS: &str =
     "setcap cap_perfmon,cap_dac_read_search+ep $(command -v cowslip)";
+pub(super) const MOUNT_TRACEFS: &str = "mount -t tracefs tracefs /sys/kernel/tracing";
 pub(super) const PERMIT_OTHERS: &str = "setcap cap_perfmon,cap_sys_ptrace+ep $(command -v cowslip)";
 pub(super) const PERMIT_RINGS: &str = "sysctl kernel.perf_event_mlock_kb=16388";
 
@@ -46,9 +47,9 @@ impl Answer {
     }
 
     /// What is to be said after naming what is not seen.
-    pub(super) fn or_mend(self, mend: &str) -> String {
+    pub(super) fn or_mend(self) -> String {
         match self {
-            Self::Denied { .. } => format!(": run `{mend}`, or as root"),
+            Self::Denied { mend } => format!(": run `{mend}`, or as root"),
             Self::Unsupported => ": this kernel cannot tell".into(),
             other => format!(": {other}"),
         }
@@ -160,7 +161,7 @@ fn tracepoints(all: impl IntoIterator<Item = (String, Role)>) -> Answer {
     found.err().unwrap_or(Answer::Available)
 }
 
-fn answer<T>(tried: Result<T, Errno>, mend: &'static str) -> Answer {
+pub(super) fn answer<T>(tried: Result<T, Errno>, mend: &'static str) -> Answer {
     match tried.map_err(refused) {
         Ok(_) => Answer::Available,
         Err(Answer::Denied { .. }) => Answer::Denied { mend },
@@ -179,6 +180,7 @@ pub(super) fn refused(errno: Errno) -> Answer {
 pub(super) fn unfound(error: TracepointError) -> Answer {
     match error {
         TracepointError::Absent => Answer::Unsupported,
+        TracepointError::Unmounted => Answer::Denied { mend: MOUNT_TRACEFS },
         TracepointError::Denied => Answer::Denied { mend: PERMIT_TRACEPOINTS },
         TracepointError::Other(errno) => refused(errno),
         TracepointError::Strange => Answer::Unknown { errno: 0 },

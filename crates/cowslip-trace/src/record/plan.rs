@@ -200,7 +200,7 @@ impl Plan {
             for source in &mut sources {
                 source.attributes.in_kernel = false;
             }
-            let mend = ladder::refused(errno).or_mend(ladder::PERMIT_KERNEL);
+            let mend = ladder::answer::<()>(Err(errno), ladder::PERMIT_KERNEL).or_mend();
             self.unseen.push(format!(
                 "faults that the kernel takes for the program (read(2) into fresh memory){mend}"
             ));
@@ -224,7 +224,7 @@ impl Plan {
                         added.push(source);
                     }
                     Err(answer) => {
-                        let mend = answer.or_mend(ladder::PERMIT_TRACEPOINTS);
+                        let mend = answer.or_mend();
                         self.unseen.push(format!(
                             "munmap, mremap and madvise, where a mapping begins that the kernel joined to \
                              its neighbours, and who mapped it{mend}"
@@ -244,7 +244,7 @@ impl Plan {
         let mut entries = match entries {
             Ok(entries) => entries,
             Err(answer) => {
-                let mend = answer.or_mend(ladder::PERMIT_TRACEPOINTS);
+                let mend = answer.or_mend();
                 self.unseen.push(format!(
                     "whether memory was read or written, whether a page was there, and huge pages{mend}"
                 ));
@@ -263,7 +263,7 @@ impl Plan {
                 self.names.push(ALLOCATION.replace('/', ":"));
             }
             Err(answer) => {
-                let mend = answer.or_mend(ladder::PERMIT_TRACEPOINTS);
+                let mend = answer.or_mend();
                 self.unseen.push(format!("huge pages{mend}"));
             }
         }
