@@ -22,8 +22,11 @@ pub(super) fn push(report: &mut Report, options: &Options) {
     let gets = |rival, metric, variant| report.find(rival, metric, "p50", size, Some(variant));
     let gets_over =
         |rival, metric, variant| over(gets(COWSLIP, metric, variant), gets(rival, metric, variant));
-    let gets_thp = gets_over(ALWAYS, redis::GETS, redis::BLOAT);
-    let pipelined_thp = gets_over(ALWAYS, redis::PIPELINED, redis::BLOAT);
+    let in_turns = |metric| {
+        let metric = format!("{metric}_{}", redis::OVER_ALWAYS);
+        report.find(COWSLIP, &metric, "p50", size, Some(redis::BLOAT))
+    };
+    let (gets_thp, pipelined_thp) = (in_turns(redis::GETS), in_turns(redis::PIPELINED));
     let gets_base = gets_over(BASE, redis::PIPELINED, redis::TLB);
     let touch = |rival, variant| report.find(rival, fault::METRIC, "p999", half, variant);
     let touch = over(touch(ALWAYS, Some(fault::DIRECT)), touch(COWSLIP, None));

@@ -10,7 +10,7 @@ use super::store::{Served, Store};
 use super::target::{mapped, sleep, until_huge};
 use super::{BYTES_CHANGED, Bench, Options, Result};
 use crate::bench::error::Error;
-use crate::bench::rows::median;
+use crate::bench::rows::{median, median_bounds};
 use crate::bench::stop::Stop;
 use crate::demo::redis::resp::Connection;
 use crate::output::report::{Report, Row};
@@ -22,6 +22,8 @@ pub(super) const RSS: &str = "redis_rss";
 pub(super) const GETS: &str = "redis_get";
 /// Of one client that sends many at once.
 pub(super) const PIPELINED: &str = "redis_get_pipelined";
+/// Cowslip's rate over that of `thp-always`, in turns.
+pub(super) const OVER_ALWAYS: &str = "over_thp_always";
 pub(super) const SETTLED: &str = "settled";
 /// Large values, most of them deleted.
 pub(super) const BLOAT: &str = "8 KB values";
@@ -41,6 +43,9 @@ const COVERING: Duration = Duration::from_secs(60);
 const CLIENTS: usize = 50;
 const TURN: Duration = Duration::from_millis(600);
 const MOST_ROUNDS: u32 = 9;
+/// Of turns that two servers take side by side: short, as the machine's speed drifts, and many.
+const PAIRS_A_RUN: u32 = 11;
+const PAIRED_TURN: Duration = Duration::from_millis(100);
 
 /// A server that is served by one rival.
 struct Lane {
@@ -49,9 +54,17 @@ struct Lane {
     clients: Vec<Connection>,
     daemon: Option<Daemon>,
     group: Option<Group>,
-    served: Vec<Served>,
-    pipelined: Vec<Served>,
+    /// In each of [`WAYS`].
+    served: [Vec<Served>; 2],
 }
+
+/// How a server is asked for values.
+type Way = fn(&mut Lane, Duration, &Stop) -> Result<Served>;
+
+const WAYS: [(&str, Way); 2] = [
+    (GETS, |lane, time, stop| lane.store.serve_each(&mut lane.clients, time, stop)),
+    (PIPELINED, |lane, time, stop| lane.store.serve_pipelined(time, stop)),
+];
 
 /// What a measurement does with a server once it is filled.
 struct Scene {
@@ -117,17 +130,54 @@ impl Scene {
             // Who is first changes, so that a drift of the machine's speed is nobody's.
             lanes.reverse();
             for lane in &mut lanes {
-                let served = lane.store.serve_each(&mut lane.clients, TURN, bench.stop)?;
-                let pipelined = lane.store.serve_pipelined(TURN, bench.stop)?;
-                if round > 0 {
-                    lane.served.push(served);
-                    lane.pipelined.push(pipelined);
+                for (way, (_, serve)) in WAYS.iter().enumerate() {
+                    let served = serve(lane, TURN, bench.stop)?;
+                    if round > 0 {
+                        lane.served[way].push(served);
+                    }
                 }
             }
         }
         lanes.sort_by_key(|lane| self.rivals.iter().position(|rival| *rival == lane.rival));
+        self.compare(bench, &mut lanes, rounds * PAIRS_A_RUN)?;
         for lane in lanes {
             self.finish(bench, lane)?;
+        }
+        Ok(())
+    }
+
+    /// Has `thp-always` and Cowslip take turns: between two rounds of all rivals the machine's speed changes by more
+    /// than what may lie between these two.
+    fn compare(&self, bench: &mut Bench<'_>, lanes: &mut [Lane], pairs: u32) -> Result<()> {
+        let of = |rival| lanes.iter().position(|lane| lane.rival == rival);
+        let (Some(always), Some(cowslip)) = (of(Rival::Always), of(Rival::Cowslip)) else {
+            return Ok(());
+        };
+        for (metric, serve) in WAYS {
+            bench.progress.phase(&format!("Redis, {}: {metric}, in turns", self.variant));
+            let mut ratios = Vec::new();
+            for pair in 0..pairs {
+                bench.progress.set(pair.into(), pairs.into());
+                let mut rate = |lane: usize| {
+                    serve(&mut lanes[lane], PAIRED_TURN, bench.stop).map(|it| it.rate)
+                };
+                // Who is first changes.
+                ratios.push(if pair % 2 == 0 {
+                    rate(cowslip)? / rate(always)?
+                } else {
+                    1.0 / (rate(always)? / rate(cowslip)?)
+                });
+            }
+            let (low, high) = median_bounds(&ratios).unzip();
+            for (stat, value) in
+                [("p50", median(&ratios)), ("p50_ci95_low", low), ("p50_ci95_high", high)]
+            {
+                let Some(value) = value else { continue };
+                let metric = format!("{metric}_{OVER_ALWAYS}");
+                let row = Row::new(Rival::Cowslip.name(), &metric, stat, value, "ratio");
+                let row = row.size_bytes(self.bytes).variant(self.variant);
+                bench.report.row(row.n(pairs.into()));
+            }
         }
         Ok(())
     }
@@ -147,8 +197,8 @@ impl Scene {
             Err(error) => return Err(error),
         };
         let clients = store.clients(CLIENTS)?;
-        let (served, pipelined) = (Vec::new(), Vec::new());
-        let mut lane = Lane { rival, store, clients, daemon: None, group, served, pipelined };
+        let served = [Vec::new(), Vec::new()];
+        let mut lane = Lane { rival, store, clients, daemon: None, group, served };
         lane.store.fill(self.keys, stop)?;
         if rival == Rival::Cowslip {
             let daemon = Daemon::start(&[lane.store.pid()], &[], "")?;
@@ -184,13 +234,13 @@ impl Scene {
         // An eager khugepaged of a later rival's may have been at the memory of an earlier one.
         self.push_memory(bench.report, &lane, "served")?;
         let name = lane.rival.name();
-        for (metric, served) in [(GETS, &lane.served), (PIPELINED, &lane.pipelined)] {
+        for ((metric, _), served) in WAYS.iter().zip(&lane.served) {
             let of = |value: fn(&Served) -> f64| {
                 median(&served.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
             };
             let cpu = format!("{metric}_cpu");
             for (metric, value, unit) in
-                [(metric, of(|it| it.rate), "1/s"), (&cpu, of(|it| it.cpu_ns), "ns")]
+                [(*metric, of(|it| it.rate), "1/s"), (&cpu, of(|it| it.cpu_ns), "ns")]
             {
                 let row = Row::new(name, metric, "p50", value, unit).size_bytes(self.bytes);
                 bench.report.row(row.variant(self.variant).n(served.len() as u64));
