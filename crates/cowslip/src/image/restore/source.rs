@@ -10,8 +10,8 @@ use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
 use crate::image::format::{Checksum, PAGE_BYTES};
 use crate::sys::memory::{self, Advice};
-use crate::sys::{AsFd, Errno, memfile};
-use crate::units::CHUNK_BYTES;
+use crate::sys::{AsFd, BorrowedFd, Errno, memfile};
+use crate::units::{CHUNK_BYTES, VirtRange};
 
 use super::OPERATION;
 use super::window::Window;
@@ -64,20 +64,16 @@ impl Source {
     fn copy(&self, store: &Store, chunk: u32, desk: &mut Desk) -> Option<bool> {
         let window = desk.window.as_mut().filter(|_| store.pages.is_huge())?;
         let (image, stored) = self.image.verbatim(self.arena, chunk)?;
-        let (file, at) = (store.fd(), place(chunk));
-        let copied = window.show(image.as_fd(), stored.offset_bytes, |source| {
-            // SAFETY: the advice changes no content, and what is mapped here only the kernel reads: if the
-            // file has become shorter that is an error, not a signal.
+        let is_right = window.show(store.fd(), place(chunk), |copy| {
+            // SAFETY: the window's own, and the advice changes no content.
             unsafe {
-                memory::advise(source, Advice::PopulateRead)?;
-                memfile::write_range_at(file, source, at)
-            }
-        });
-        copied.ok()?;
-        let is_right = window.show(file, at, |copy| {
-            // SAFETY: 2 MiB of a file that is as long as the arena, and that nobody writes to as long as nobody
-            // can see them.
-            let bytes = unsafe { std::slice::from_raw_parts(copy.start as *const u8, copy.len) };
+                memory::advise(VirtRange::new(copy.start, PAGE_BYTES), Advice::PopulateWrite)
+            }?;
+            // SAFETY: 2 MiB of a file that is as long as the arena, and that nobody else looks at as long as
+            // nobody can see them. The kernel writes there: what there is no memory for is an error, not a
+            // signal.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(copy.start as *mut u8, copy.len) };
+            read_all(image.as_fd(), bytes, stored.offset_bytes)?;
             Ok(Checksum::of(bytes) == stored.content)
         });
         is_right.ok()
@@ -98,6 +94,19 @@ impl Source {
         }
         Ok(())
     }
+}
+
+/// Fills `rest`; `EIO` if the file ends before.
+fn read_all(file: BorrowedFd<'_>, mut rest: &mut [u8], mut offset_bytes: u64) -> Result<(), Errno> {
+    while !rest.is_empty() {
+        let read = match memfile::read_at(file, rest, offset_bytes)? {
+            0 => return Err(Errno::IO),
+            read => read,
+        };
+        rest = &mut rest[read..];
+        offset_bytes += read as u64;
+    }
+    Ok(())
 }
 
 /// Where a chunk lies in the file behind its arena.

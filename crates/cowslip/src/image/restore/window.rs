@@ -8,31 +8,44 @@ use crate::sys::memory::{self, Prot, Sharing};
 use crate::sys::{BorrowedFd, Errno};
 use crate::units::{CHUNK_BYTES, VirtRange};
 
+/// Chunks that are shown before any of them is taken down, as that interrupts every thread.
+const PLACES: usize = 8;
+
 #[derive(Debug)]
-pub(super) struct Window(VirtRange);
+pub(super) struct Window {
+    range: VirtRange,
+    /// Places in use.
+    used: usize,
+}
 
 impl Window {
     pub(super) fn new() -> Result<Self, Errno> {
-        memory::reserve(CHUNK_BYTES, CHUNK_BYTES).map(Self)
+        memory::reserve(PLACES * CHUNK_BYTES, CHUNK_BYTES).map(|range| Self { range, used: 0 })
     }
 
-    /// Shows `look` a part of a file, which it may read. It stays mapped until the next: taking it down by itself
-    /// would interrupt every thread once more.
+    /// Shows `look` a chunk of a file, which it may read and write.
     pub(super) fn show<T>(
         &mut self,
         file: BorrowedFd<'_>,
         offset_bytes: u64,
         look: impl FnOnce(VirtRange) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
+        if self.used == PLACES {
+            // SAFETY: see the module.
+            unsafe { memory::map_anonymous(self.range, Prot::NONE) }?;
+            self.used = 0;
+        }
+        let place = VirtRange::new(self.range.start + self.used * CHUNK_BYTES, CHUNK_BYTES);
         // SAFETY: see the module.
-        unsafe { memory::map_file(self.0, file, offset_bytes, Sharing::Private, Prot::READ) }?;
-        look(self.0)
+        unsafe { memory::map_file(place, file, offset_bytes, Sharing::Shared, Prot::RW) }?;
+        self.used += 1;
+        look(place)
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
         // SAFETY: see the module.
-        let _ = unsafe { memory::unmap(self.0) };
+        let _ = unsafe { memory::unmap(self.range) };
     }
 }
