@@ -64,7 +64,7 @@ impl Source {
     fn copy(&self, store: &Store, chunk: u32, desk: &mut Desk) -> Option<bool> {
         let window = desk.window.as_mut().filter(|_| store.pages.is_huge())?;
         let (image, stored) = self.image.verbatim(self.arena, chunk)?;
-        let is_right = window.show(store.fd(), place(chunk), |copy| {
+        let is_right = window.show(store, place(chunk), |copy| {
             // SAFETY: the window's own, and the advice changes no content.
             unsafe {
                 memory::advise(VirtRange::new(copy.start, PAGE_BYTES), Advice::PopulateWrite)

@@ -1,11 +1,12 @@
 #![allow(unsafe_code)]
-//! Addresses through which a thread looks at 2 MiB of a file, as long as it has to.
+//! Addresses through which a thread fills chunks of the file behind an arena, and looks at them.
 //!
 //! # Safety
 //! A [`Window`] owns its addresses, and hands them out only while they show what was asked for.
 
-use crate::sys::memory::{self, Prot, Sharing};
-use crate::sys::{BorrowedFd, Errno};
+use crate::arena::store::{Pages, Store};
+use crate::sys::Errno;
+use crate::sys::memory::{self, Advice, Prot, Sharing};
 use crate::units::{CHUNK_BYTES, VirtRange};
 
 /// Chunks that are shown before any of them is taken down, as that interrupts every thread.
@@ -23,10 +24,10 @@ impl Window {
         memory::reserve(PLACES * CHUNK_BYTES, CHUNK_BYTES).map(|range| Self { range, used: 0 })
     }
 
-    /// Shows `look` a chunk of a file, which it may read and write.
+    /// Shows `look` a chunk of the file behind an arena, which it may read and write.
     pub(super) fn show<T>(
         &mut self,
-        file: BorrowedFd<'_>,
+        store: &Store,
         offset_bytes: u64,
         look: impl FnOnce(VirtRange) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
@@ -36,8 +37,14 @@ impl Window {
             self.used = 0;
         }
         let place = VirtRange::new(self.range.start + self.used * CHUNK_BYTES, CHUNK_BYTES);
-        // SAFETY: see the module.
-        unsafe { memory::map_file(place, file, offset_bytes, Sharing::Shared, Prot::RW) }?;
+        // SAFETY: see the module. A child, also one that nobody told of, has no business with it.
+        unsafe {
+            memory::map_file(place, store.fd(), offset_bytes, Sharing::Shared, Prot::RW)?;
+            memory::advise(place, Advice::DontFork)?;
+            if store.pages == Pages::HugeMemfd {
+                memory::advise(place, Advice::HugePage)?;
+            }
+        }
         self.used += 1;
         look(place)
     }
