@@ -155,6 +155,16 @@ pub fn read_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -> Resu
     rustix::io::pread(fd, buffer, offset_bytes)
 }
 
+/// As [`read_at`], of what is in the page cache already: the disk is not waited for (`preadv2(2)`,
+/// `RWF_NOWAIT`).
+///
+/// # Errors
+/// `EAGAIN` if the page at `offset_bytes` is not there, `EOPNOTSUPP` if the file system cannot tell.
+pub fn read_cached_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -> Result<usize> {
+    let mut buffers = [rustix::io::IoSliceMut::new(buffer)];
+    rustix::io::preadv2(fd, &mut buffers, offset_bytes, rustix::io::ReadWriteFlags::NOWAIT)
+}
+
 /// Has the kernel begin to read a part of a file into the page cache (`posix_fadvise(2)`,
 /// `POSIX_FADV_WILLNEED`), in larger pieces than a read(2) would. Advice: a refusal means nothing.
 pub fn will_need(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) {

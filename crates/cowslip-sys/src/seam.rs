@@ -28,6 +28,7 @@ pub enum Op {
     Fallocate,
     MemfileOpen,
     PidfdOpen,
+    ThreadStart,
     PerfOpen,
     PerfMap,
     PerfSetOutput,

@@ -4,12 +4,15 @@ mod support;
 
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, SaveOptions, Strategy, save};
+use cowslip::sys::{Errno, cache, memfile};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ArenaBuilder, Backing, ErrorKind, Fork, Place, Prot};
 use support::images::{ELSEWHERE, Folder, patterned, proceed, saved, verify, words};
@@ -181,7 +184,7 @@ fn a_file_that_lies_is_told_of_and_never_shows_zeroes() {
     // A system call answers instead of waiting for ever.
     let (mut reader, writer) = std::io::pipe().unwrap();
     let written = cowslip::sys::process::write_once(
-        std::os::fd::AsFd::as_fd(&writer),
+        writer.as_fd(),
         bytemuck::bytes_of(&words(arena, lost, arena)[0]),
     );
     assert_eq!(written.unwrap_err().raw_os_error(), libc::EFAULT);
@@ -297,6 +300,38 @@ fn the_working_set_that_was_recorded_comes_first() {
     assert_eq!(other.restore(0, &eager, &mut proceed).unwrap_err().kind(), ErrorKind::Usage);
     let plain = other.restore(0, &RestoreOptions::default(), &mut proceed).unwrap();
     assert_eq!(plain.finish_recording().unwrap_err().kind(), ErrorKind::Usage);
+}
+
+#[test]
+fn the_first_chunk_comes_with_the_arena_if_the_page_cache_has_it() {
+    let _watchdog = Watchdog::start("the first chunk");
+    let folder = Folder::new("first");
+    let path = folder.file("image");
+    let image = image_of(&path, 1);
+    let file = File::open(&path).unwrap();
+    let restore = || hybrid(&image, RestoreOptions::default());
+    // A save goes by the page cache.
+    drop(std::fs::read(&path).unwrap());
+    let Some(restored) = restore() else { return };
+    let is_there = restored.wait(Duration::ZERO).unwrap();
+    let cached = memfile::read_cached_at(file.as_fd(), &mut [0], 0);
+    if cached == Err(Errno::OPNOTSUPP) {
+        support::skip("nowait", "the file system cannot tell what the page cache has");
+    } else {
+        assert_eq!(is_there, restored.arena().pages().is_huge());
+    }
+    assert!(restored.wait(PATIENCE).unwrap() && is_pattern(whole(restored.arena())));
+
+    // It is not waited for.
+    cache::drop_cached(file.as_fd()).unwrap();
+    let restored = restore().unwrap();
+    assert!(is_pattern(whole(restored.arena())) && restored.wait(PATIENCE).unwrap());
+
+    // Nobody sees it damaged.
+    overwrite(&path, 0, b"damage");
+    let restored = restore().unwrap();
+    assert_eq!(restored.wait(PATIENCE).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(restored.arena().freeze().unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]

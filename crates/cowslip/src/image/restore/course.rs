@@ -1,6 +1,6 @@
 //! A restore on its way: the plan, who waits for it to move, and what went wrong first.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,6 @@ pub(super) struct Course {
     plan: Mutex<Plan>,
     moved: Condvar,
     error: Mutex<Option<Error>>,
-    holds: AtomicUsize,
     closing: AtomicBool,
 }
 
@@ -28,7 +27,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Course {
     pub(super) fn new(plan: Plan) -> Self {
         let (moved, error, closing) = (Condvar::new(), Mutex::new(None), AtomicBool::new(false));
-        Self { plan: Mutex::new(plan), moved, error, holds: AtomicUsize::new(0), closing }
+        Self { plan: Mutex::new(plan), moved, error, closing }
     }
 
     /// Changes the plan, and has everybody look at it again.
@@ -49,30 +48,16 @@ impl Course {
             if self.is_closing() || plan.left() == 0 {
                 return None;
             }
-            if self.holds.load(Relaxed) == 0
-                && let Some(chunk) = plan.claim()
-            {
+            if let Some(chunk) = plan.claim() {
                 return Some((chunk, plan.ahead(AHEAD)));
             }
             plan = self.moved.wait(plan).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
     }
 
-    /// As [`Self::claim`], for who need not wait: `None` if there is nothing to bring in yet.
+    /// As [`Self::claim`], for who does not wait.
     pub(super) fn claim_now(&self) -> Option<u32> {
         locked(&self.plan).claim()
-    }
-
-    /// [`Self::claim`] waits until [`Self::release`] was called as often as this.
-    pub(super) fn hold(&self) {
-        self.holds.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn release(&self) {
-        let plan = locked(&self.plan);
-        self.holds.fetch_sub(1, Relaxed);
-        drop(plan);
-        self.moved.notify_all();
     }
 
     /// Nobody claims anything from here on.

@@ -5,13 +5,14 @@
 //!              R ──MAP_SHARED──▶ file, a hole where the chunk will be; missing and minor faults registered
 //!   absent     who touches it waits in userfaultfd ──▶ [server]  reads the fault: the chunk is wanted
 //!     │                                                [readers] wanted chunks first, then the plan's order;
-//!     │                                                the first began before there was an arena ([`early`])
 //!     │ into the file and checked (not through R, where nobody can see it yet)
 //!     ▼
 //!   live       R mapped anew over the chunk, without a registration: one huge page; who waits is woken
 //!   lost       the chunk is damaged: R maps an empty file there, an access is a SIGBUS; who waits is woken
 //! ```
-//! When no chunk is absent the threads end: nothing is registered and nothing reads the image any more.
+//! The first of the plan is live from the beginning if the page cache has it: to copy it takes no longer than
+//! to have a thread begin. When no chunk is absent the threads end: nothing is registered and nothing reads
+//! the image any more.
 //!
 //! # What holds
 //! * **Checked before it is seen.** The file's pages are behind a registration for minor faults until the
@@ -28,11 +29,9 @@
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::{Builder, JoinHandle, Scope};
 use std::time::Duration;
 
 use super::course::Course;
-use super::early::Early;
 use super::source::{Desk, Source};
 use super::{OPERATION, OnDamage, threads};
 use crate::arena::state::{Chunk, Shared, State};
@@ -41,6 +40,7 @@ use crate::error::{During, Error, ErrorKind, Result};
 use crate::sys::held::HeldFd;
 use crate::sys::memfile::MemfdKind;
 use crate::sys::memory::Sharing;
+use crate::sys::thread::Thread;
 use crate::sys::uffd::{self, Features, RegisterMode, Uffd};
 use crate::sys::{AsFd, Errno, memfile, memory, process};
 use crate::units::CHUNK_BYTES;
@@ -57,7 +57,7 @@ const STACK_BYTES: usize = 512 << 10;
 #[derive(Debug)]
 pub(crate) struct Filler {
     work: Arc<Work>,
-    threads: Vec<JoinHandle<()>>,
+    server: Thread,
 }
 
 pub(super) struct Work {
@@ -80,26 +80,11 @@ impl std::fmt::Debug for Work {
 
 impl Filler {
     /// Makes `chunks` of the arena absent and goes on to bring them in. Nobody uses the arena yet.
-    pub(super) fn start(
-        shared: &Arc<Shared>,
-        chunks: &[u32],
-        uffd: Uffd<HeldFd>,
-        early: Early,
-        readers: usize,
-        on_damage: Option<OnDamage>,
-    ) -> Result<()> {
-        let nothing = memfile::memfd("cowslip-lost", MemfdKind::Shmem, 0).during(OPERATION)?;
-        let course = Arc::clone(&early.course);
-        course.hold();
-        let work = Arc::new(Work {
-            source: early.source.clone(),
-            course,
-            uffd,
-            wake: HeldFd::hold(process::eventfd().during(OPERATION)?),
-            nothing: HeldFd::hold(nothing),
-            readers,
-            on_damage,
-        });
+    pub(super) fn start(shared: &Arc<Shared>, chunks: &[u32], work: Work) -> Result<()> {
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let work = Arc::new(work);
         // Held until all is in place: the threads take it before they change anything.
         let mut state = shared.lock();
         for run in chunks.chunk_by(|before, after| before + 1 == *after) {
@@ -109,15 +94,16 @@ impl Filler {
         }
         let server = {
             let (work, shared) = (Arc::clone(&work), Arc::clone(shared));
-            spawn(thread("cowslip-faults"), move || work.serve(&shared))?
+            // The threads inherit a mask that blocks every signal: handlers are the program's.
+            let _quiet = process::Quiet::enter();
+            Thread::start(c"cowslip-faults", STACK_BYTES, move || work.serve(&shared))
+                .during(OPERATION)?
         };
-        let reader = early.go_on(shared, &work);
         for &chunk in chunks {
             state.set_chunk(chunk as usize, Chunk::Absent);
         }
         shared.count_restored(&state);
-        state.filler =
-            Some(Self { work, threads: std::iter::once(server).chain(reader).collect() });
+        state.filler = Some(Self { work, server });
         Ok(())
     }
 
@@ -131,32 +117,44 @@ impl Filler {
     /// Ends the threads after the chunks they are at.
     pub(crate) fn stop(self) {
         self.work.close();
-        for thread in self.threads {
-            if thread.thread().id() != std::thread::current().id() {
-                let _ = thread.join();
-            }
+        if !self.server.is_current() {
+            self.server.join();
         }
     }
 }
 
 impl Work {
+    pub(super) fn new(
+        source: Source,
+        course: &Arc<Course>,
+        uffd: Uffd<HeldFd>,
+        readers: usize,
+        on_damage: Option<OnDamage>,
+    ) -> Result<Self> {
+        let nothing = memfile::memfd("cowslip-lost", MemfdKind::Shmem, 0).during(OPERATION)?;
+        Ok(Self {
+            source,
+            course: Arc::clone(course),
+            uffd,
+            wake: HeldFd::hold(process::eventfd().during(OPERATION)?),
+            nothing: HeldFd::hold(nothing),
+            readers,
+            on_damage,
+        })
+    }
+
     fn close(&self) {
         self.course.close();
         process::notify(self.wake.as_fd());
     }
 
     /// What the thread does that faults are told to.
-    fn serve(&self, shared: &Shared) {
-        std::thread::scope(|scope| self.serve_with(scope, shared));
-    }
-
-    fn serve_with<'a>(&'a self, scope: &'a Scope<'a, '_>, shared: &'a Shared) {
-        let mut desk = Desk::new();
-        let mut head_start = Some(HEAD_START);
+    fn serve(self: &Arc<Self>, shared: &Arc<Shared>) {
+        let (mut desk, mut readers, mut patience) = (Desk::new(), Vec::new(), Some(HEAD_START));
         while !self.course.is_closing() {
             let mut ready = [false; 2];
             let fds = [self.uffd.as_fd(), self.wake.as_fd()];
-            if process::wait_readable(&fds, &mut ready, head_start).is_err() {
+            if process::wait_readable(&fds, &mut ready, patience).is_err() {
                 std::thread::yield_now();
             }
             process::drain(self.wake.as_fd());
@@ -166,14 +164,24 @@ impl Work {
                 self.bring_in(shared, chunk, &mut desk);
                 self.read_faults(shared);
             }
-            if head_start.take().is_some() {
-                self.course.release();
-                for _ in 1..threads(self.readers, self.course.left()) {
-                    // Those that there are bring everything in.
-                    let _ = reader().spawn_scoped(scope, || self.read(shared, &mut Desk::new()));
-                }
+            if patience.is_some() {
+                let wanted = threads(self.readers, self.course.left());
+                // Those that there are bring everything in.
+                readers.extend((0..wanted).filter_map(|_| self.start_reader(shared).ok()));
+                patience = readers.is_empty().then_some(HEAD_START);
+            }
+            if readers.is_empty()
+                && let Some(chunk) = self.course.claim_now()
+            {
+                self.bring_in(shared, chunk, &mut desk);
             }
         }
+        readers.into_iter().for_each(Thread::join);
+    }
+
+    fn start_reader(self: &Arc<Self>, shared: &Arc<Shared>) -> Result<Thread, Errno> {
+        let (work, shared) = (Arc::clone(self), Arc::clone(shared));
+        Thread::start(c"cowslip-reader", STACK_BYTES, move || work.read(&shared))
     }
 
     fn read_faults(&self, shared: &Shared) {
@@ -189,10 +197,11 @@ impl Work {
     }
 
     /// What the other threads do.
-    pub(super) fn read(&self, shared: &Shared, desk: &mut Desk) {
+    fn read(&self, shared: &Shared) {
+        let mut desk = Desk::new();
         while let Some((chunk, ahead)) = self.course.claim() {
             ahead.iter().for_each(|&ahead| self.source.will_need(ahead));
-            self.bring_in(shared, chunk, desk);
+            self.bring_in(shared, chunk, &mut desk);
         }
     }
 
@@ -201,7 +210,7 @@ impl Work {
     }
 
     /// Makes a claimed chunk live, or lost.
-    pub(super) fn put(&self, shared: &Shared, chunk: u32, fetched: Result<()>) {
+    fn put(&self, shared: &Shared, chunk: u32, fetched: Result<()>) {
         let range = shared.chunk_range(chunk as usize, 1);
         let shown = fetched.and_then(|()| {
             show(shared, chunk as usize).map_err(|errno| Error::from_errno(OPERATION, errno))
@@ -240,8 +249,20 @@ impl Work {
     }
 }
 
+/// Brings the first chunk of the plan in, unless somebody would have to wait for the disk: which, if it is
+/// there.
+pub(super) fn bring_first(shared: &Shared, source: &Source, course: &Course) -> Option<u32> {
+    let first = *course.change(|plan| plan.ahead(1)).first()?;
+    if !source.fetch_cached(shared, first) {
+        source.will_need(first);
+        return None;
+    }
+    course.change(|plan| plan.claim().map(|chunk| plan.finish(chunk)));
+    Some(first)
+}
+
 /// As [`Source::fetch`], whatever happens in it.
-pub(super) fn fetch(source: &Source, store: &Store, chunk: u32, desk: &mut Desk) -> Result<()> {
+fn fetch(source: &Source, store: &Store, chunk: u32, desk: &mut Desk) -> Result<()> {
     panic::catch_unwind(AssertUnwindSafe(|| source.fetch(store, chunk, desk))).unwrap_or_else(
         |_| Err(Error::new(ErrorKind::System, OPERATION).hint("the thread that reads it panicked")),
     )
@@ -278,23 +299,4 @@ fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
 pub(super) fn open_uffd() -> Result<Uffd<HeldFd>> {
     let (fd, _) = uffd::open().during(OPERATION)?;
     Uffd::new(HeldFd::hold(fd), FEATURES).during(OPERATION)
-}
-
-fn thread(name: &str) -> Builder {
-    Builder::new().name(name.into()).stack_size(STACK_BYTES)
-}
-
-pub(super) fn reader() -> Builder {
-    thread("cowslip-reader")
-}
-
-pub(super) fn spawn(
-    thread: Builder,
-    work: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>> {
-    // The thread inherits a mask that blocks every signal: handlers are the program's.
-    let _quiet = process::Quiet::enter();
-    thread.spawn(work).map_err(|error| {
-        Error::from_errno(OPERATION, Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))
-    })
 }

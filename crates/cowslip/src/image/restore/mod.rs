@@ -11,7 +11,6 @@
 mod apart;
 mod course;
 mod eager;
-mod early;
 mod lazy;
 mod plan;
 mod source;
@@ -25,7 +24,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::course::Course;
-use self::early::Early;
 use self::plan::Plan;
 use self::source::Source;
 use super::description::{ArenaDescription, Root};
@@ -40,6 +38,7 @@ use crate::units::{ByteCount, CHUNK_BYTES, VirtRange};
 
 pub use self::apart::{Apart, ApartWay};
 pub(crate) use self::lazy::Filler;
+use self::lazy::Work;
 
 const OPERATION: &str = "restore an image";
 /// More threads than this only wait for one another.
@@ -182,26 +181,25 @@ impl Image {
         let is_used = |chunk: &u32| {
             described.hands_out(u64::from(*chunk) * CHUNK_BYTES as u64, CHUNK_BYTES as u64)
         };
-        let chunks: Vec<u32> = self.chunks_of(arena).into_iter().filter(is_used).collect();
+        let mut chunks: Vec<u32> = self.chunks_of(arena).into_iter().filter(is_used).collect();
         let file = working_set::file_of(self.path());
         let first = working_set::load(&file, self.identity(), arena);
         let plan = Plan::new(chunks.clone(), &first, options.record);
         let course = Arc::new(Course::new(plan));
         let source = Source { image: self.clone(), arena };
         let builder = builder(described, options)?;
+        let store = builder.open_store()?;
         let restored = match uffd.filter(|_| !chunks.is_empty()) {
             Some(uffd) => {
-                let early = Early::start(source, &course)?;
-                let store = builder.open_store()?;
-                early.give_store(&store);
                 let restored = make_arena(builder, store, described)?;
-                let on_damage = options.on_damage.clone();
-                let shared = &restored.handle.shared;
-                Filler::start(shared, &chunks, uffd, early, options.threads, on_damage)?;
+                let first = lazy::bring_first(restored.shared(), &source, &course);
+                chunks.retain(|&chunk| Some(chunk) != first);
+                let readers = options.threads;
+                let work = Work::new(source, &course, uffd, readers, options.on_damage.clone())?;
+                Filler::start(&restored.handle.shared, &chunks, work)?;
                 restored
             }
             None => {
-                let store = builder.open_store()?;
                 let restored = make_arena(builder, store, described)?;
                 let threads = threads(options.threads, chunks.len());
                 eager::fill(restored.shared(), &source, &course, threads, progress)?;

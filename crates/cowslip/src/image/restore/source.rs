@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
+use crate::arena::state::Shared;
 use crate::arena::store::Store;
 use crate::error::{During, Result};
 use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
-use crate::image::format::{Checksum, PAGE_BYTES};
+use crate::image::format::{Checksum, Entry, PAGE_BYTES};
 use crate::sys::memory::{self, Advice};
 use crate::sys::{AsFd, BorrowedFd, Errno, memfile};
 use crate::units::{CHUNK_BYTES, VirtRange};
@@ -58,6 +59,24 @@ impl Source {
         read
     }
 
+    /// Brings a chunk in through the arena's own addresses, which nobody uses yet, if no disk need be waited
+    /// for and nothing decoded. After `false` there is a hole.
+    pub(super) fn fetch_cached(&self, arena: &Shared, chunk: u32) -> bool {
+        let store = &arena.store;
+        let is_right =
+            self.image.verbatim(self.arena, chunk).filter(|_| store.pages.is_huge()).map(
+                |(image, stored)| {
+                    let copy = arena.chunk_range(chunk as usize, 1);
+                    read_into(copy, image.as_fd(), stored, memfile::read_cached_at)
+                },
+            );
+        if is_right == Some(Ok(true)) {
+            return true;
+        }
+        let _ = memfile::punch_hole(store.fd(), place(chunk), CHUNK_BYTES as u64);
+        false
+    }
+
     /// Has the kernel copy a chunk from one file into the other, and checks it there: it moves once instead of
     /// twice, and through no buffer, which would take its pages first. Whether it is right; if not, or if
     /// this cannot be done, [`Self::fetch`] finds out why.
@@ -65,16 +84,7 @@ impl Source {
         let window = desk.window.as_mut().filter(|_| store.pages.is_huge())?;
         let (image, stored) = self.image.verbatim(self.arena, chunk)?;
         let is_right = window.show(store, place(chunk), |copy| {
-            // SAFETY: the window's own, and the advice changes no content.
-            unsafe {
-                memory::advise(VirtRange::new(copy.start, PAGE_BYTES), Advice::PopulateWrite)
-            }?;
-            // SAFETY: 2 MiB of a file that is as long as the arena, and that nobody else looks at as long as
-            // nobody can see them. The kernel writes there: what there is no memory for is an error, not a
-            // signal.
-            let bytes = unsafe { std::slice::from_raw_parts_mut(copy.start as *mut u8, copy.len) };
-            read_all(image.as_fd(), bytes, stored.offset_bytes)?;
-            Ok(Checksum::of(bytes) == stored.content)
+            read_into(copy, image.as_fd(), stored, memfile::read_at)
         });
         is_right.ok()
     }
@@ -96,15 +106,41 @@ impl Source {
     }
 }
 
+/// Reads at most a buffer's length, from an offset on: how many bytes.
+type Read = fn(BorrowedFd<'_>, &mut [u8], u64) -> Result<usize, Errno>;
+
+/// Reads what is stored of a chunk to where a file of huge pages is mapped, which nobody else looks at, and
+/// checks it there. Whether it is right.
+fn read_into(
+    copy: VirtRange,
+    image: BorrowedFd<'_>,
+    stored: &Entry,
+    read: Read,
+) -> Result<bool, Errno> {
+    // SAFETY: the advice changes no content.
+    unsafe { memory::advise(VirtRange::new(copy.start, PAGE_BYTES), Advice::PopulateWrite) }?;
+    // SAFETY: 2 MiB of a file that is as long as the arena, and that nobody else looks at as long as
+    // nobody can see them. The kernel writes there: what there is no memory for is an error, not a
+    // signal.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(copy.start as *mut u8, copy.len) };
+    read_all(image, bytes, stored.offset_bytes, read)?;
+    Ok(Checksum::of(bytes) == stored.content)
+}
+
 /// Fills `rest`; `EIO` if the file ends before.
-fn read_all(file: BorrowedFd<'_>, mut rest: &mut [u8], mut offset_bytes: u64) -> Result<(), Errno> {
+fn read_all(
+    file: BorrowedFd<'_>,
+    mut rest: &mut [u8],
+    mut offset_bytes: u64,
+    read: Read,
+) -> Result<(), Errno> {
     while !rest.is_empty() {
-        let read = match memfile::read_at(file, rest, offset_bytes)? {
+        let bytes = match read(file, rest, offset_bytes)? {
             0 => return Err(Errno::IO),
-            read => read,
+            bytes => bytes,
         };
-        rest = &mut rest[read..];
-        offset_bytes += read as u64;
+        rest = &mut rest[bytes..];
+        offset_bytes += bytes as u64;
     }
     Ok(())
 }
