@@ -1,7 +1,9 @@
 //! The page cache of a file: how much of the file it holds, and none of it.
 
 use rustix::fs::{self, Advice};
+use rustix::mm::{self, MapFlags, ProtFlags};
 
+use crate::units::page_size_bytes;
 use crate::{AsRawFd, BorrowedFd, Errno, Result};
 
 /// `cachestat(2)`; the same on every architecture.
@@ -12,6 +14,26 @@ const SYS_CACHESTAT: libc::c_long = 451;
 pub fn drop_cached(file: BorrowedFd<'_>) -> Result<()> {
     fs::fdatasync(file)?;
     fs::fadvise(file, 0, None, Advice::DontNeed)
+}
+
+/// Whether the cache holds all of these bytes (`mincore(2)`), which begin at a page. Yes for everything if the
+/// file is not the caller's to write, as the kernel tells nobody else; nothing is read.
+#[allow(unsafe_code)]
+pub fn holds(file: BorrowedFd<'_>, offset_bytes: u64, len_bytes: usize) -> Result<bool> {
+    let mut pages = vec![0u8; len_bytes.div_ceil(page_size_bytes())];
+    let (nowhere, prot) = (core::ptr::null_mut(), ProtFlags::READ);
+    // SAFETY: a mapping at an address of the kernel's choice overlaps nothing; nobody looks at it.
+    // mincore(2) writes a byte for each of its pages.
+    let answer = unsafe {
+        let shown = mm::mmap(nowhere, len_bytes, prot, MapFlags::SHARED, file, offset_bytes)?;
+        let answer = match libc::mincore(shown, len_bytes, pages.as_mut_ptr()) {
+            0 => Ok(()),
+            _ => Err(crate::process::last_errno()),
+        };
+        mm::munmap(shown, len_bytes)?;
+        answer
+    };
+    answer.map(|()| pages.iter().all(|page| page & 1 != 0))
 }
 
 /// Bytes of the file that the cache holds (`cachestat(2)`, Linux 6.5; before: `ENOSYS`).
@@ -26,7 +48,7 @@ pub fn cached_bytes(file: BorrowedFd<'_>) -> Result<u64> {
         libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range, pages, 0)
     };
     match answer {
-        0 => pages[0].checked_mul(crate::units::page_size_bytes() as u64).ok_or(Errno::OVERFLOW),
+        0 => pages[0].checked_mul(page_size_bytes() as u64).ok_or(Errno::OVERFLOW),
         _ => Err(crate::process::last_errno()),
     }
 }

@@ -90,6 +90,10 @@ pub(crate) fn run(args: &ProcessArgs) -> Answer {
 fn observe(args: &ProcessArgs) -> Result<Observed> {
     let place = place_of(&Image::open(&args.image)?)?;
     prepare(args.strategy.map_or(&args.flat, |_| &args.image), args.cold)?;
+    if !args.cold && args.strategy == Some(StrategyArg::Resident) {
+        // What the others read from was read a moment ago.
+        read::read(View(restore(args, place)?.range(place)));
+    }
     // Free memory that was in use a moment ago, in pages of both sizes.
     for pages in [Anonymous::Base, Anonymous::Huge] {
         let len = round_up(place.len + place.len / 8, CHUNK_BYTES).unwrap_or(place.len);

@@ -253,12 +253,10 @@ impl Work {
 /// there.
 pub(super) fn bring_first(shared: &Shared, source: &Source, course: &Course) -> Option<u32> {
     let first = *course.change(|plan| plan.ahead(1)).first()?;
-    if !source.fetch_cached(shared, first) {
-        source.will_need(first);
-        return None;
-    }
-    course.change(|plan| plan.claim().map(|chunk| plan.finish(chunk)));
-    Some(first)
+    source.fetch_cached(shared, first).then(|| {
+        course.change(|plan| plan.claim().map(|chunk| plan.finish(chunk)));
+        first
+    })
 }
 
 /// As [`Source::fetch`], whatever happens in it.

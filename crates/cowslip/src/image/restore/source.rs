@@ -11,7 +11,7 @@ use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
 use crate::image::format::{Checksum, Entry, PAGE_BYTES};
 use crate::sys::memory::{self, Advice};
-use crate::sys::{AsFd, BorrowedFd, Errno, memfile};
+use crate::sys::{AsFd, BorrowedFd, Errno, cache, memfile};
 use crate::units::{CHUNK_BYTES, VirtRange};
 
 use super::OPERATION;
@@ -60,20 +60,23 @@ impl Source {
     }
 
     /// Brings a chunk in through the arena's own addresses, which nobody uses yet, if no disk need be waited
-    /// for and nothing decoded. After `false` there is a hole.
+    /// for and nothing decoded. After `false` there is a hole, and the disk has begun.
     pub(super) fn fetch_cached(&self, arena: &Shared, chunk: u32) -> bool {
-        let store = &arena.store;
-        let is_right =
-            self.image.verbatim(self.arena, chunk).filter(|_| store.pages.is_huge()).map(
-                |(image, stored)| {
-                    let copy = arena.chunk_range(chunk as usize, 1);
-                    read_into(copy, image.as_fd(), stored, memfile::read_cached_at)
-                },
-            );
-        if is_right == Some(Ok(true)) {
+        let cached = self.image.verbatim(self.arena, chunk).filter(|(image, stored)| {
+            let offset_bytes = stored.offset_bytes;
+            arena.store.pages.is_huge()
+                && cache::holds(image.as_fd(), offset_bytes, CHUNK_BYTES) == Ok(true)
+        });
+        let Some((image, stored)) = cached else {
+            self.will_need(chunk);
+            return false;
+        };
+        let copy = arena.chunk_range(chunk as usize, 1);
+        // It may hold less by now, or not tell everybody.
+        if read_into(copy, image.as_fd(), stored, memfile::read_cached_at) == Ok(true) {
             return true;
         }
-        let _ = memfile::punch_hole(store.fd(), place(chunk), CHUNK_BYTES as u64);
+        let _ = memfile::punch_hole(arena.store.fd(), place(chunk), CHUNK_BYTES as u64);
         false
     }
 
