@@ -16,24 +16,24 @@ pub fn drop_cached(file: BorrowedFd<'_>) -> Result<()> {
     fs::fadvise(file, 0, None, Advice::DontNeed)
 }
 
-/// Whether the cache holds all of these bytes (`mincore(2)`), which begin at a page. Yes for everything if the
-/// file is not the caller's to write, as the kernel tells nobody else; nothing is read.
+/// Whether the cache holds the page at `offset_bytes`, where one begins (`mincore(2)`). Yes for every page of a
+/// file that is not the caller's to write, as the kernel tells nobody else; nothing is read.
 #[allow(unsafe_code)]
-pub fn holds(file: BorrowedFd<'_>, offset_bytes: u64, len_bytes: usize) -> Result<bool> {
-    let mut pages = vec![0u8; len_bytes.div_ceil(page_size_bytes())];
-    let (nowhere, prot) = (core::ptr::null_mut(), ProtFlags::READ);
+pub fn holds(file: BorrowedFd<'_>, offset_bytes: u64) -> Result<bool> {
+    let (nowhere, len_bytes, mut page) = (core::ptr::null_mut(), page_size_bytes(), 0u8);
     // SAFETY: a mapping at an address of the kernel's choice overlaps nothing; nobody looks at it.
-    // mincore(2) writes a byte for each of its pages.
+    // mincore(2) writes a byte for its one page.
     let answer = unsafe {
-        let shown = mm::mmap(nowhere, len_bytes, prot, MapFlags::SHARED, file, offset_bytes)?;
-        let answer = match libc::mincore(shown, len_bytes, pages.as_mut_ptr()) {
+        let shown =
+            mm::mmap(nowhere, len_bytes, ProtFlags::READ, MapFlags::SHARED, file, offset_bytes)?;
+        let answer = match libc::mincore(shown, len_bytes, &raw mut page) {
             0 => Ok(()),
             _ => Err(crate::process::last_errno()),
         };
         mm::munmap(shown, len_bytes)?;
         answer
     };
-    answer.map(|()| pages.iter().all(|page| page & 1 != 0))
+    answer.map(|()| page & 1 != 0)
 }
 
 /// Bytes of the file that the cache holds (`cachestat(2)`, Linux 6.5; before: `ENOSYS`).

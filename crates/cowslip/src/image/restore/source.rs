@@ -63,16 +63,16 @@ impl Source {
     /// for and nothing decoded. After `false` there is a hole, and the disk has begun.
     pub(super) fn fetch_cached(&self, arena: &Shared, chunk: u32) -> bool {
         let cached = self.image.verbatim(self.arena, chunk).filter(|(image, stored)| {
-            let offset_bytes = stored.offset_bytes;
-            arena.store.pages.is_huge()
-                && cache::holds(image.as_fd(), offset_bytes, CHUNK_BYTES) == Ok(true)
+            // To ask for each page takes a third of the time that reading them does.
+            let last = stored.offset_bytes + (CHUNK_BYTES - PAGE_BYTES) as u64;
+            arena.store.pages.is_huge() && cache::holds(image.as_fd(), last) == Ok(true)
         });
         let Some((image, stored)) = cached else {
             self.will_need(chunk);
             return false;
         };
         let copy = arena.chunk_range(chunk as usize, 1);
-        // It may hold less by now, or not tell everybody.
+        // The cache may have lost others, or not tell everybody.
         if read_into(copy, image.as_fd(), stored, memfile::read_cached_at) == Ok(true) {
             return true;
         }
