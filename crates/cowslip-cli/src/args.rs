@@ -237,7 +237,7 @@ pub(crate) enum Bench {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct BenchArgs<P: ValueEnum + Send + Sync + 'static> {
-    /// The largest memory to work on [default: 8 GiB, or a third of the machine's memory]
+    /// The largest memory to work on [default: the bench's, or 8 GiB; at most a third of the machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub(crate) size: Option<ByteCount>,
     /// Repetitions of each measurement of a pause
