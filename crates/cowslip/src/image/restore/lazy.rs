@@ -10,8 +10,8 @@
 //!   live       R mapped anew over the chunk, without a registration: one huge page; who waits is woken
 //!   lost       the chunk is damaged: R maps an empty file there, an access is a SIGBUS; who waits is woken
 //! ```
-//! The first of the plan is live from the beginning if the page cache has it: to copy it takes no longer than
-//! to have a thread begin. When no chunk is absent the threads end: nothing is registered and nothing reads
+//! The first of the plan is live from the beginning if the page cache has it: it comes through R before
+//! anybody has the arena, which takes no longer than to have a thread begin and to wait for it. When no chunk is absent the threads end: nothing is registered and nothing reads
 //! the image any more.
 //!
 //! # What holds

@@ -67,16 +67,18 @@ impl Source {
             let last = stored.offset_bytes + (CHUNK_BYTES - PAGE_BYTES) as u64;
             arena.store.pages.is_huge() && cache::holds(image.as_fd(), last) == Ok(true)
         });
-        let Some((image, stored)) = cached else {
-            self.will_need(chunk);
-            return false;
-        };
-        let copy = arena.chunk_range(chunk as usize, 1);
-        // The cache may have lost others, or not tell everybody.
-        if read_into(copy, image.as_fd(), stored, memfile::read_cached_at) == Ok(true) {
-            return true;
+        if let Some((image, stored)) = cached {
+            let copy = arena.chunk_range(chunk as usize, 1);
+            // The cache may have lost others, or not tell everybody.
+            if read_into(copy, image.as_fd(), stored, memfile::read_cached_at) == Ok(true) {
+                return true;
+            }
+            // SAFETY: nobody uses the arena yet, and the file keeps its content. Were the hole refused, who
+            // touches this would have to see nothing of it: without an entry here it is a minor fault.
+            let _ = unsafe { memory::advise(copy, Advice::DontNeed) };
+            let _ = memfile::punch_hole(arena.store.fd(), place(chunk), CHUNK_BYTES as u64);
         }
-        let _ = memfile::punch_hole(arena.store.fd(), place(chunk), CHUNK_BYTES as u64);
+        self.will_need(chunk);
         false
     }
 
