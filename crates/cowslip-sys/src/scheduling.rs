@@ -9,6 +9,9 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::{Errno, Result, process};
 
+/// As long as the kernel grants (`kernel/sched/syscalls.c`).
+const LONGEST_SLICE_NS: u64 = 100_000_000;
+
 /// Whether more threads want to run than there are processors for this one, by `/proc/loadavg`
 /// (`proc_loadavg(5)`); where that cannot be read, no.
 pub fn is_crowded() -> bool {
@@ -32,6 +35,63 @@ pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
     match unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const param) } {
         0 => Ok(()),
         _ => Err(process::last_errno()),
+    }
+}
+
+/// How a thread is scheduled: its policy, niceness or priority, and slice.
+#[derive(Clone, Copy)]
+pub struct Scheduling(libc::sched_attr);
+
+impl Scheduling {
+    /// That of the thread `thread` (0: this one): `sched_getattr(2)`; `ESRCH` if there is none.
+    pub fn of(thread: i32) -> Result<Self> {
+        // SAFETY: plain numbers, for which zero is a value.
+        let mut attributes: libc::sched_attr = unsafe { core::mem::zeroed() };
+        let size = size_of::<libc::sched_attr>();
+        // SAFETY: sched_getattr(2) writes at most `size` bytes to where it is pointed to.
+        let answer =
+            unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, size, 0) };
+        if answer == 0 { Ok(Self(attributes)) } else { Err(process::last_errno()) }
+    }
+
+    /// The same for who does not mind to wait: with the longest slice, whoever wakes up meanwhile goes first and
+    /// need not wait for the end of it. It takes effect with the ordinary policy, from Linux 6.12 on.
+    pub fn patient(mut self) -> Self {
+        self.0.sched_runtime = LONGEST_SLICE_NS;
+        self
+    }
+
+    /// Schedules the thread `thread` like that (`sched_setattr(2)`).
+    ///
+    /// # Errors
+    /// `EPERM` without the privilege for more than the thread has; `ESRCH` if there is none.
+    ///
+    /// ```
+    /// use cowslip_sys::scheduling::Scheduling;
+    ///
+    /// Scheduling::of(0)?.patient().assign(0)?;
+    /// # Ok::<(), cowslip_sys::Errno>(())
+    /// ```
+    pub fn assign(&self, thread: i32) -> Result<()> {
+        // SAFETY: sched_setattr(2) reads as many bytes as the attributes say that they have, which the kernel
+        // filled in: no more than there are.
+        match unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const self.0, 0) } {
+            0 => Ok(()),
+            _ => Err(process::last_errno()),
+        }
+    }
+}
+
+impl core::fmt::Debug for Scheduling {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let libc::sched_attr { sched_policy, sched_nice, sched_priority, sched_runtime, .. } =
+            self.0;
+        f.debug_struct("Scheduling")
+            .field("policy", &sched_policy)
+            .field("nice", &sched_nice)
+            .field("priority", &sched_priority)
+            .field("slice_ns", &sched_runtime)
+            .finish()
     }
 }
 
@@ -105,6 +165,24 @@ impl Processors {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_was_urgent_for_a_while_is_as_patient_as_before() {
+        let before = Scheduling::of(0).unwrap();
+        before.patient().assign(0).unwrap();
+        let patient = Scheduling::of(0).unwrap();
+        // Before Linux 6.12 there are no slices to ask for.
+        assert!([0, LONGEST_SLICE_NS].contains(&patient.0.sched_runtime), "{patient:?}");
+        match set_urgent(0, true) {
+            Ok(()) => assert!(!is_ordinary()),
+            Err(errno) => assert_eq!(errno, Errno::PERM),
+        }
+        patient.assign(0).unwrap();
+        assert!(is_ordinary());
+        assert_eq!(Scheduling::of(0).unwrap().0.sched_runtime, patient.0.sched_runtime);
+        assert_eq!(Scheduling::of(0).unwrap().0.sched_nice, before.0.sched_nice);
+        assert_eq!(Scheduling::of(i32::MAX).unwrap_err(), Errno::SRCH);
+    }
 
     #[test]
     fn a_thread_runs_where_it_may_and_everywhere_again() {

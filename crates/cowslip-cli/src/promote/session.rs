@@ -9,6 +9,7 @@ use cowslip::ErrorKind;
 use cowslip::promote::{
     Action, Decision, Effect, Event, Look, Outcome, ProcessId, Promoter, Recorder,
 };
+use cowslip::sys::scheduling::Scheduling;
 use cowslip::sys::target::Refusal;
 use cowslip::sys::{Errno, process};
 
@@ -18,6 +19,8 @@ use super::select::{self, Found};
 use super::signals::Signals;
 use super::tally::Tally;
 use crate::exit::{self, DENIED, Failure};
+
+const THIS_THREAD: i32 = 0;
 
 /// A run of the promoter.
 pub(super) struct Session {
@@ -46,6 +49,8 @@ impl Session {
         let heat = Heat::choose(plan.heat);
         promoter.watch_heat(heat.source);
         select::named(&plan.rules)?.into_iter().for_each(|target| promoter.add(target));
+        // Whoever wakes up on the processor that it looks from goes first. A refusal costs no more than that.
+        let _ = Scheduling::of(THIS_THREAD).and_then(|it| it.patient().assign(THIS_THREAD));
         let signals = Signals::listen().map_err(exit::io("listen for signals"))?;
         let recorder = match record {
             Some(path) => {

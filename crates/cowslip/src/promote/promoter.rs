@@ -9,7 +9,8 @@ use super::{
     System, Target,
 };
 use crate::error::During;
-use crate::sys::{Errno, process, scheduling};
+use crate::sys::scheduling::{self, Scheduling};
+use crate::sys::{Errno, process};
 use crate::{Error, ErrorKind, Result};
 
 const THIS_THREAD: i32 = 0;
@@ -175,19 +176,22 @@ fn refused(decision: &Decision, errno: Errno) -> Outcome {
 /// holds a target's locks, and whoever waits for them should not have to wait for a processor as well. Where that is
 /// not permitted, it waits its turn. With a processor for everybody it would only keep somebody from the
 /// one that it is on.
-struct Urgent(bool);
+struct Urgent(Option<Scheduling>);
 
 impl Urgent {
     fn begin() -> Self {
-        let is_wanted = scheduling::is_crowded() && scheduling::is_ordinary();
-        Self(is_wanted && scheduling::set_urgent(THIS_THREAD, true).is_ok())
+        if !scheduling::is_crowded() || !scheduling::is_ordinary() {
+            return Self(None);
+        }
+        let before = Scheduling::of(THIS_THREAD).ok();
+        Self(before.filter(|_| scheduling::set_urgent(THIS_THREAD, true).is_ok()))
     }
 }
 
 impl Drop for Urgent {
     fn drop(&mut self) {
-        if self.0 {
-            let _ = scheduling::set_urgent(THIS_THREAD, false);
+        if let Some(before) = self.0 {
+            let _ = before.assign(THIS_THREAD);
         }
     }
 }

@@ -6,12 +6,16 @@
 //! locked out. So a huge page is made in memory of our own, which writes all of it, and given back: it is the next
 //! that the kernel hands out on this processor.
 //!
+//! While the kernel is at it, who waits for that processor waits, if it cannot be interrupted. At a page fault it can:
+//! it looks after every 4 KiB that it clears. In a collapse, which is what there is where page faults get no huge
+//! pages (`never`), it copies all of them at once.
+//!
 //! # Safety
 //! The range is this value's alone, and no reference into it exists.
 
 use crate::sys::memory::{self, Advice, Prot};
 use crate::sys::{self, Errno};
-use crate::units::{CHUNK_BYTES, VirtRange};
+use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 /// How often a huge page is asked for that there is none of. After it failed to move pages together the kernel
 /// does not try at the next requests: at up to 64 of them (`COMPACT_MAX_DEFER_SHIFT`), each of which takes some
@@ -27,7 +31,11 @@ impl Spare {
         let range = memory::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
         let spare = Self(range);
         // SAFETY: reserved just now for this value.
-        unsafe { memory::map_anonymous(range, Prot::RW) }?;
+        unsafe {
+            memory::map_anonymous(range, Prot::RW)?;
+            // Best effort: without it a collapse makes the page.
+            let _ = memory::advise(range, Advice::HugePage);
+        }
         Ok(spare)
     }
 
@@ -37,7 +45,10 @@ impl Spare {
         unsafe { (self.0.start as *mut u8).write_volatile(1) };
         // SAFETY: see the module.
         let make = || unsafe { memory::advise(self.0, Advice::Collapse) };
-        let mut made = make();
+        // After one byte was written, its last page is there if the page is huge.
+        let last = self.0.end() - page_size_bytes();
+        let is_huge = memory::is_resident(last).unwrap_or(false);
+        let mut made = if is_huge { Ok(()) } else { make() };
         for _ in 1..REQUESTS {
             if made != Err(Errno::NOMEM) {
                 break;
