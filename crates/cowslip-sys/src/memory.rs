@@ -12,7 +12,7 @@ use bitflags::bitflags;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use crate::seam::{self, Op};
-use crate::units::{VirtRange, page_size_bytes};
+use crate::units::VirtRange;
 use crate::{AsRawFd, BorrowedFd, Errno, Result};
 
 /// `UIO_MAXIOV`
@@ -222,17 +222,6 @@ pub unsafe fn advise(range: VirtRange, advice: Advice) -> Result<()> {
         libc::syscall(libc::SYS_madvise, range.start, range.len, advice as libc::c_int as usize)
     };
     if answer == 0 { Ok(()) } else { Err(crate::process::last_errno()) }
-}
-
-/// Whether the page at `address`, where one begins, is in memory (`mincore(2)`): of anonymous memory that was written
-/// to, and that is not in swap. `ENOMEM` if nothing is mapped there.
-pub fn is_resident(address: usize) -> Result<bool> {
-    let mut page = 0u8;
-    // SAFETY: mincore(2) writes a byte for its one page; it touches no memory at the address.
-    match unsafe { libc::mincore(address as *mut c_void, page_size_bytes(), &raw mut page) } {
-        0 => Ok(page & 1 != 0),
-        _ => Err(crate::process::last_errno()),
-    }
 }
 
 /// Gives the same advice about many ranges of this process, with few system calls and one flush of the

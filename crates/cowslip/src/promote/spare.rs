@@ -15,7 +15,7 @@
 
 use crate::sys::memory::{self, Advice, Prot};
 use crate::sys::{self, Errno};
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use crate::units::{CHUNK_BYTES, VirtRange};
 
 /// How often a huge page is asked for that there is none of. After it failed to move pages together the kernel
 /// does not try at the next requests: at up to 64 of them (`COMPACT_MAX_DEFER_SHIFT`), each of which takes some
@@ -41,14 +41,12 @@ impl Spare {
 
     /// Has the kernel find a huge page, write all of it, and take it back; `ENOMEM` if there is none.
     pub(super) fn warm(&self) -> sys::Result<()> {
+        // Where page faults get huge pages, this makes one, and leaves nothing for the collapse to do.
         // SAFETY: mapped and writable, and nobody else's.
         unsafe { (self.0.start as *mut u8).write_volatile(1) };
         // SAFETY: see the module.
         let make = || unsafe { memory::advise(self.0, Advice::Collapse) };
-        // After one byte was written, its last page is there if the page is huge.
-        let last = self.0.end() - page_size_bytes();
-        let is_huge = memory::is_resident(last).unwrap_or(false);
-        let mut made = if is_huge { Ok(()) } else { make() };
+        let mut made = make();
         for _ in 1..REQUESTS {
             if made != Err(Errno::NOMEM) {
                 break;
