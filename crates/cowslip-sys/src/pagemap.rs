@@ -82,8 +82,6 @@ bitflags! {
     /// What a run of pages is, all that applies; the bits are the kernel's categories.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct PageKinds: u64 {
-        /// Belongs to a file, or is shared memory.
-        const FILE = IS_FILE;
         /// In memory.
         const PRESENT = IS_PRESENT;
         /// In swap, or being migrated.
@@ -311,7 +309,8 @@ impl<F: AsFd> Scanner<F> {
     }
 
     /// Calls `found` for every run of pages in `range` that are in memory or swapped out, with what they
-    /// are; in order. `ENOTTY` where only entries can be read.
+    /// are; in order. That looks at no page itself: what an entry does not say, as whether the page is a
+    /// file's, takes a cache miss a page. `ENOTTY` where only entries can be read.
     pub fn kinds(
         &self,
         range: VirtRange,
