@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::daemon::Daemon;
 use super::fragment::Fragmented;
 use super::settings::{Settings, System};
-use super::target::{KNOWN_BYTES, Target, mapped, sleep};
+use super::target::{KNOWN_BYTES, Target, huge_bytes, sleep};
 use super::{Bench, Options, Result};
 use crate::bench::error::Error;
 use crate::output::report::{Row, Series};
@@ -66,8 +66,8 @@ fn watch(bench: &mut Bench<'_>, rival: &str, bytes: u64, system: &System) -> Res
             has_second = true;
         }
         for (target, points) in [&first, &second].into_iter().zip(&mut points) {
-            let huge = mapped(target.pid())?.huge_bytes;
-            points.push((began.elapsed().as_secs_f64(), huge as f64));
+            let huge = huge_bytes(target.pid())? as f64;
+            points.push((began.elapsed().as_secs_f64(), huge));
         }
         sleep(LOOK, stop)?;
     }
@@ -76,7 +76,7 @@ fn watch(bench: &mut Bench<'_>, rival: &str, bytes: u64, system: &System) -> Res
         daemon.end(stop)?;
     }
     let [of_first, of_second] =
-        [&first, &second].map(|target| mapped(target.pid()).map(|it| it.huge_bytes as f64));
+        [&first, &second].map(|target| huge_bytes(target.pid()).map(|bytes| bytes as f64));
     let (of_first, of_second) = (of_first?, of_second?);
     let at_first = KNOWN_BYTES as f64;
     if of_first <= at_first && of_second <= at_first {
