@@ -66,9 +66,10 @@ pub(crate) struct RunArgs {
     /// Pass prctl(PR_SET_THP_DISABLE) on instead of answering it
     #[arg(long)]
     pub(crate) respect_thp_disable: bool,
-    /// Added to the niceness of its children, so that one that saves gives way to who serves
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=19))]
-    pub(crate) child_nice: u8,
+    /// Have its children run while a processor has nothing else to do, and for PERCENT of one in any case, so that one
+    /// that saves gives way to who serves
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) child_share: Option<u8>,
     /// Help the programs that it execs as well
     #[arg(long)]
     pub(crate) follow_exec: bool,

@@ -5,6 +5,7 @@ mod support;
 use std::ffi::OsStr;
 use std::path::Path;
 
+use cowslip::sys::scheduling::may_end_idle;
 use support::{Folder, Ran, compile, under_cowslip};
 
 /// A heap of some 100 MB, changed on both sides of several forks. Dies if a side sees the other's.
@@ -67,22 +68,66 @@ fn programs_it_execs_are_helped_only_if_asked() {
     assert!(followed.stdout.contains("libcowslip_preload.so"), "{}", followed.stdout);
 }
 
-#[test]
-fn children_give_way_if_asked() {
-    let script = r#"
-        my $values = "value " x 1_000_000;
-        $| = 1;
-        print getpriority(0, 0), " ";
-        my $child = fork // die "fork: $!";
-        if (!$child) { print getpriority(0, 0), " "; exit }
-        waitpid($child, 0);
-        print getpriority(0, 0);
-    "#;
-    for (options, more) in [(&[][..], 0), (&["--child-nice", "7"], 7)] {
-        let Some((ran, _)) = perl(options, script) else { return };
-        let nice: Vec<i32> = ran.stdout.split(' ').map(|nice| nice.parse().unwrap()).collect();
-        assert_eq!(nice, [nice[0], (nice[0] + more).min(19), nice[0]]);
+/// A child that is busy until it is told to wait. Prints its scheduling policy (`proc_pid_stat(5)`) and niceness while it
+/// was forked, is busy, and waits: what they are to be is in the arguments, and comes in its own time.
+const GIVING_WAY: &str = r#"
+    use IO::Handle;
+    my $values = "value " x 1_000_000;
+    my ($nice, @wanted) = (getpriority(0, 0), @ARGV);
+    pipe(my $told, my $tell);
+    my $child = fork // die "fork: $!";
+    if (!$child) {
+        $told->blocking(0);
+        1 while !sysread($told, my $word, 1);
+        $told->blocking(1);
+        exit(sysread($told, $word, 1) == 1 ? 0 : 1);
     }
+    for my $wanted (@wanted) {
+        my ($seen, $until) = ("", time + 30);
+        while ($seen ne $wanted) {
+            die "$seen instead of $wanted" if time > $until;
+            open(my $stat, "<", "/proc/$child/stat") or die;
+            my @fields = split(" ", <$stat> =~ s/.*\) //r);
+            $seen = "$fields[38]," . ($fields[16] - $nice);
+            select(undef, undef, undef, 0.001);
+        }
+        syswrite($tell, "x");
+    }
+    waitpid($child, 0);
+    die if $?;
+"#;
+
+#[test]
+fn children_give_way_and_get_their_share() {
+    if !may_end_idle() {
+        println!("SKIPPED: share: it takes CAP_SYS_NICE");
+        return;
+    }
+    let asked = ["/usr/bin/perl", "-e", GIVING_WAY, "5,0", "0,0"].map(OsStr::new);
+    let (ran, report) = under_cowslip(&["--child-share", "25"], &asked);
+    assert!(ran.status.success(), "{}", ran.stderr);
+    let report = report.expect("a report");
+    assert!(report["child_turns"].as_u64() >= Some(2), "{report}");
+
+    let not_asked = ["/usr/bin/perl", "-e", GIVING_WAY, "0,0", "0,0"].map(OsStr::new);
+    let (ran, report) = under_cowslip(&[], &not_asked);
+    assert!(ran.status.success(), "{}", ran.stderr);
+    assert_eq!(report.expect("a report")["child_turns"], 0);
+}
+
+/// Without `CAP_SYS_NICE` what is idle stays so.
+#[test]
+fn children_are_nice_where_a_share_is_denied() {
+    let without =
+        ["/usr/bin/prlimit", "--nice=0", "/usr/bin/setpriv", "--bounding-set", "-sys_nice"];
+    let without = if may_end_idle() { &without[..] } else { &[] };
+    let program = ["/usr/bin/perl", "-e", GIVING_WAY, "0,10", "0,10"];
+    let program: Vec<_> = without.iter().chain(&program).map(OsStr::new).collect();
+    let options = ["--follow-exec", "--log", "-", "--child-share", "25"];
+    let (ran, report) = under_cowslip(&options, &program);
+    assert!(ran.status.success(), "{}", ran.stderr);
+    assert!(ran.stderr.contains("children are nicer by 10 instead"), "{}", ran.stderr);
+    assert_eq!(report.expect("a report")["child_turns"], 0);
 }
 
 /// Every function that glibc's malloc has, in a program that checks them, with one thread and with several, in

@@ -22,8 +22,8 @@ pub(crate) struct Config {
     pub(crate) userfaultfd: bool,
     /// `COWSLIP_RESPECT_THP_DISABLE=1`.
     pub(crate) respect_thp_disable: bool,
-    /// `COWSLIP_CHILD_NICE`: added to the niceness of children.
-    pub(crate) child_nice: u8,
+    /// `COWSLIP_CHILD_SHARE`: children give way, and get so many percent of a processor at least.
+    pub(crate) child_share_percent: Option<u8>,
     /// `COWSLIP_REPORT`: where the counters go at exit.
     pub(crate) report: Option<PathBuf>,
     /// `COWSLIP_LOG`: a file, or `-` for stderr.
@@ -44,7 +44,7 @@ impl Config {
             threshold_bytes: size("COWSLIP_THRESHOLD").map_or(256 << 10, |size| size.0 as usize),
             userfaultfd: text("COWSLIP_USERFAULTFD").is_none_or(|value| value != "0"),
             respect_thp_disable: text("COWSLIP_RESPECT_THP_DISABLE").is_some_and(|v| v == "1"),
-            child_nice: text("COWSLIP_CHILD_NICE").and_then(|n| n.parse().ok()).unwrap_or(0),
+            child_share_percent: text("COWSLIP_CHILD_SHARE").and_then(|share| share.parse().ok()),
             report: var_os("COWSLIP_REPORT").map(PathBuf::from),
             log: var_os("COWSLIP_LOG"),
         }

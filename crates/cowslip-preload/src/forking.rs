@@ -34,6 +34,11 @@ struct Pending(UnsafeCell<Option<(ForkCut<'static>, Quiet)>>);
 // SAFETY: see the module.
 unsafe impl Sync for Pending {}
 
+/// Added to that of children that are to give way, where they cannot be given a share of their own.
+const NICENESS: u8 = 10;
+
+static CHILDREN_ARE_NICE: AtomicBool = AtomicBool::new(false);
+
 static PENDING: Pending = Pending(UnsafeCell::new(None));
 
 /// Prepare handlers run in the reverse order of their registration, and ours, which takes the arena's
@@ -46,6 +51,18 @@ pub(crate) fn register() {
     }
     // SAFETY: three functions that live as long as this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+}
+
+/// As the user asked; where that is denied, by niceness.
+pub(crate) fn have_children_give_way(arena: &Arena) {
+    let Some(percent) = config().child_share_percent else { return };
+    match arena.share_with_children(Some(percent)) {
+        Ok(()) => say!("children give way, and get {percent} % of a processor"),
+        Err(error) => {
+            say!("{error}; children are nicer by {NICENESS} instead");
+            CHILDREN_ARE_NICE.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 pub(crate) extern "C" fn prepare() {
@@ -117,9 +134,8 @@ pub(crate) extern "C" fn in_child() {
     set_forking(false);
     if let Some((cut, quiet)) = pending {
         cut.in_child();
-        match config().child_nice {
-            0 => {}
-            by => scheduling::give_way(by),
+        if CHILDREN_ARE_NICE.load(Ordering::Relaxed) {
+            scheduling::give_way(NICENESS);
         }
         drop(quiet);
     }

@@ -188,6 +188,24 @@ pub fn cpu_ns() -> u64 {
     used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64
 }
 
+/// Nanoseconds of processor time that the process `pid` has used, all its threads together (`clock_getcpuclockid(3)`);
+/// `ESRCH` if there is none, or this one may not be told.
+pub fn cpu_ns_of(pid: i32) -> Result<u64> {
+    let mut clock = 0;
+    // SAFETY: clock_getcpuclockid(3) writes a clock's number to where it is pointed to.
+    match unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } {
+        0 => {}
+        errno => return Err(Errno::from_raw_os_error(errno)),
+    }
+    let mut used = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: clock_gettime(2) writes a time to where it is pointed to.
+    match unsafe { libc::clock_gettime(clock, &raw mut used) } {
+        0 => Ok(used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64),
+        // The process is gone.
+        _ => Err(Errno::SRCH),
+    }
+}
+
 /// Waits for the child `pid` to end and returns its wait status.
 pub fn wait_for(pid: i32) -> Result<i32> {
     let mut status = 0;

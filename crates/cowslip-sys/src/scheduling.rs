@@ -38,6 +38,32 @@ pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
     }
 }
 
+/// Lets the thread `thread` (0: this one) run only while a processor has nothing else to do (`SCHED_IDLE`, `sched(7)`), or
+/// as others do again. To the kernel a processor on which nobody else runs is free for whoever wakes up; a thread that is
+/// merely nice is in the way.
+///
+/// # Errors
+/// `EPERM` for a thread that is to run as others do again, if [`may_end_idle`] is false; `ESRCH` if there is none.
+pub fn set_idle(thread: i32, idle: bool) -> Result<()> {
+    let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: sched_setscheduler(2) reads the parameter it is pointed to.
+    match unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const param) } {
+        0 => Ok(()),
+        _ => Err(process::last_errno()),
+    }
+}
+
+/// Whether this process may let a thread of its user's that is idle run as others do again. Tried: the kernel asks for
+/// the privilege that making a thread less nice takes, `CAP_SYS_NICE` or a limit `RLIMIT_NICE`.
+pub fn may_end_idle() -> bool {
+    let Ok(niceness) = rustix::process::getpriority_process(None) else { return false };
+    let is_less = rustix::process::setpriority_process(None, niceness - 1).is_ok();
+    // Nobody is kept from becoming nicer.
+    let _ = rustix::process::setpriority_process(None, niceness);
+    is_less
+}
+
 /// How a thread is scheduled: its policy, niceness or priority, and slice.
 #[derive(Clone, Copy)]
 pub struct Scheduling(libc::sched_attr);
@@ -182,6 +208,27 @@ mod tests {
         assert_eq!(Scheduling::of(0).unwrap().0.sched_runtime, patient.0.sched_runtime);
         assert_eq!(Scheduling::of(0).unwrap().0.sched_nice, before.0.sched_nice);
         assert_eq!(Scheduling::of(i32::MAX).unwrap_err(), Errno::SRCH);
+    }
+
+    #[test]
+    fn who_is_idle_runs_as_before_where_that_is_permitted() {
+        // In a thread of its own, which may have to stay idle.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let niceness = Scheduling::of(0).unwrap().0.sched_nice;
+                let may = may_end_idle();
+                assert_eq!(Scheduling::of(0).unwrap().0.sched_nice, niceness);
+                set_idle(0, true).unwrap();
+                let policy = || Scheduling::of(0).unwrap().0.sched_policy as i32;
+                assert_eq!(policy(), libc::SCHED_IDLE);
+                if may {
+                    set_idle(0, false).unwrap();
+                    assert_eq!(policy(), libc::SCHED_OTHER);
+                }
+                assert_eq!(Scheduling::of(0).unwrap().0.sched_nice, niceness);
+            });
+        });
+        assert_eq!(set_idle(i32::MAX, true), Err(Errno::SRCH));
     }
 
     #[test]

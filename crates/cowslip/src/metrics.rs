@@ -116,6 +116,8 @@ counters! {
     kept_chunks,
     /// Pages written to such chunks just before a freeze, which copied them in its pause.
     settled_pages,
+    /// How often a child that gives way was made to run while nobody else does, or as others do again.
+    child_turns,
 }
 
 impl Counters {

@@ -73,8 +73,8 @@ fn command(args: &RunArgs, program: &Path, libraries: &[PathBuf]) -> Command {
     if args.respect_thp_disable {
         command.env("COWSLIP_RESPECT_THP_DISABLE", "1");
     }
-    if args.child_nice > 0 {
-        command.env("COWSLIP_CHILD_NICE", args.child_nice.to_string());
+    if let Some(percent) = args.child_share {
+        command.env("COWSLIP_CHILD_SHARE", percent.to_string());
     }
     if args.follow_exec {
         command.env("COWSLIP_FOLLOW_EXEC", "1");

@@ -8,9 +8,9 @@ use super::store::Store;
 use super::tracking::{Known, Tracking};
 use crate::freeze::readers::{OwnerToken, ReaderToken};
 use crate::freeze::service::Service;
+use crate::freeze::share::{Child, Share};
 use crate::image::Filler;
 use crate::metrics::Counters;
-use crate::sys::held::HeldFd;
 use crate::units::{CHUNK_BYTES, VirtRange};
 
 /// What a chunk of 2 MiB maps.
@@ -140,9 +140,10 @@ pub(crate) struct Shared {
     pub(crate) wants_userfaultfd: bool,
     state: Mutex<State>,
     pub(crate) changed: Condvar,
-    /// Children whose end is worth a look at the readers. Locked for an instant only, and never waited
+    /// Children whose end is worth a look at the readers, or that give way. Locked for an instant only, and never waited
     /// for in a child.
-    pub(crate) children: Mutex<Vec<Arc<HeldFd>>>,
+    pub(crate) children: Mutex<Vec<Arc<Child>>>,
+    pub(crate) child_share: Share,
     weak: Weak<Self>,
 }
 
@@ -183,6 +184,7 @@ impl Shared {
             state,
             changed: Condvar::new(),
             children: Mutex::new(Vec::new()),
+            child_share: Share::default(),
             weak: weak.clone(),
         })
     }

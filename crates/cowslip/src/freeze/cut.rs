@@ -23,6 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Way;
 use super::flip::{self, Flip};
 use super::service::Service;
+use super::share::Child;
 use super::thaw;
 use crate::arena::Arena;
 use crate::arena::ledger::Usage;
@@ -107,7 +108,7 @@ impl<'a> ForkCut<'a> {
                 owner.in_child();
             }
             if let Ok(mut children) = flip.shared.children.try_lock() {
-                children.drain(..).for_each(|child| child.close_early());
+                children.drain(..).for_each(|child| child.end.close_early());
             }
             // Views are the parent's: the kernel left their mappings out of this process.
             state.stale.clear();
@@ -187,15 +188,16 @@ pub(super) fn set_inherited(shared: &Shared, state: &State, advice: Advice) -> s
 }
 
 impl Arena {
-    /// Has the end of the child `pid` looked at: thawing starts sooner than by looking now and then.
+    /// Has the child `pid`, forked just now, looked at: its end, so that thawing starts sooner than by looking now and
+    /// then, and [what it gets](Self::share_with_children) of the processors.
     ///
     /// Nothing is done while the program forks often: looking now and then is cheaper.
     pub fn watch_child(&self, pid: i32) {
         if self.shared().lock().forks_often {
             return;
         }
-        if let Ok(child) = process::pidfd(pid) {
-            let child = Arc::new(HeldFd::hold(child));
+        if let Ok(end) = process::pidfd(pid) {
+            let child = Arc::new(Child::new(pid, HeldFd::hold(end), self.shared()));
             // The service thread looks again soon after a fork, and finds it then.
             let children = self.shared().children.lock();
             children.unwrap_or_else(|poisoned| poisoned.into_inner()).push(child);

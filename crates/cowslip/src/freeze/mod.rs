@@ -63,6 +63,7 @@ pub(crate) mod flip;
 mod handover;
 pub(crate) mod readers;
 pub(crate) mod service;
+pub(crate) mod share;
 pub(crate) mod thaw;
 
 use std::sync::Arc;

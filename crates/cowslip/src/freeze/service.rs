@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, MutexGuard, Weak};
 use std::time::Duration;
 
+use super::share::{self, Child};
 use super::thaw::{self, Step, Thawing, Window};
 use crate::arena::state::Shared;
 use crate::error::{During, Result};
@@ -222,15 +223,26 @@ impl Service {
 }
 
 fn serve(tools: &Tools, shared: &Weak<Shared>) {
-    let mut pause = None;
+    let mut due_ns = None;
     while !tools.closing.load(Relaxed) {
         let Some(shared) = shared.upgrade() else { return };
         let children = watched(&shared).clone();
         let mut fds = vec![tools.uffd.as_fd(), tools.wake.as_fd()];
-        fds.extend(children.iter().map(|child| child.as_fd()));
+        fds.extend(children.iter().map(|child| child.end.as_fd()));
         let mut ready = vec![false; fds.len()];
-        if process::wait_readable(&fds, &mut ready, pause).is_err() {
+        let left =
+            due_ns.map(|due| Duration::from_nanos(u64::saturating_sub(due, process::now_ns())));
+        let look = children.iter().any(|child| child.gives_way()).then_some(share::LOOK);
+        if process::wait_readable(&fds, &mut ready, left.into_iter().chain(look).min()).is_err() {
             return;
+        }
+        for (child, ended) in children.iter().zip(&ready[2..]) {
+            if !ended {
+                child.settle(&shared);
+            }
+        }
+        if !ready.contains(&true) && due_ns.is_none_or(|due| process::now_ns() < due) {
+            continue;
         }
         if ready[0]
             && let Ok(events) = tools.uffd.read_events()
@@ -244,7 +256,7 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) {
             watched(&shared).retain(|watched| !Arc::ptr_eq(watched, child));
         }
         let Some(mut state) = shared.try_lock() else {
-            pause = Some(LOOK_AGAIN);
+            due_ns = Some(process::now_ns() + LOOK_AGAIN.as_nanos() as u64);
             continue;
         };
         tools.leave();
@@ -260,7 +272,7 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) {
         };
         tools.window.close();
         drop(state);
-        pause = match step {
+        let pause = match step {
             Step::Again => {
                 tools.set_urgent(false);
                 let is_crowded = scheduling::is_crowded();
@@ -271,9 +283,10 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) {
             Step::Later(delay) => Some(delay),
             Step::Idle => None,
         };
+        due_ns = pause.map(|pause| process::now_ns() + pause.as_nanos() as u64);
     }
 }
 
-fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<HeldFd>>> {
+fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<Child>>> {
     shared.children.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -120,8 +120,8 @@ fn rivals(options: &Options, report: &mut Report) -> Vec<Rival> {
         Some(command) => {
             rivals.push(Rival::cowslip(command));
             report.notes.push(
-                "Redis under cowslip saves in children of nice 10 (`cowslip run --child-nice`); stock Redis has no \
-                 such option"
+                "Redis under cowslip saves in children that give way, and get a quarter of a processor in any case \
+                 (`cowslip run --child-share=25`): their saves take longer; stock Redis has no such option"
                     .to_owned(),
             );
         }

@@ -52,7 +52,7 @@ impl Rival {
 
     /// Redis under `cowslip run`, its saving child in less of a hurry than the server.
     pub(crate) fn cowslip(command: &Path) -> Self {
-        let prefix = vec![command.into(), "run".into(), "--child-nice=10".into(), "--".into()];
+        let prefix = vec![command.into(), "run".into(), "--child-share=25".into(), "--".into()];
         Self { name: COWSLIP, prefix, ..Self::stock_4k() }
     }
 }
