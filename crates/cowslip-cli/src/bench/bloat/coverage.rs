@@ -8,7 +8,6 @@ use super::target::{KNOWN_BYTES, Target, until_huge};
 use super::{Bench, Options, Result};
 use crate::bench::error::Error;
 use crate::bench::stop::Stop;
-use crate::demo::redis::memory::Mapped;
 use crate::output::report::Row;
 
 pub(super) const METRIC: &str = "coverage_time";
@@ -86,19 +85,18 @@ fn once(target: &Target, stop: &Stop) -> Result<f64> {
 
 fn daemon(target: &Target, bytes: u64, stop: &Stop) -> Result<f64> {
     let daemon = Daemon::start(&[target.pid()], &[], "")?;
-    let is_covered = |it: Mapped| is_covered(it, bytes);
-    let (took, mapped) = until_huge(target.pid(), is_covered, DAEMON_LONGEST, stop)?;
+    let (took, huge_bytes) = until_huge(target.pid(), covered_bytes(bytes), DAEMON_LONGEST, stop)?;
     daemon.end(stop)?;
-    if !is_covered(mapped) {
-        let percent = mapped.huge_bytes as f64 / bytes as f64 * 100.0;
+    if huge_bytes < covered_bytes(bytes) {
+        let percent = huge_bytes as f64 / bytes as f64 * 100.0;
         return Err(Error::Failed(format!("{percent:.0} % were huge after {DAEMON_LONGEST:?}")));
     }
     Ok(took.as_secs_f64())
 }
 
-/// Whether so many of the bytes that it wrote on base pages are huge.
-fn is_covered(mapped: Mapped, bytes: u64) -> bool {
-    mapped.huge_bytes.saturating_sub(KNOWN_BYTES) as f64 >= bytes as f64 * COVERED
+/// What is huge of a process that wrote so many bytes on base pages when it counts as covered.
+fn covered_bytes(bytes: u64) -> u64 {
+    KNOWN_BYTES + (bytes as f64 * COVERED) as u64
 }
 
 /// Measured for a while, and beyond that reckoned from the rate so far.
@@ -112,12 +110,11 @@ fn khugepaged(
     let seconds = (bytes as f64 / super::GIB as f64 * LONGEST).clamp(SHORTEST, LONGEST);
     let longest = Duration::from_secs_f64(seconds);
     system.set(if way == Way::Eager { &Settings::EAGER } else { &Settings::ALWAYS })?;
-    let is_covered = |it: Mapped| is_covered(it, bytes);
-    let (took, seen) = until_huge(target.pid(), is_covered, longest, bench.stop)?;
-    if is_covered(seen) {
+    let (took, huge_bytes) = until_huge(target.pid(), covered_bytes(bytes), longest, bench.stop)?;
+    if huge_bytes >= covered_bytes(bytes) {
         return Ok(took.as_secs_f64());
     }
-    let made = seen.huge_bytes.saturating_sub(KNOWN_BYTES);
+    let made = huge_bytes.saturating_sub(KNOWN_BYTES);
     if made == 0 {
         return Err(Error::Failed(format!("khugepaged made nothing huge in {took:.0?}")));
     }

@@ -7,7 +7,7 @@ use super::group::Group;
 use super::rival::Rival;
 use super::settings::{Settings, System, shrink};
 use super::store::{Served, Store};
-use super::target::{mapped, sleep, until_huge};
+use super::target::{mapped, part_of_resident, sleep, until_huge};
 use super::{BYTES_CHANGED, Bench, Options, Result};
 use crate::bench::error::Error;
 use crate::bench::rows::{median, median_bounds};
@@ -202,8 +202,8 @@ impl Scene {
         lane.store.fill(self.keys, stop)?;
         if rival == Rival::Cowslip {
             let daemon = Daemon::start(&[lane.store.pid()], &[], "")?;
-            let longest = COVERING;
-            until_huge(lane.store.pid(), |it| it.coverage() >= COVERED, longest, stop)?;
+            let enough_bytes = part_of_resident(lane.store.pid(), COVERED)?;
+            until_huge(lane.store.pid(), enough_bytes, COVERING, stop)?;
             lane.daemon = Some(daemon);
         }
         self.push_memory(bench.report, &lane, "filled")?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::daemon::Daemon;
 use super::settings::{Settings, System};
 use super::store::Store;
-use super::target::mapped;
+use super::target::{mapped, part_of_resident};
 use super::{BYTES_CHANGED, Bench, Options, Result};
 use crate::bench::error::during;
 use crate::bench::stop::Stop;
@@ -60,7 +60,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
         bench.progress.phase(&format!("requests: {}, promoting", lane.rival));
         let pid = lane.store.pid();
         let enough_bytes = anonymous_huge_bytes().map_err(during(READ_MEMORY))?
-            + (mapped(pid)?.resident_bytes as f64 * COVERED) as u64;
+            + part_of_resident(pid, COVERED)?;
         let daemon = match lane.rival {
             "cowslip" => {
                 system.set(&Settings::ON_REQUEST)?;

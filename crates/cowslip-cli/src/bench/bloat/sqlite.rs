@@ -12,7 +12,7 @@ use super::dialogue::Dialogue;
 use super::group::Group;
 use super::rival::Rival;
 use super::settings::{Settings, System};
-use super::target::{mapped, sleep, until_huge};
+use super::target::{mapped, part_of_resident, sleep, until_huge};
 use super::{BYTES_CHANGED, Bench, MIB, Options, Result};
 use crate::bench::error::Error;
 use crate::bench::program::Folder;
@@ -101,7 +101,8 @@ impl Lane {
         let daemon = match rival {
             Rival::Cowslip => {
                 let daemon = Daemon::start(&[program.pid()], &[], "")?;
-                until_huge(program.pid(), |it| it.coverage() >= COVERED, COVERING, bench.stop)?;
+                let enough_bytes = part_of_resident(program.pid(), COVERED)?;
+                until_huge(program.pid(), enough_bytes, COVERING, bench.stop)?;
                 Some(daemon)
             }
             _ => None,

@@ -134,21 +134,26 @@ fn scan_huge(pid: i32) -> sys::Result<Option<u64>> {
     Ok(Some(bytes))
 }
 
-/// Waits until enough of a process is on huge pages, or until that long has passed: how long it took, and what
+/// So large a part of what is resident of a process now.
+pub(super) fn part_of_resident(pid: i32, part: f64) -> Result<u64> {
+    Ok((mapped(pid)?.resident_bytes as f64 * part) as u64)
+}
+
+/// Waits until so much of a process is on huge pages, or until that long has passed: how long it took, and what
 /// there was in the end.
 pub(super) fn until_huge(
     pid: i32,
-    is_enough: impl Fn(Mapped) -> bool,
+    enough_bytes: u64,
     longest: Duration,
     stop: &Stop,
-) -> Result<(Duration, Mapped)> {
+) -> Result<(Duration, u64)> {
     let began = Instant::now();
     loop {
         stop.check()?;
-        let now = mapped(pid)?;
+        let now_bytes = huge_bytes(pid)?;
         let passed = began.elapsed();
-        if is_enough(now) || passed >= longest {
-            return Ok((passed, now));
+        if now_bytes >= enough_bytes || passed >= longest {
+            return Ok((passed, now_bytes));
         }
         thread::sleep(LOOK);
     }
