@@ -59,8 +59,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     for lane in &mut lanes {
         bench.progress.phase(&format!("requests: {}, promoting", lane.rival));
         let pid = lane.store.pid();
-        let enough_bytes = anonymous_huge_bytes().map_err(during(READ_MEMORY))?
-            + part_of_resident(pid, COVERED)?;
+        let enough_bytes =
+            anonymous_huge_bytes().map_err(during(READ_MEMORY))? + part_of_resident(pid, COVERED)?;
         let daemon = match lane.rival {
             "cowslip" => {
                 system.set(&Settings::ON_REQUEST)?;
