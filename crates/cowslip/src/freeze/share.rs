@@ -100,7 +100,7 @@ impl Arena {
     /// ```
     /// use cowslip::{Arena, ErrorKind, units::ByteCount};
     ///
-    /// let arena = Arena::with_capacity(ByteCount::mib(4))?;
+    /// let arena = Arena::new(ByteCount::mib(4))?;
     /// match arena.share_with_children(Some(25)) {
     ///     Ok(()) => {}
     ///     Err(error) => assert_eq!(error.kind(), ErrorKind::Denied),
