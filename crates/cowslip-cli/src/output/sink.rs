@@ -9,7 +9,7 @@ pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     write_bytes(path, text.as_bytes())
 }
 
-/// As [`write`], for what is no text.
+/// As [`write()`], for what is no text.
 pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // A device or a pipe is written to; a file in its place would be the end of it.
     let is_no_file = fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir());

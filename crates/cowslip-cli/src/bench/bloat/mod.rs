@@ -4,7 +4,7 @@
 //! * [`settings`]: the system's settings, which each rival changes and which are put back.
 //! * [`rival`]: who gives huge pages to a program.
 //! * [`daemon`]: `cowslip promote` as a process of its own.
-//! * [`process`], [`target`]: a process that does as it is told, and who tells it.
+//! * [`mod@process`], [`target`]: a process that does as it is told, and who tells it.
 //! * [`store`]: a real Redis.
 //! * [`group`]: what a process holds, also what no page table shows.
 

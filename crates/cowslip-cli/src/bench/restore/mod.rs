@@ -1,7 +1,7 @@
 //! Restoring and saving: seed 004's table, a working set, CRIU, `dd`.
 //!
 //! * [`sample`]: what is saved, and where.
-//! * [`process`]: a restore in a process of its own, which says what it saw.
+//! * [`mod@process`]: a restore in a process of its own, which says what it saw.
 //! * [`rival`]: the strategies and who else is measured.
 
 mod criu;
