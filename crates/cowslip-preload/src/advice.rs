@@ -9,12 +9,14 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use cowslip::units::{VirtRange, page_size_bytes};
-use cowslip::{Arena, Usage};
+use cowslip::{Arena, Departure, Usage};
 use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::{Errno, passthrough};
 
 use crate::forking::start_service;
-use crate::mapping::{errno_of, split};
+use crate::leaving;
+use crate::mapping::errno_of;
+use crate::mapping::split;
 use crate::program::config;
 use crate::say;
 
@@ -91,10 +93,7 @@ fn request(
                 }
                 (Usage::Used, Answer::Leave) => {
                     start_service(arena);
-                    // SAFETY: with the service thread others may write meanwhile; without, they would
-                    // have to write to memory while it is being kept from children or locked.
-                    unsafe { arena.detach(part) }.map_err(|error| errno_of(&error))?;
-                    say!("{part} left the arena, which cannot follow what was asked for it");
+                    leaving::exactly(arena, part, Departure::Advice)?;
                     asked(part)?;
                 }
             }

@@ -22,6 +22,7 @@ mod cloning;
 mod config;
 mod descriptors;
 mod forking;
+mod leaving;
 mod log;
 mod mapping;
 mod moving;

@@ -42,7 +42,7 @@ mod template;
 pub use cowslip_sys as sys;
 pub use cowslip_sys::units;
 
-pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, Pages, Usage};
+pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, Departure, Pages, Usage};
 pub use error::{Error, ErrorKind, Result};
 pub use footprint::Footprint;
 pub use freeze::{Fork, ForkCut, Frozen, Way, fork, freeze_all};

@@ -118,6 +118,10 @@ counters! {
     settled_pages,
     /// How often a child that gives way was made to run while nobody else does, or as others do again.
     child_turns,
+    /// Bytes that left the arena and are the kernel's now.
+    left_bytes,
+    /// Why: bits, see [`Departure::of_metrics`](crate::Departure::of_metrics).
+    left_for,
 }
 
 impl Counters {

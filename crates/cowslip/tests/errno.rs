@@ -503,7 +503,10 @@ fn leaving_the_arena_fails_at_each_step() {
             let range = world.counters[0].slice().range();
             let part = VirtRange::new(range.start + 3 * page_size_bytes(), range.len / 2);
             // SAFETY: the service thread runs.
-            let leave = || unsafe { world.first.detach(part) }.inspect_err(explains_itself);
+            let leave = || {
+                unsafe { world.first.detach(part, cowslip::Departure::Advice) }
+                    .inspect_err(explains_itself)
+            };
             let Ok(views) = freeze_all(&world.arenas()) else { return };
             // The call that failed may have been one that the service needs to start.
             eventually("its service starts", || world.first.start_service());

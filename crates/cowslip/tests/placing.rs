@@ -32,13 +32,13 @@ fn memory_leaves_the_arena_while_threads_write_to_it() {
     let writers = [Writers::start(&live, 2), Writers::start(&frozen, 2)];
     for range in leavers(&live) {
         // SAFETY: the service thread runs.
-        unsafe { arena.detach(range) }.unwrap();
+        unsafe { arena.detach(range, cowslip::Departure::Advice) }.unwrap();
     }
     let view = arena.freeze().unwrap();
     let before = checksum(view.slice(frozen.slice()));
     for range in leavers(&frozen) {
         // SAFETY: as above.
-        unsafe { arena.detach(range) }.unwrap();
+        unsafe { arena.detach(range, cowslip::Departure::Advice) }.unwrap();
         let parts = arena.parts(range);
         assert!(parts.iter().all(|(_, usage, _)| *usage == Usage::Foreign), "{parts:?}");
     }

@@ -357,7 +357,7 @@ fn memory_is_given_back_protected_and_left_while_it_is_restored() {
     unsafe {
         there.discard(moved(part(0))).unwrap();
         there.protect(moved(part(1)), Prot::READ).unwrap();
-        there.detach(moved(chunk(3))).unwrap();
+        there.detach(moved(chunk(3)), cowslip::Departure::Advice).unwrap();
         there.release(moved(chunk(5))).unwrap();
     }
     let fresh = there.slice::<u64>(WORDS).unwrap();

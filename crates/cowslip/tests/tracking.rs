@@ -304,7 +304,11 @@ fn memory_given_back_reused_guarded_and_detached_between_two_saves() {
                 },
                 1,
             ),
-            ("detach a part", &|| arena.detach(part(5, 1, 2)).unwrap(), 1),
+            (
+                "detach a part",
+                &|| arena.detach(part(5, 1, 2), cowslip::Departure::Advice).unwrap(),
+                1,
+            ),
         ]
     };
     for (name, act, changed) in steps {

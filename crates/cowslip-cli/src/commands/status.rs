@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 
 use cowslip::units::{ByteCount, VirtRange};
-use cowslip::{Footprint, Metrics};
+use cowslip::{Departure, Footprint, Metrics};
 use serde_json::{Map, Value, json};
 
 use crate::args::StatusArgs;
@@ -93,6 +93,14 @@ fn state(metrics: &Metrics) -> &'static str {
     }
 }
 
+fn left(metrics: &Metrics) -> String {
+    let why: Vec<_> = Departure::of_metrics(metrics.left_for).map(|why| why.to_string()).collect();
+    match why.is_empty() {
+        true => "nothing".into(),
+        false => format!("{}: {}", ByteCount(metrics.left_bytes), why.join("; ")),
+    }
+}
+
 fn to_json(arena: &Arena) -> Value {
     let mut fields: Map<String, Value> = arena
         .metrics
@@ -139,6 +147,7 @@ fn print(arena: &Arena) {
         ("longest thaw step", us(m.longest_thaw_chunk_ns)),
         ("longest stall", us(m.longest_stall_ns)),
         ("mappings elsewhere", m.passed_mappings.to_string()),
+        ("left the arena", left(m)),
     ];
     println!("process {}", m.pid);
     for (name, value) in rows {

@@ -12,6 +12,9 @@
 //! userfaultfd; else the caller vouches that there are none. Every address shows the same content before
 //! and after.
 
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::ledger::{Span, Usage};
 use super::space::lost;
 use super::state::{Chunk, Role, Shared, State};
@@ -28,9 +31,70 @@ use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 const OPERATION: &str = "take memory out of an arena";
 
+/// Why memory leaves an arena and becomes the kernel's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Departure {
+    /// The program asked for what a freeze would undo: `mlock(2)`, `MADV_DONTFORK`, protection keys, `mseal(2)`.
+    Advice,
+    /// A file opened with `O_DIRECT` is read into it (`open(2)`).
+    DirectIo,
+    /// Its pages are, or may be, known to a ring: `io_uring(7)`, `io_setup(2)`.
+    Ring,
+    /// A futex in it is found by where its page lies, not by its address (`futex(2)`).
+    SharedFutex,
+    /// The program handles its page faults (`userfaultfd(2)`).
+    Userfaultfd,
+    /// A limit of the process counts private memory and not an arena's (`getrlimit(2)`).
+    Limit,
+    /// It is cut into so many protections that a freeze would take longer than a fork.
+    Fragmented,
+    /// The freeze that a fork needs was refused.
+    Refused,
+}
+
+impl Departure {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Advice,
+        Self::DirectIo,
+        Self::Ring,
+        Self::SharedFutex,
+        Self::Userfaultfd,
+        Self::Limit,
+        Self::Fragmented,
+        Self::Refused,
+    ];
+
+    /// Those that [`Metrics::left_for`](crate::Metrics::left_for) names.
+    pub fn of_metrics(left_for: u64) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |why| left_for & why.bit() != 0)
+    }
+
+    pub(crate) fn bit(self) -> u64 {
+        1 << self as u8
+    }
+}
+
+impl fmt::Display for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Advice => "locked, sealed, kept from children or keyed",
+            Self::DirectIo => "target of O_DIRECT reads",
+            Self::Ring => "within reach of io_uring or AIO",
+            Self::SharedFutex => "holds a shared futex or a thread's stack",
+            Self::Userfaultfd => "registered with the program's own userfaultfd",
+            Self::Limit => "counted by a resource limit",
+            Self::Fragmented => "cut into too many protections",
+            Self::Refused => "could not be frozen",
+        })
+    }
+}
+
 impl Shared {
     /// Makes `range` private anonymous memory with the content it has.
-    pub(crate) fn detach(&self, state: &mut State, range: VirtRange) -> Result<()> {
+    pub(crate) fn detach(&self, state: &mut State, range: VirtRange, why: Departure) -> Result<()> {
         if self.store.pages == Pages::Hugetlb {
             return Err(Error::from_errno(OPERATION, Errno::NOTSUP).on(range));
         }
@@ -47,6 +111,8 @@ impl Shared {
             state.thaw.armed &= detached.is_ok();
             detached.map_err(|errno| Error::from_errno(OPERATION, errno).on(span.range))?;
             self.surrender(state, span.range);
+            self.counters.left_bytes.fetch_add(span.range.len as u64, Relaxed);
+            self.counters.left_for.fetch_or(why.bit(), Relaxed);
             // If it fails, the file keeps what nobody shows until it is handed out again.
             let _ = self.give_back(state, span.range);
         }

@@ -18,6 +18,7 @@ use crate::sys::Errno;
 use crate::sys::memory::{self, Advice, Prot};
 use crate::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
 
+pub use detach::Departure;
 pub use ledger::Usage;
 pub use slice::ArenaSlice;
 use state::Shared;
@@ -297,9 +298,9 @@ impl Arena {
     /// `range` is page-aligned. If the [service thread](Self::start_service) does not run, nobody writes
     /// to it until this returns.
     #[allow(unsafe_code)]
-    pub unsafe fn detach(&self, range: VirtRange) -> Result<()> {
+    pub unsafe fn detach(&self, range: VirtRange, why: Departure) -> Result<()> {
         let shared = self.shared();
-        shared.detach(&mut shared.lock_restored(range), range)
+        shared.detach(&mut shared.lock_restored(range), range, why)
     }
 
     /// Has the caller `map` something else over `range` if all parts of it are for what they `may` be
