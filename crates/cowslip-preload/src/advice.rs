@@ -13,7 +13,7 @@ use cowslip::{Arena, Departure, Usage};
 use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::{Errno, passthrough};
 
-use crate::forking::start_service;
+use crate::forking::start_services;
 use crate::leaving;
 use crate::mapping::errno_of;
 use crate::mapping::split;
@@ -81,18 +81,20 @@ fn request(
             match (usage, answer) {
                 // To the program nothing is mapped there; the rest is done all the same.
                 (Usage::Free, _) => whole = Err(Errno::NOMEM),
-                (Usage::Foreign, _) | (Usage::Used, Answer::Kernel) => match asked(part) {
+                (Usage::Foreign, _)
+                | (Usage::Used | Usage::Left, Answer::Kernel)
+                | (Usage::Left, Answer::Leave) => match asked(part) {
                     Err(Errno::NOMEM) => whole = Err(Errno::NOMEM),
                     asked => asked?,
                 },
-                (Usage::Used, Answer::Nothing) => {}
-                (Usage::Used, Answer::Refuse) => return Err(Errno::INVAL),
-                (Usage::Used, Answer::Discard) => {
+                (Usage::Used | Usage::Left, Answer::Nothing) => {}
+                (Usage::Used | Usage::Left, Answer::Refuse) => return Err(Errno::INVAL),
+                (Usage::Used | Usage::Left, Answer::Discard) => {
                     // SAFETY: the program gives this content up.
                     unsafe { arena.discard(part) }.map_err(|error| errno_of(&error))?;
                 }
                 (Usage::Used, Answer::Leave) => {
-                    start_service(arena);
+                    start_services();
                     leaving::exactly(arena, part, Departure::Advice)?;
                     asked(part)?;
                 }

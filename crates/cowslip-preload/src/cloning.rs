@@ -13,7 +13,7 @@ use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::{Errno, passthrough};
 
 use crate::forking::{find, in_child, in_parent, prepare, watch};
-use crate::program::arena;
+use crate::program::arenas;
 use crate::refusals;
 
 /// `fork`s by `call`, which answers with 0 in the child if it returns there at all.
@@ -53,7 +53,7 @@ unsafe extern "C" fn _Fork() -> c_int {
     };
     // SAFETY: the program's own call.
     let call = || unsafe { real() };
-    if arena().is_none() {
+    if arenas().next().is_none() {
         return call();
     }
     forked(&mut Quiet::enter(), || call().into()) as c_int
@@ -105,7 +105,7 @@ unsafe extern "C" fn clone(
     let Some(real) = find(c"clone", &REAL) else { return fail(Errno::NOSYS) };
     // SAFETY: libc's symbol of that name takes these, the last three if the flags ask for them.
     let real = unsafe { core::mem::transmute::<*mut c_void, Clone>(real.as_ptr()) };
-    if flags & libc::CLONE_VM != 0 || arena().is_none() {
+    if flags & libc::CLONE_VM != 0 || arenas().next().is_none() {
         // SAFETY: the program's own call.
         return unsafe { real(main, stack, flags, argument, parent_tid, tls, child_tid) };
     }
@@ -128,7 +128,7 @@ extern "C" fn forking_call(
 ) -> c_long {
     // SAFETY: the program's own call.
     let call = || unsafe { passthrough::syscall(number, a, b, c, d, e, 0) };
-    if arena().is_none() {
+    if arenas().next().is_none() {
         return call();
     }
     forked(&mut Quiet::enter(), call)

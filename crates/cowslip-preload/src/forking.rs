@@ -9,24 +9,28 @@
 //! thread is started before the handlers run: an allocator's prepare handler takes its locks, and
 //! starting a thread allocates.
 //!
-//! A handler cannot refuse a fork. If the freeze fails the child ends before the program sees it, and
-//! `fork()` in the parent fails with the errno of the freeze.
+//! Arenas that were inherited are locked too, so that the child finds them whole; there is nothing to freeze in them.
+//!
+//! If a freeze is refused, what is live leaves the arena, and the kernel copies its page tables as it does natively. If
+//! that is refused too, for the lack of memory or as the memory is sealed, a handler cannot refuse the fork: the child
+//! ends before the program sees it, and `fork()` in the parent fails with the errno.
 //!
 //! # Safety
-//! [`PENDING`] is touched only by the thread that holds the arena's lock, between the prepare and the
-//! parent or child handler of its fork.
+//! [`PENDING`] is touched only by the thread that holds the arenas' locks, between the prepare and the
+//! parent or child handler of its fork: the thread that [`crate::program::is_forking_here`] names, and its copy in the
+//! child.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use cowslip::{Arena, ForkCut, Way};
+use cowslip::{Arena, Departure, ForkCut, Way};
 use cowslip_sys::Errno;
 use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::scheduling;
 
-use crate::program::{arena, config, set_forking};
+use crate::program::{self, arenas, config, owned, set_forking};
 use crate::{alloc, refusals, say};
 
 struct Pending(UnsafeCell<Option<(ForkCut<'static>, Quiet)>>);
@@ -66,14 +70,16 @@ pub(crate) fn have_children_give_way(arena: &Arena) {
 }
 
 pub(crate) extern "C" fn prepare() {
-    let Some(arena) = arena() else { return };
+    if arenas().next().is_none() {
+        return;
+    }
     let quiet = Quiet::enter();
     // Of a fork inside libc, which nobody asked about.
     let _ = refusals::take();
-    match cut(arena) {
+    match cut() {
         Ok(cut) => {
             set_forking(true);
-            // SAFETY: this thread holds the arena's lock now, through the cut.
+            // SAFETY: this thread holds the arenas' locks now, through the cut.
             unsafe { *PENDING.0.get() = Some((cut, quiet)) };
             alloc::lock();
         }
@@ -87,9 +93,14 @@ pub(crate) extern "C" fn prepare() {
     }
 }
 
-fn cut(arena: &'static Arena) -> cowslip::Result<ForkCut<'static>> {
+fn cut() -> cowslip::Result<ForkCut<'static>> {
     let began_ns = process::now_ns();
-    let cut = ForkCut::prepare(&[arena])?;
+    let arenas: Vec<&Arena> = arenas().collect();
+    let cut = ForkCut::prepare(&arenas).or_else(|error| {
+        say!("{error}; what is not frozen leaves the arena");
+        owned().try_for_each(|arena| arena.detach_live(Departure::Refused))?;
+        ForkCut::prepare(&arenas)
+    })?;
     let us = (process::now_ns() - began_ns) / 1000;
     match cut.way() {
         Some(Way::Userfaultfd) => say!("frozen in {us} us, forking"),
@@ -104,12 +115,8 @@ fn take_pending() -> Option<(ForkCut<'static>, Quiet)> {
     unsafe { (*PENDING.0.get()).take() }
 }
 
-fn is_mine() -> bool {
-    crate::program::is_forking_here()
-}
-
 pub(crate) extern "C" fn in_parent() {
-    if !is_mine() {
+    if !program::is_forking_here() {
         return;
     }
     alloc::unlock();
@@ -125,13 +132,18 @@ pub(crate) extern "C" fn in_child() {
     if refusals::take().is_some() {
         process::exit_now(127);
     }
-    // The thread id of the child is another one; what the parent's copy says is enough.
-    if !crate::program::is_forking() {
+    if !program::is_forking_here() {
+        program::begin_child();
+        if program::is_forking() {
+            // Of another thread, which does not exist here: its locks are held for ever.
+            program::forget_arenas();
+        }
         return;
     }
     alloc::unlock();
     let pending = take_pending();
     set_forking(false);
+    program::begin_child();
     if let Some((cut, quiet)) = pending {
         cut.in_child();
         if CHILDREN_ARE_NICE.load(Ordering::Relaxed) {
@@ -153,9 +165,7 @@ pub(crate) fn find(name: &core::ffi::CStr, cache: &AtomicPtr<c_void>) -> Option<
 
 /// Has the end of a child noticed.
 pub(crate) fn watch(pid: c_int) {
-    if let Some(arena) = arena() {
-        arena.watch_child(pid);
-    }
+    owned().for_each(|arena| arena.watch_child(pid));
 }
 
 #[unsafe(no_mangle)]
@@ -169,15 +179,13 @@ unsafe extern "C" fn fork() -> c_int {
     let real = unsafe {
         core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(real.as_ptr())
     };
-    let Some(arena) = arena() else {
+    if arenas().next().is_none() {
         // SAFETY: the program's own call.
         return unsafe { real() };
-    };
-    let mut quiet = Quiet::enter();
-    if arena.is_reader() {
-        crate::program::adopt(arena);
     }
-    start_service(arena);
+    let mut quiet = Quiet::enter();
+    program::adopt_all();
+    start_services();
     // SAFETY: the program's own call.
     let pid = unsafe { real() };
     if pid < 0 {
@@ -191,15 +199,15 @@ unsafe extern "C" fn fork() -> c_int {
         quiet.set_errno(errno);
         return -1;
     }
-    arena.watch_child(pid);
+    watch(pid);
     pid
 }
 
-/// Starts the service thread if it does not run, unless this is the `pthread_create` of such a start.
-pub(crate) fn start_service(arena: &'static Arena) {
+/// Starts the service threads that do not run, unless this is the `pthread_create` of such a start.
+pub(crate) fn start_services() {
     static STARTING: AtomicBool = AtomicBool::new(false);
     if !STARTING.swap(true, Ordering::Relaxed) {
-        arena.start_service();
+        owned().for_each(|arena| _ = arena.start_service());
         STARTING.store(false, Ordering::Relaxed);
     }
 }
@@ -209,7 +217,7 @@ pub(crate) fn start_service(arena: &'static Arena) {
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_is_sole_thread() -> bool {
     let _quiet = Quiet::enter();
-    let ours = u64::from(arena().is_some_and(Arena::has_service));
+    let ours = arenas().filter(|arena| arena.has_service()).count() as u64;
     process::thread_count().is_some_and(|threads| threads <= 1 + ours)
 }
 
@@ -234,11 +242,9 @@ unsafe extern "C" fn pthread_create(
     let real = unsafe { core::mem::transmute::<*mut c_void, Create>(real.as_ptr()) };
     // SAFETY: the program's own call.
     let answer = unsafe { real(thread, attributes, start, argument) };
-    if answer == 0
-        && let Some(arena) = arena()
-    {
+    if answer == 0 && arenas().next().is_some() {
         let _quiet = Quiet::enter();
-        start_service(arena);
+        start_services();
     }
     answer
 }

@@ -11,7 +11,7 @@ use cowslip::{Arena, Prot, Usage};
 use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::{Errno, passthrough};
 
-use crate::program::{self, allocate, arena_part, config, guarded};
+use crate::program::{self, allocate, arena_part, config, guarded, parts, surrender};
 
 pub(crate) const FAILED: *mut c_void = usize::MAX as *mut c_void;
 
@@ -73,7 +73,7 @@ fn place(
     len: usize,
     flags: c_int,
     ordinary: Option<Prot>,
-    kernel: impl FnOnce(c_int) -> *mut c_void,
+    kernel: impl Fn(c_int) -> *mut c_void,
 ) -> Result<Option<VirtRange>, Errno> {
     let page = page_size_bytes();
     let Some(len) = round_up(len, page).filter(|&len| len > 0) else { return Ok(None) };
@@ -87,7 +87,7 @@ fn place(
     if flags & libc::MAP_FIXED_NOREPLACE != 0 {
         let flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
         let free = |usage| part == range && usage == Usage::Free;
-        let is_placed = is_given() || arena.surrender(part, free, || over(flags)).is_some();
+        let is_placed = is_given() || surrender(range, &free, &mut || over(flags)).is_some();
         // What is in use the kernel refuses.
         return Ok(is_placed.then_some(range));
     }
@@ -96,7 +96,7 @@ fn place(
         let renew = |prot| unsafe { arena.renew(range, prot) };
         let is_placed = matches!(ordinary.map(renew), Some(Ok(true)))
             || is_given()
-            || arena.surrender(part, |_| true, || over(flags)).is_some();
+            || surrender(range, &|_| true, &mut || over(flags)).is_some();
         // Asked again, the kernel might agree, and nobody would know that the place is not the arena's.
         return if is_placed { Ok(Some(range)) } else { Err(process::current_errno()) };
     }
@@ -117,12 +117,12 @@ unsafe extern "C" fn mmap64(
     unsafe { mmap(addr, len, prot, flags, fd, offset) }
 }
 
-/// Handles the part of a range that lies in the arena, then has the kernel handle what lies before
-/// and after it. `None`: all of it is the kernel's.
+/// Handles the parts of a range that lie in arenas, then has the kernel handle the others. `None`: all of it is the
+/// kernel's.
 pub(crate) fn split(
     addr: *mut c_void,
     len: usize,
-    ours: impl FnOnce(&'static Arena, VirtRange) -> Result<(), Errno>,
+    ours: impl Fn(&'static Arena, VirtRange) -> Result<(), Errno>,
     kernel: impl Fn(VirtRange) -> c_int,
 ) -> Option<c_int> {
     let page = page_size_bytes();
@@ -131,18 +131,21 @@ pub(crate) fn split(
     }
     let whole = VirtRange::new(addr as usize, round_up(len, page)?);
     let mut quiet = Quiet::enter();
-    let (arena, part) = arena_part(whole.start, whole.len)?;
-    let done = guarded(|| ours(arena, part), || Err(Errno::NOMEM));
-    if let Err(errno) = done {
-        quiet.set_errno(errno);
-        return Some(-1);
+    arena_part(whole.start, whole.len)?;
+    for (arena, part) in parts(whole) {
+        let Some(arena) = arena else { continue };
+        if let Err(errno) = guarded(|| ours(arena, part), || Err(Errno::NOMEM)) {
+            quiet.set_errno(errno);
+            return Some(-1);
+        }
     }
-    drop(quiet);
-    let outside =
-        [VirtRange::between(whole.start, part.start), VirtRange::between(part.end(), whole.end())];
-    let failed =
-        outside.into_iter().filter(|range| !range.is_empty()).any(|range| kernel(range) != 0);
-    Some(if failed { -1 } else { 0 })
+    for (_, part) in parts(whole).filter(|(arena, _)| arena.is_none()) {
+        if kernel(part) != 0 {
+            quiet.set_errno(process::current_errno());
+            return Some(-1);
+        }
+    }
+    Some(0)
 }
 
 pub(crate) fn errno_of(error: &cowslip::Error) -> Errno {

@@ -11,7 +11,7 @@ use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::{Errno, passthrough};
 
 use crate::mapping::{FAILED, errno_of, mmap, mprotect, munmap};
-use crate::program::arena_part;
+use crate::program::{arena_part, surrender};
 
 const KNOWN: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
 
@@ -67,7 +67,7 @@ fn ours(addr: usize, old_len: usize, new_len: usize, flags: c_int) -> Option<Res
         return Some(Err(Errno::INVAL));
     }
     match parts[..] {
-        [(range, Usage::Used, prot)] if range.start == addr && range.len == len => {
+        [(range, Usage::Used | Usage::Left, prot)] if range.start == addr && range.len == len => {
             Some(Ok(Piece { arena, range, prot }))
         }
         _ => Some(Err(Errno::FAULT)),
@@ -79,20 +79,21 @@ fn onto_arena(
     to: usize,
     new_len: usize,
     flags: c_int,
-    kernel: impl FnOnce() -> *mut c_void,
+    kernel: impl Fn() -> *mut c_void,
 ) -> *mut c_void {
-    let target = (flags & libc::MREMAP_FIXED != 0).then(|| arena_part(to, new_len)).flatten();
-    let Some((arena, part)) = target else { return kernel() };
+    if flags & libc::MREMAP_FIXED == 0 || arena_part(to, new_len).is_none() {
+        return kernel();
+    }
     let mut quiet = Quiet::enter();
-    let map = || {
+    let mut map = || {
         let moved = kernel();
         if moved == FAILED {
             quiet.set_errno(process::current_errno());
         }
         Some(moved).filter(|&moved| moved != FAILED)
     };
-    let moved = arena.surrender(part.outer_aligned(page_size_bytes()), |_| true, map);
-    moved.unwrap_or(FAILED)
+    let target = VirtRange::new(to, new_len).outer_aligned(page_size_bytes());
+    surrender(target, &|_| true, &mut map).unwrap_or(FAILED)
 }
 
 fn in_arena(

@@ -1,25 +1,50 @@
-//! The program's arena, made at the first mapping that belongs into it.
+//! The arenas of this process.
+//!
+//! ```text
+//!   process      own arena: its new memory        inherited: its parents' arenas, frozen, as they were at its fork
+//!   first            A                                     -
+//!   its child        B, made at first need                 A
+//!   its child        C                                     A, B
+//! ```
+//! A child writes, unmaps and discards what it inherited in its own mappings alone. It takes an inherited arena over when
+//! no other process has any of it, and makes one of its own when it maps enough to gain by it.
 
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 
 use cowslip::units::{ByteCount, VirtRange};
-use cowslip::{Arena, ErrorKind, Prot};
+use cowslip::{Arena, ErrorKind, Prot, Usage};
+use cowslip_sys::process;
 
 use crate::config::Config;
 use crate::{log, say};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
-static ARENA: OnceLock<Arena> = OnceLock::new();
+
+/// Of a process and its ancestors. What a descendant of so many maps is the kernel's.
+const MOST: usize = 8;
+static ARENAS: [OnceLock<Arena>; MOST] = [const { OnceLock::new() }; MOST];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The arena that new memory comes from is the one before this; 0: there is none yet.
+static OWN: AtomicUsize = AtomicUsize::new(0);
 
 const UNTRIED: u8 = 0;
 const BEING_MADE: u8 = 1;
 const SETTLED: u8 = 2;
 static MAKING: AtomicU8 = AtomicU8::new(UNTRIED);
 
-/// Thread that is between the prepare and the parent or child handler of a fork; it holds the arena's
-/// lock, and other handlers of the program run on it meanwhile.
-static FORKING: AtomicI32 = AtomicI32::new(0);
+/// What a child mapped so far without an arena, and how much it may before it gets one. A fork copies the page tables
+/// of less in the time that a freeze takes, and most children end before they need more.
+static ELSEWHERE_BYTES: AtomicUsize = AtomicUsize::new(0);
+const CHILD_ELSEWHERE_BYTES: usize = 4 << 20;
+
+/// The process that this one was forked from; 0 in the first.
+static PARENT: AtomicI32 = AtomicI32::new(0);
+
+/// Handle of the thread that is between the prepare and the parent or child handler of a fork; it holds the arenas'
+/// locks, and other handlers of the program run on it meanwhile. Its copy in the child has the same handle.
+static FORKING: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn config() -> &'static Config {
     CONFIG.get_or_init(|| {
@@ -29,93 +54,195 @@ pub(crate) fn config() -> &'static Config {
     })
 }
 
-/// The arena, if there is one and this thread may use it.
-pub(crate) fn arena() -> Option<&'static Arena> {
-    let arena = ARENA.get()?;
-    (!is_forking_here()).then_some(arena)
+/// All arenas that there are, whatever is going on.
+fn all() -> impl DoubleEndedIterator<Item = &'static Arena> {
+    let count = COUNT.load(Ordering::Acquire).min(MOST);
+    ARENAS[..count].iter().filter_map(OnceLock::get)
+}
+
+/// The arenas, if this thread may use them; the youngest last.
+pub(crate) fn arenas() -> impl DoubleEndedIterator<Item = &'static Arena> {
+    let may = COUNT.load(Ordering::Acquire) > 0 && !is_forking_here();
+    all().filter(move |_| may)
+}
+
+/// The arena that this process' new memory comes from.
+pub(crate) fn own() -> Option<&'static Arena> {
+    let own = OWN.load(Ordering::Acquire).checked_sub(1)?;
+    ARENAS[own].get()
+}
+
+/// Those that this process may freeze.
+pub(crate) fn owned() -> impl Iterator<Item = &'static Arena> {
+    arenas().filter(|arena| !arena.is_reader())
 }
 
 pub(crate) fn set_forking(forking: bool) {
-    let thread = if forking { cowslip_sys::process::thread_id() } else { 0 };
+    let thread = if forking { process::thread_handle() } else { 0 };
     FORKING.store(thread, Ordering::Relaxed);
 }
 
-/// Whether this thread is forking.
+/// Whether this thread is forking, or came from a fork that it prepared.
 pub(crate) fn is_forking_here() -> bool {
     let forking = FORKING.load(Ordering::Relaxed);
-    forking != 0 && forking == cowslip_sys::process::thread_id()
+    forking != 0 && forking == process::thread_handle()
 }
 
-/// Whether any thread is forking; in a child, whether it came from a fork that we prepared.
+/// Whether any thread is forking.
 pub(crate) fn is_forking() -> bool {
     FORKING.load(Ordering::Relaxed) != 0
 }
 
-/// The part of the program's range that lies in the arena, with the arena.
-pub(crate) fn arena_part(addr: usize, len: usize) -> Option<(&'static Arena, VirtRange)> {
-    let arena = ARENA.get()?;
-    let end = addr.checked_add(len)?;
-    let part = arena.range().intersect(VirtRange::between(addr, end));
-    (!part.is_empty()).then_some(())?;
-    Some((self::arena()?, part))
+/// In a child: what is the process' own is still to be made.
+pub(crate) fn begin_child() {
+    OWN.store(0, Ordering::Relaxed);
+    MAKING.store(UNTRIED, Ordering::Relaxed);
+    ELSEWHERE_BYTES.store(0, Ordering::Relaxed);
+    PARENT.store(process::parent_pid(), Ordering::Relaxed);
 }
 
-fn arena_or_make() -> Option<&'static Arena> {
-    if ARENA.get().is_some() {
-        return arena();
+/// In a child that was forked by a thread which had nothing in the arenas, while another one held their locks.
+pub(crate) fn forget_arenas() {
+    COUNT.store(0, Ordering::Relaxed);
+    MAKING.store(SETTLED, Ordering::Relaxed);
+    OWN.store(0, Ordering::Relaxed);
+    FORKING.store(0, Ordering::Relaxed);
+}
+
+/// The first part of a range that lies in an arena, with the arena.
+pub(crate) fn arena_part(addr: usize, len: usize) -> Option<(&'static Arena, VirtRange)> {
+    let range = VirtRange::between(addr, addr.checked_add(len)?);
+    let parts = arenas().map(|arena| (arena, arena.range().intersect(range)));
+    parts.filter(|(_, part)| !part.is_empty()).min_by_key(|(_, part)| part.start)
+}
+
+/// A range cut where arenas begin and end: each part with its arena, if it lies in one.
+pub(crate) fn parts(range: VirtRange) -> impl Iterator<Item = (Option<&'static Arena>, VirtRange)> {
+    let mut rest = range;
+    core::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let (arena, part) = match arena_part(rest.start, rest.len) {
+            Some((arena, part)) if part.start == rest.start => (Some(arena), part),
+            Some((_, part)) => (None, VirtRange::between(rest.start, part.start)),
+            None => (None, rest),
+        };
+        rest = VirtRange::between(part.end(), rest.end());
+        Some((arena, part))
+    })
+}
+
+/// Has `map` map something else over `range`, if all that arenas have of it is for what it `may` be for; as
+/// [`Arena::surrender`], for any number of them.
+pub(crate) fn surrender<T>(
+    range: VirtRange,
+    may: &dyn Fn(Usage) -> bool,
+    map: &mut dyn FnMut() -> Option<T>,
+) -> Option<T> {
+    match parts(range).find_map(|(arena, part)| Some((arena?, part))) {
+        None => map(),
+        Some((arena, part)) => {
+            let rest = VirtRange::between(part.end(), range.end());
+            arena.surrender(part, may, || surrender(rest, may, map))
+        }
+    }
+}
+
+/// The arena for new memory; made, or taken over, if a mapping of `len` makes that worth it.
+fn own_or_make(len: usize) -> Option<&'static Arena> {
+    if is_forking_here() {
+        return None;
+    }
+    if let Some(own) = own() {
+        return Some(own);
+    }
+    if PARENT.load(Ordering::Relaxed) != 0 {
+        let elsewhere = ELSEWHERE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
+        if elsewhere < CHILD_ELSEWHERE_BYTES {
+            return None;
+        }
     }
     if MAKING.compare_exchange(UNTRIED, BEING_MADE, Ordering::Acquire, Ordering::Relaxed).is_err() {
         // Another thread makes it, or this one does and maps something on the way, or it failed.
         return None;
     }
-    let config = config();
-    if !config.off {
-        let made = Arena::builder(config.capacity)
-            .backing(config.backing)
-            .userfaultfd(config.userfaultfd)
-            .build();
-        match made {
-            Ok(arena) => {
-                say!("arena of {} at {}, {}", config.capacity, arena.range(), arena.pages());
-                crate::forking::have_children_give_way(&arena);
-                let _ = ARENA.set(arena);
-            }
-            Err(error) => say!("no arena, the program runs unchanged: {error}"),
-        }
+    if !config().off && !adopt_one() {
+        make();
     }
     MAKING.store(SETTLED, Ordering::Release);
-    ARENA.get()
+    own()
 }
 
-/// Memory for a mapping of the program, if the arena has it.
+fn make() {
+    let config = config();
+    let Some(place) = ARENAS.get(COUNT.load(Ordering::Relaxed)) else {
+        say!("no arena of its own for a descendant in so many generations");
+        return;
+    };
+    let made = Arena::builder(config.capacity)
+        .backing(config.backing)
+        .userfaultfd(config.userfaultfd)
+        .build();
+    match made {
+        Ok(arena) => {
+            say!("arena of {} at {}, {}", config.capacity, arena.range(), arena.pages());
+            crate::forking::have_children_give_way(&arena);
+            if place.set(arena).is_ok() {
+                let count = COUNT.fetch_add(1, Ordering::Release) + 1;
+                OWN.store(count, Ordering::Release);
+            }
+        }
+        Err(error) => say!("no arena, the program runs unchanged: {error}"),
+    }
+}
+
+/// Takes over the arenas that no other process has any of; the youngest gives new memory from now on. Whether there
+/// was one.
+fn adopt_one() -> bool {
+    let adopted = adopt_all();
+    if let Some(index) = adopted {
+        OWN.store(index + 1, Ordering::Release);
+    }
+    adopted.is_some()
+}
+
+/// Whether this process was forked by one that still lives, and runs what it ran then or another program.
+pub(crate) fn has_parent() -> bool {
+    let parent = PARENT.load(Ordering::Relaxed);
+    parent != 0 && parent == process::parent_pid()
+}
+
+/// Takes over what it can: the youngest of them.
+pub(crate) fn adopt_all() -> Option<usize> {
+    let mut youngest = None;
+    if has_parent() {
+        return youngest;
+    }
+    for (index, arena) in all().enumerate().filter(|(_, arena)| arena.is_reader()) {
+        match arena.adopt() {
+            Ok(true) => {
+                say!("owner of the arena at {} now, as nobody else has any of it", arena.range());
+                youngest = Some(index);
+            }
+            Ok(false) => {}
+            Err(error) => say!("{error}"),
+        }
+    }
+    youngest
+}
+
+/// Memory for a mapping of the program, if an arena has it.
 pub(crate) fn allocate(len: usize, prot: Prot) -> Option<VirtRange> {
-    let arena = arena_or_make()?;
+    let arena = own_or_make(len)?;
     match arena.allocate(ByteCount(len as u64), prot) {
         Ok(range) => Some(range),
-        Err(error) if error.kind() == ErrorKind::Busy && adopt(arena) => {
-            arena.allocate(ByteCount(len as u64), prot).ok()
-        }
         Err(error) => {
             arena.count_passed_mapping();
             if error.kind() != ErrorKind::Busy {
                 say!("a mapping of {} goes past the arena: {error}", ByteCount(len as u64));
             }
             None
-        }
-    }
-}
-
-/// In a forked child whose parent has ended: becomes the arena's owner.
-pub(crate) fn adopt(arena: &Arena) -> bool {
-    match arena.adopt() {
-        Ok(true) => {
-            say!("owner of the arena now, as its owner has ended");
-            true
-        }
-        Ok(false) => false,
-        Err(error) => {
-            say!("{error}");
-            false
         }
     }
 }

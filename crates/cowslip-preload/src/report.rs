@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use cowslip::Footprint;
 
-use crate::program::{arena, config};
+use crate::program::{arenas, config, has_parent, own};
 use crate::say;
 
 #[unsafe(link_section = ".fini_array")]
@@ -20,9 +20,11 @@ static AT_EXIT: extern "C" fn() = {
 fn write() {
     let Some(file) = &config().report else { return };
     let mut text = String::from("{\n  \"schema\": \"cowslip.report/1\"");
-    match arena() {
-        // A forked child that calls exit must not overwrite what its parent will say.
-        Some(arena) if arena.is_reader() => return,
+    // A forked child that calls exit must not overwrite what its parent will say.
+    if has_parent() {
+        return;
+    }
+    match own().or_else(|| arenas().last()) {
         Some(arena) => {
             let pages = if arena.pages().is_huge() { "huge" } else { "base" };
             let _ = write!(text, ",\n  \"pages\": \"{pages}\"");

@@ -85,6 +85,17 @@ pub fn seal(fd: BorrowedFd<'_>, seals: Seals) -> Result<()> {
     fs::fcntl_add_seals(fd, SealFlags::from_bits_retain(seals.bits()))
 }
 
+/// Locks the file for this process, at once or not at all: `EAGAIN` or `EACCES` if another process has it locked
+/// (`fcntl(2)`, `F_SETLK`). The kernel takes the lock back when the process ends.
+pub fn lock(fd: BorrowedFd<'_>) -> Result<()> {
+    fs::fcntl_lock(fd, fs::FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Ends the [`lock`].
+pub fn unlock(fd: BorrowedFd<'_>) {
+    let _ = fs::fcntl_lock(fd, fs::FlockOperation::NonBlockingUnlock);
+}
+
 /// Gives the pages of a part of the file back; it reads as zeroes afterwards.
 pub fn punch_hole(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result<()> {
     seam::check(Op::Fallocate)?;

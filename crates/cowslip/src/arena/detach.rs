@@ -5,12 +5,16 @@
 //!  write-protect ──▶ copy elsewhere ──▶ move the copy over it ──▶ wake
 //! ```
 //! For what an arena cannot follow, because a freeze makes new mappings: memory locked in RAM, kept from
-//! children, wiped in them, with protection keys. Its later forks cost what they cost on stock Linux.
+//! children, wiped in them, with protection keys, read into by devices, with shared futexes. Its later forks cost what
+//! they cost on stock Linux.
+//!
+//! Writers wait while their memory is copied, in the arena's userfaultfd or in one opened for this alone. Without any,
+//! in a process that has other threads, memory is *left*: it is mapped privately where it lies, in one step that nobody
+//! has to wait for, and never thawed. Its base stays in the file as long as the arena.
 //!
 //! # Safety
-//! The ranges were checked to be handed out. Writers wait while they are copied, if there is a
-//! userfaultfd; else the caller vouches that there are none. Every address shows the same content before
-//! and after.
+//! The ranges were checked to be handed out. Nobody writes to what is copied, as said above. Every address shows the
+//! same content before and after.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,10 +27,10 @@ use crate::error::{During, Error, Result};
 use crate::freeze::service::Service;
 use crate::freeze::thaw;
 use crate::sys::held::HeldFd;
-use crate::sys::memory::{self, Prot};
+use crate::sys::memory::{self, Advice, Prot, Sharing};
 use crate::sys::pagemap::Scanner;
-use crate::sys::uffd::RegisterMode;
-use crate::sys::{Errno, memfile};
+use crate::sys::uffd::{self, Features, RegisterMode, Uffd};
+use crate::sys::{Errno, memfile, process};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 const OPERATION: &str = "take memory out of an arena";
@@ -103,18 +107,74 @@ impl Shared {
             return Err(Error::from_errno(OPERATION, Errno::NOMEM).on(range));
         }
         self.check_content(state, range)?;
-        for span in spans.into_iter().filter(|span| span.usage == Usage::Used) {
-            let service = state.service.take();
-            let detached = self.detach_span(state, span, service.as_ref());
-            state.service = service;
-            // What was registered for a thaw may not be any more.
-            state.thaw.armed &= detached.is_ok();
-            detached.map_err(|errno| Error::from_errno(OPERATION, errno).on(span.range))?;
-            self.surrender(state, span.range);
-            self.counters.left_bytes.fetch_add(span.range.len as u64, Relaxed);
+        let service = state.service.take();
+        let own = if service.is_none() { Self::own_guard() } else { None };
+        let guard = service.as_ref().map(Service::uffd).or(own.as_ref());
+        let is_left = guard.is_none() && process::thread_count() != Some(1);
+        let mut done = Ok(());
+        let used: Vec<_> = spans.into_iter().filter(|span| span.usage == Usage::Used).collect();
+        for run in used.chunk_by(|a, b| a.range.end() == b.range.start) {
+            let whole = VirtRange::between(run[0].range.start, run[run.len() - 1].range.end());
+            let left = match is_left {
+                true => run.iter().try_for_each(|span| self.leave_span(state, *span)),
+                false => self.detach_run(state, whole, run, service.as_ref(), guard),
+            };
+            if let Err(errno) = left {
+                // What was registered for a thaw may not be any more.
+                state.thaw.armed = false;
+                done = Err(Error::from_errno(OPERATION, errno).on(whole));
+                break;
+            }
+            for span in run.iter().filter(|_| is_left) {
+                state.ledger.set(span.range, Usage::Left, span.prot);
+            }
+            if !is_left {
+                self.surrender(state, whole);
+                // If it fails, the file keeps what nobody shows.
+                let _ = self.give_back(state, whole);
+            }
+            self.counters.left_bytes.fetch_add(whole.len as u64, Relaxed);
             self.counters.left_for.fetch_or(why.bit(), Relaxed);
-            // If it fails, the file keeps what nobody shows until it is handed out again.
-            let _ = self.give_back(state, span.range);
+        }
+        state.service = service;
+        done
+    }
+
+    /// Has writers wait in an arena without a service thread; no event of it has to be read by anybody.
+    fn own_guard() -> Option<Uffd<HeldFd>> {
+        const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
+            .union(Features::MISSING_SHMEM)
+            .union(Features::WP_HUGETLBFS_SHMEM);
+        let (fd, _) = uffd::open().ok()?;
+        Uffd::new(HeldFd::hold(fd), FEATURES).ok()
+    }
+
+    /// Maps a span privately where it lies, for good. What is frozen is so already.
+    fn leave_span(&self, state: &State, span: Span) -> Result<(), Errno> {
+        for (i, part) in self.by_chunk(span.range) {
+            // SAFETY: see the module. The base under it is not written any more: an arena writes what is under live memory,
+            // and under what it thaws.
+            unsafe {
+                if state.chunk(i) == Chunk::Live {
+                    let at = offset(self.range, part);
+                    memory::map_file(part, self.store.fd(), at, Sharing::Private, span.prot)?;
+                } else {
+                    memory::advise(part, Advice::DoFork)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has all leave that is live, as what cannot be frozen cannot be forked.
+    pub(crate) fn detach_live(&self, state: &mut State, why: Departure) -> Result<()> {
+        let mut from = 0;
+        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
+            from = run.end;
+            let whole = self.chunk_range(run.start, run.len());
+            for used in state.ledger.used_within(whole) {
+                self.detach(state, used, why)?;
+            }
         }
         Ok(())
     }
@@ -127,38 +187,55 @@ impl Shared {
         Ok(())
     }
 
-    fn detach_span(
+    /// Makes `whole`, spans without gaps, private anonymous memory. If it fails, a part of it may be that already, and is
+    /// not the arena's any more.
+    fn detach_run(
         &self,
-        state: &State,
-        span: Span,
+        state: &mut State,
+        whole: VirtRange,
+        spans: &[Span],
         service: Option<&Service>,
+        guard: Option<&Uffd<HeldFd>>,
     ) -> Result<(), Errno> {
-        let Span { range, prot, .. } = span;
-        let copy = memory::reserve(range.len, page_size_bytes())?;
+        let copy = memory::reserve(whole.len, page_size_bytes())?;
+        let mut moved_to = whole.start;
         let detached = (|| {
-            if let Some(service) = service {
-                self.hold_writers(state, range, service)?;
+            if let Some(guard) = guard {
+                self.hold_writers(state, whole, guard)?;
             }
             // SAFETY: the copy is this function's own; the rest see the module.
             unsafe {
                 memory::map_anonymous(copy, Prot::RW)?;
-                self.with_scanner(service, |scanner| {
-                    self.copy_content(state, range, copy.start, scanner)
-                })?;
-                memory::protect(copy, prot)?;
-                memory::move_mapping(copy, range)
+                for Span { range, prot, .. } in spans {
+                    let place =
+                        VirtRange::new(copy.start + (range.start - whole.start), range.len);
+                    self.with_scanner(service, |scanner| {
+                        self.copy_content(state, *range, place.start, scanner)
+                    })?;
+                    if *prot != Prot::RW {
+                        memory::protect(place, *prot)?;
+                    }
+                }
+                for Span { range, .. } in spans {
+                    let place =
+                        VirtRange::new(copy.start + (range.start - whole.start), range.len);
+                    memory::move_mapping(place, *range)?;
+                    moved_to = range.end();
+                }
             }
+            Ok(())
         })();
         if detached.is_err() {
             // SAFETY: the copy is nobody else's.
             let _ = unsafe { memory::unmap(copy) };
+            self.surrender(state, VirtRange::between(whole.start, moved_to));
         }
-        if let Some(service) = service {
+        if let Some(guard) = guard {
             if detached.is_err() {
-                let _ = service.uffd().unregister(range);
+                let _ = guard.unregister(whole);
             }
             // After the mapping, so that who wakes finds it; on errors too (I6).
-            let _ = service.uffd().wake(range).or_else(|_| service.uffd().wake(range));
+            let _ = guard.wake(whole).or_else(|_| guard.wake(whole));
         }
         detached
     }
@@ -192,7 +269,9 @@ impl Shared {
         target: usize,
         scanner: &Scanner<HeldFd>,
     ) -> Result<(), Errno> {
-        let prot = state.ledger.within(range).next().map_or(Prot::NONE, |span| span.prot);
+        let span = state.ledger.within(range).next();
+        let prot = span.map_or(Prot::NONE, |span| span.prot);
+        let is_left = span.is_some_and(|span| span.usage == Usage::Left);
         let is_hidden = !prot.contains(Prot::READ);
         if is_hidden {
             // SAFETY: see the module; who may not read it may see it for a moment, instead of dying.
@@ -200,6 +279,14 @@ impl Shared {
         }
         let copied = self.by_chunk(range).try_for_each(|(i, part)| {
             let place = target + (part.start - range.start);
+            if is_left {
+                // SAFETY: mapped, readable by now, and as long as the target, which is elsewhere.
+                unsafe {
+                    let from = part.start as *const u8;
+                    core::ptr::copy_nonoverlapping(from, place as *mut u8, part.len);
+                }
+                return Ok(());
+            }
             if state.chunk(i) != Chunk::Overlay {
                 // SAFETY: as the caller promised, for a part of the target.
                 let content =
@@ -280,14 +367,14 @@ impl Shared {
         &self,
         state: &State,
         range: VirtRange,
-        service: &Service,
+        guard: &Uffd<HeldFd>,
     ) -> Result<(), Errno> {
-        service.uffd().register(range, RegisterMode::WP)?;
+        guard.register(range, RegisterMode::WP)?;
         for (_, part) in self.by_chunk(range).filter(|(i, _)| state.chunk(*i) == Chunk::Overlay) {
             // Without a file there are no markers for pages that are not there.
-            service.uffd().register(part, RegisterMode::MISSING | RegisterMode::WP)?;
+            guard.register(part, RegisterMode::MISSING | RegisterMode::WP)?;
         }
-        thaw::write_protect(service.uffd(), range, true)
+        thaw::write_protect(guard, range, true)
     }
 
     fn with_scanner<T>(

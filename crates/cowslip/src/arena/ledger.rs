@@ -15,6 +15,9 @@ pub enum Usage {
     Used,
     /// Another mapping is there, and the arena has no part in it any more.
     Foreign,
+    /// Handed out, and no longer the arena's to freeze or thaw, but mapped from its file still, privately: memory that
+    /// left where nothing could hold its writers off while it was copied.
+    Left,
 }
 
 impl Usage {
@@ -119,10 +122,28 @@ impl Ledger {
         })
     }
 
-    /// The mappings that `range` consists of: parts of one protection, without foreign parts.
+    /// Whether nothing of `range` is in use, in the arena's file.
+    pub(crate) fn is_unused(&self, range: VirtRange) -> bool {
+        self.within(range).all(|span| matches!(span.usage, Usage::Free | Usage::Foreign))
+    }
+
+    /// The parts of `range` that are handed out, each as long as it goes, whatever their protection.
+    pub(crate) fn used_within(&self, range: VirtRange) -> Vec<VirtRange> {
+        let mut used: Vec<VirtRange> = Vec::new();
+        for span in self.within(range).filter(|span| span.usage.is_used()) {
+            match used.last_mut() {
+                Some(last) if last.end() == span.range.start => last.len += span.range.len,
+                _ => used.push(span.range),
+            }
+        }
+        used
+    }
+
+    /// The mappings that `range` consists of: parts of one protection, without those that are not the arena's.
     pub(crate) fn pieces(&self, range: VirtRange) -> Vec<(VirtRange, Prot)> {
         let mut pieces: Vec<(VirtRange, Prot)> = Vec::new();
-        for span in self.within(range).filter(|span| span.usage != Usage::Foreign) {
+        let is_ours = |span: &Span| matches!(span.usage, Usage::Free | Usage::Used);
+        for span in self.within(range).filter(is_ours) {
             match pieces.last_mut() {
                 Some((piece, prot)) if *prot == span.prot && piece.end() == span.range.start => {
                     piece.len += span.range.len;

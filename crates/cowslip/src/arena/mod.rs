@@ -18,6 +18,7 @@ use crate::sys::Errno;
 use crate::sys::memory::{self, Advice, Prot};
 use crate::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
 
+use crate::freeze::readers::UsersToken;
 pub use detach::Departure;
 pub use ledger::Usage;
 pub use slice::ArenaSlice;
@@ -116,14 +117,17 @@ impl ArenaBuilder {
     /// As [`Self::build`], on a file that was opened before, and may have content already.
     pub(crate) fn build_on(self, store: Arc<Store>) -> Result<Arena> {
         let len = self.len()?;
+        let users = UsersToken::new()?;
         let range = match self.address {
             None => memory::reserve(len, GIB_BYTES).during(BUILD)?,
             Some(address) => reserve_at(address, len)?,
         };
         let counters = Counters::create()?;
-        let shared = Shared::new(range, store, counters, self.userfaultfd);
+        let shared = Shared::new(range, store, counters, self.userfaultfd, users);
         let arena = Arena { handle: Arc::new(Handle { shared }) };
         let shared = arena.shared();
+        // A freeze shall not need a descriptor that may not be to be had then.
+        shared.lock().generations.begin()?;
         shared.store.map_live(range, range, Prot::NONE).during(BUILD)?;
         #[allow(unsafe_code)]
         // SAFETY: the range is this arena's, and the advice changes no content.
@@ -288,19 +292,28 @@ impl Arena {
 
     /// Takes memory out of the arena: under the same addresses it becomes private anonymous memory
     /// with the same content and protection, which freezes and forks leave to the kernel. For what an
-    /// arena cannot follow, such as `mlock(2)` and `MADV_DONTFORK`.
+    /// arena cannot follow, such as `mlock(2)` and `MADV_DONTFORK`. Threads that write to it wait; where nothing can make
+    /// them, it stays a private mapping of the arena's file ([`Usage::Left`]).
     ///
     /// # Errors
     /// `ENOMEM` if a part of it is not handed out, or memory or mappings run out: then what is not
     /// detached yet stays in the arena.
     ///
     /// # Safety
-    /// `range` is page-aligned. If the [service thread](Self::start_service) does not run, nobody writes
-    /// to it until this returns.
+    /// `range` is page-aligned, and no Rust reference into it is used meanwhile.
     #[allow(unsafe_code)]
     pub unsafe fn detach(&self, range: VirtRange, why: Departure) -> Result<()> {
         let shared = self.shared();
         shared.detach(&mut shared.lock_restored(range), range, why)
+    }
+
+    /// As [`Self::detach`], of all that is in use and live: what a fork cannot share because a freeze was refused.
+    ///
+    /// # Errors
+    /// As [`Self::detach`].
+    pub fn detach_live(&self, why: Departure) -> Result<()> {
+        let shared = self.shared();
+        shared.detach_live(&mut shared.lock(), why)
     }
 
     /// Has the caller `map` something else over `range` if all parts of it are for what they `may` be
@@ -346,7 +359,7 @@ impl Drop for Handle {
         let shared = &self.shared;
         let (filler, service, views) = {
             let mut state = shared.lock();
-            (state.filler.take(), state.service.take(), std::mem::take(&mut state.stale))
+            (state.filler.take(), state.service.take(), std::mem::take(&mut state.retired_views))
         };
         if let Some(filler) = filler {
             filler.stop();

@@ -14,11 +14,12 @@
 //! The ranges these functions change were checked to be parts of the arena, which this library owns;
 //! that its users no longer rely on the content of what they give back is what giving back means.
 
+use super::detach::Departure;
 use super::ledger::Usage;
 use super::state::{Chunk, Role, Shared, State};
 use super::store::{POOL_HINT, Pages, offset};
 use crate::error::{During, Error, ErrorKind, Result};
-use crate::freeze::thaw;
+use crate::freeze::thaw::{self, limbo};
 use crate::sys::memory::{self, Advice, Prot};
 use crate::sys::{Errno, memfile};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
@@ -26,6 +27,9 @@ use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 const ALLOCATE: &str = "allocate from an arena";
 const DISCARD: &str = "discard memory of an arena";
 const RELEASE: &str = "give memory back to an arena";
+
+/// A chunk of 2 MiB with more spans is not worth a huge page.
+const MANY_SPANS: usize = 32;
 
 impl Shared {
     fn unit(&self) -> usize {
@@ -38,6 +42,7 @@ impl Shared {
             return Err(Error::new(ErrorKind::Busy, ALLOCATE)
                 .hint("a forked child reads its parent's arena and takes new memory elsewhere"));
         }
+        limbo::reuse(self, state);
         let full = || Error::new(ErrorKind::OutOfMemory, ALLOCATE);
         let len = round_up(len.max(1), self.unit()).ok_or_else(full)?;
         let align = if len >= CHUNK_BYTES { CHUNK_BYTES } else { self.unit() };
@@ -166,7 +171,7 @@ impl Shared {
             match (span.usage, state.role) {
                 (Usage::Free, _) => {}
                 (Usage::Used, Role::Owner) => self.release_used(state, span.range)?,
-                (Usage::Foreign, _) | (Usage::Used, Role::Reader) => {
+                (Usage::Foreign | Usage::Left, _) | (Usage::Used, Role::Reader) => {
                     // SAFETY: see the module. What is unmapped here is never handed out again.
                     unsafe { memory::unmap(span.range) }.during(RELEASE)?;
                     state.ledger.set(span.range, Usage::Foreign, Prot::NONE);
@@ -200,6 +205,9 @@ impl Shared {
                 Chunk::Frozen | Chunk::Overlay | Chunk::Kept => {
                     // SAFETY: see the module; this drops private copies only.
                     let _ = unsafe { memory::advise(part, Advice::DontNeed) };
+                    if state.ledger.is_all(self.chunk_range(i, 1), Usage::Free) {
+                        state.limbo.add(i);
+                    }
                 }
             }
         }
@@ -213,7 +221,7 @@ impl Shared {
             match (span.usage, state.role) {
                 (Usage::Free, _) => {}
                 (Usage::Used, Role::Owner) => self.discard_used(state, span.range)?,
-                (Usage::Used, Role::Reader) => {
+                (Usage::Left, _) | (Usage::Used, Role::Reader) => {
                     // SAFETY: see the module; the base stays as it is for its other readers.
                     unsafe { memory::map_anonymous(span.range, span.prot) }.during(DISCARD)?;
                     // Not of the file any more, whoever will own it.
@@ -266,7 +274,7 @@ impl Shared {
     }
 
     /// Makes a chunk whose content nobody wants any more live again, all zeroes.
-    fn revive(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
+    pub(crate) fn revive(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
         let range = self.chunk_range(chunk, 1);
         state.tracking.forget(chunk);
         self.clean(range)?;
@@ -304,11 +312,29 @@ impl Shared {
         for span in spans {
             // SAFETY: see the module.
             unsafe { memory::protect(span.range, prot) }.during(OPERATION)?;
-            if span.usage == Usage::Used {
-                state.ledger.set(span.range, Usage::Used, prot);
+            if span.usage != Usage::Foreign {
+                state.ledger.set(span.range, span.usage, prot);
             }
         }
+        if state.role == Role::Owner {
+            self.shed_fragments(state, range);
+        }
         Ok(())
+    }
+
+    /// Has chunks leave that `range` meets and that are cut into many mappings: a freeze makes two mappings of each, which
+    /// takes longer than a fork that copies the page tables of what they map, and the kernel has only so many.
+    fn shed_fragments(&self, state: &mut State, range: VirtRange) {
+        for chunk in self.chunks_of(range) {
+            let whole = self.chunk_range(chunk, 1);
+            if state.ledger.within(whole).count() <= MANY_SPANS {
+                continue;
+            }
+            // If it fails the memory stays, and a freeze takes as long as it does.
+            for used in state.ledger.used_within(whole) {
+                let _ = self.detach(state, used, Departure::Fragmented);
+            }
+        }
     }
 
     /// Makes the allocation `range` longer in place, if what follows is free.

@@ -6,9 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use super::ledger::Ledger;
 use super::store::Store;
 use super::tracking::{Known, Tracking};
-use crate::freeze::readers::{OwnerToken, ReaderToken};
+use crate::freeze::readers::{Generations, UsersToken};
 use crate::freeze::service::Service;
 use crate::freeze::share::{Child, Share};
+use crate::freeze::thaw::limbo::Limbo;
 use crate::image::Filler;
 use crate::metrics::Counters;
 use crate::units::{CHUNK_BYTES, VirtRange};
@@ -76,16 +77,20 @@ pub(crate) struct State {
     lost: usize,
     /// Brings absent chunks in, as long as there are any.
     pub(crate) filler: Option<Filler>,
-    /// Mapped by every process that reads the base.
-    pub(crate) readers: Option<ReaderToken>,
-    /// Whether this process maps it too, and lets its children have what is frozen.
+    /// Who reads what is frozen.
+    pub(crate) generations: Generations,
+    /// The generation that each chunk was frozen for; of no meaning while it is live.
+    since: Vec<u64>,
+    /// Whether children forked now have what is frozen, and count as readers of the youngest generation.
     pub(crate) offer: Offer,
-    /// Mapped by the process that owns the base.
-    pub(crate) owner: Option<OwnerToken>,
+    /// Mapped by every process that maps the file. `None` in a process that may not take it over.
+    pub(crate) users: Option<UsersToken>,
+    /// Frozen chunks that were given back.
+    pub(crate) limbo: Limbo,
     /// Views of the base alive in this process.
     pub(crate) views: usize,
     /// Old views, to be unmapped bit by bit.
-    pub(crate) stale: Vec<VirtRange>,
+    pub(crate) retired_views: Vec<VirtRange>,
     /// Before this time nothing is done in the background: a fork is being finished.
     pub(crate) quiet_until_ns: u64,
     /// The last fork came before the one before it was looked after.
@@ -118,6 +123,17 @@ pub(crate) struct ThawState {
     pub(crate) not_before_ns: u64,
     pub(crate) delay_ns: u64,
     pub(crate) look: Look,
+}
+
+impl ThawState {
+    /// All that can be thawed now is.
+    pub(crate) fn end_round(&mut self) {
+        self.began_ns = None;
+        let busy_ns = std::mem::take(&mut self.busy_ns);
+        if busy_ns > 0 {
+            self.last_busy_ns = busy_ns;
+        }
+    }
 }
 
 /// How far the search for kept chunks that were written is.
@@ -153,6 +169,7 @@ impl Shared {
         store: Arc<Store>,
         counters: &'static Counters,
         wants_userfaultfd: bool,
+        users: UsersToken,
     ) -> Arc<Self> {
         let state = State {
             role: Role::Owner,
@@ -163,11 +180,13 @@ impl Shared {
             absent: 0,
             lost: 0,
             filler: None,
-            readers: None,
+            generations: Generations::default(),
+            since: vec![0; range.len / CHUNK_BYTES],
             offer: Offer::None,
-            owner: None,
+            users: Some(users),
+            limbo: Limbo::default(),
             views: 0,
-            stale: Vec::new(),
+            retired_views: Vec::new(),
             quiet_until_ns: 0,
             forks_often: false,
             service: None,
@@ -272,6 +291,16 @@ impl State {
         }
     }
 
+    /// A chunk was frozen for this generation.
+    pub(crate) fn set_since(&mut self, index: usize, generation: u64) {
+        self.since[index] = generation;
+    }
+
+    /// Whether readers of generations after `read` only may be left of a chunk: none.
+    pub(crate) fn is_unread(&self, index: usize, read: Option<u64>) -> bool {
+        read.is_none_or(|read| self.since[index] > read)
+    }
+
     /// Chunks that a freeze made private and no thaw made live again.
     pub(crate) fn not_live(&self) -> usize {
         self.not_live
@@ -296,6 +325,27 @@ impl State {
     pub(crate) fn number_freeze(&mut self) -> Known {
         let chunks = &self.chunks;
         self.tracking.freeze(|chunk| chunks[chunk] == Chunk::Frozen)
+    }
+
+    /// As [`Self::next_run`], of chunks that a freeze made private and that nobody reads any more if generations up to
+    /// `read` are read.
+    pub(crate) fn next_unread(
+        &self,
+        from: usize,
+        most: usize,
+        read: Option<u64>,
+        wanted: impl Fn(Chunk) -> bool,
+    ) -> Option<std::ops::Range<usize>> {
+        let mut from = from;
+        while let Some(run) = self.next_run(from, usize::MAX, &wanted) {
+            let is_unread = |chunk: &usize| self.is_unread(*chunk, read);
+            if let Some(first) = run.clone().find(is_unread) {
+                let count = (first..run.end).take(most).take_while(is_unread).count();
+                return Some(first..first + count);
+            }
+            from = run.end;
+        }
+        None
     }
 
     /// The first run of chunks from `from` on for which `wanted` holds, at most `most` long.

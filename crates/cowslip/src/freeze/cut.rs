@@ -22,12 +22,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Way;
 use super::flip::{self, Flip};
+use super::readers::UsersToken;
 use super::service::Service;
 use super::share::Child;
 use super::thaw;
+use super::thaw::limbo::Limbo;
 use crate::arena::Arena;
 use crate::arena::ledger::Usage;
-use crate::arena::state::{Chunk, Offer, Role, Shared, State};
+use crate::arena::state::{Chunk, Offer, Role, Shared, State, ThawState};
 use crate::error::{During, Result};
 use crate::sys;
 use crate::sys::held::HeldFd;
@@ -99,19 +101,20 @@ impl<'a> ForkCut<'a> {
             let state = &mut *flip.state;
             if state.role == Role::Owner {
                 keep_place(flip.shared, state);
+                state.generations.in_child();
+                state.thaw = ThawState::default();
+                state.limbo = Limbo::default();
+                state.tracking.is_on = false;
             }
             state.role = Role::Reader;
             if let Some(service) = state.service.take() {
                 Service::abandon(service);
             }
-            if let Some(owner) = &mut state.owner {
-                owner.in_child();
-            }
             if let Ok(mut children) = flip.shared.children.try_lock() {
                 children.drain(..).for_each(|child| child.end.close_early());
             }
             // Views are the parent's: the kernel left their mappings out of this process.
-            state.stale.clear();
+            state.retired_views.clear();
             state.views = 0;
             flip.discard_view();
             flip.shared.counters.is_owner.store(0, Relaxed);
@@ -127,7 +130,7 @@ fn keep_place(shared: &Shared, state: &State) {
     while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
         from = run.end;
         let live = state.ledger.within(shared.chunk_range(run.start, run.len()));
-        for span in live.filter(|span| span.usage != Usage::Foreign) {
+        for span in live.filter(|span| matches!(span.usage, Usage::Free | Usage::Used)) {
             // SAFETY: a part of the arena that the fork left out, so that nothing is mapped there yet.
             // It can fail only for the lack of a mapping, of which the parent has one more.
             let _ = unsafe { memory::map_anonymous(span.range, Prot::NONE) };
@@ -143,10 +146,9 @@ fn offer(flip: &mut Flip<'_>) -> Result<()> {
     if state.role != Role::Owner || state.not_live() == 0 {
         return Ok(());
     }
+    // First: whoever is forked with the memory is counted.
+    state.generations.show()?;
     if state.offer != Offer::Whole {
-        if let Some(readers) = &state.readers {
-            readers.show()?;
-        }
         state.offer = Offer::Part;
         set_inherited(flip.shared, state, Advice::DoFork)
             .during("let a child have the memory of an arena")?;
@@ -164,9 +166,7 @@ pub(super) fn withdraw(shared: &Shared, state: &mut State) -> Result<()> {
     }
     state.offer = Offer::Part;
     set_inherited(shared, state, Advice::DontFork).during("keep an arena from children")?;
-    if let Some(readers) = &state.readers {
-        readers.hide()?;
-    }
+    state.generations.hide()?;
     state.offer = Offer::None;
     Ok(())
 }
@@ -209,8 +209,9 @@ impl Arena {
         self.shared().lock().role == Role::Reader
     }
 
-    /// In a forked child: becomes the owner of the arena if its owner has ended, so that it can be
-    /// thawed and used in full (a daemon whose parent exited). Whether it is the owner now.
+    /// In a forked child: becomes the owner of the arena if no other process has any of it, neither the one that it was
+    /// forked from nor a sibling, so that it can be thawed and used in full (a daemon whose parent exited). Whether it is
+    /// the owner now. An arena of which there was a template stays its readers'.
     ///
     /// # Errors
     /// The kernel's, if parts of the arena could not be mapped again; it stays a reader then.
@@ -221,11 +222,11 @@ impl Arena {
         if state.role == Role::Owner {
             return Ok(true);
         }
-        // Taken over once; what fails below can be tried again.
-        if state.owner.as_ref().is_some_and(|owner| !owner.inherit()) {
+        if !state.users.as_ref().is_some_and(UsersToken::is_sole) {
             return Ok(false);
         }
-        state.owner = None;
+        // At once: children of this process are to be counted, whatever fails below. Without a token they never take over.
+        state.users = UsersToken::new().ok();
         // Live parts held nothing of ours, and the fork left them out.
         let mut from = 0;
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
@@ -234,11 +235,18 @@ impl Arena {
                 shared.store.map_live(shared.range, piece, prot).during(OPERATION)?;
             }
         }
-        if let Some(readers) = &state.readers {
-            readers.hide()?;
-        }
-        state.offer = Offer::None;
+        // What is frozen is inherited still, until somebody is asked who reads it.
+        state.offer = Offer::Part;
         state.role = Role::Owner;
+        let is_limbo = |state: &State, chunk: &usize| {
+            state.chunk(*chunk).is_private()
+                && state.ledger.is_all(shared.chunk_range(*chunk, 1), Usage::Free)
+        };
+        for chunk in shared.chunks_of(shared.range) {
+            if is_limbo(&state, &chunk) {
+                state.limbo.add(chunk);
+            }
+        }
         shared.counters.is_owner.store(1, Relaxed);
         Ok(true)
     }

@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Way;
 use super::handover::Handover;
-use super::readers::{OwnerToken, ReaderToken};
 use super::thaw;
 use crate::arena::ledger::Usage;
 use crate::arena::state::{Chunk, Shared, State};
@@ -38,7 +37,11 @@ pub(crate) struct Flip<'a> {
     moved_to: usize,
     /// How many of them are private now.
     done: usize,
+    /// Of what is frozen now.
+    generation: u64,
     view: VirtRange,
+    /// The address of the arena that the view begins with, a multiple of 1 GiB.
+    view_of: usize,
 }
 
 impl<'a> Flip<'a> {
@@ -52,12 +55,6 @@ impl<'a> Flip<'a> {
         shared.store.check()?;
         thaw::mend(shared, &mut state)?;
         shared.counters.has_userfaultfd.store(u64::from(state.service.is_some()), Relaxed);
-        if state.readers.is_none() {
-            state.readers = Some(ReaderToken::new()?);
-        }
-        if state.owner.is_none() {
-            state.owner = Some(OwnerToken::new()?);
-        }
         if keeps_view && state.kept() > 0 {
             thaw::kept::thaw_written(shared, &mut state)
                 .and_then(|()| thaw::kept::thaw_short_runs(shared, &mut state))
@@ -66,9 +63,20 @@ impl<'a> Flip<'a> {
         let mut flip = Self::nothing(shared, state);
         flip.choose(keeps_view)?;
         if keeps_view || !flip.pieces.is_empty() {
-            flip.view = memory::reserve(shared.range.len, GIB_BYTES).during(OPERATION)?;
+            flip.generation = flip.state.generations.begin()?;
+            let whole = if keeps_view { shared.range } else { flip.moved_range() };
+            flip.view = memory::reserve(whole.len, GIB_BYTES).during(OPERATION)?;
+            flip.view_of = whole.start;
         }
         Ok(flip)
+    }
+
+    /// What is moved, and no more than that: a view that nobody keeps needs no more address space. Pages move as
+    /// whole page tables if both places lie alike in 1 GiB.
+    fn moved_range(&self) -> VirtRange {
+        let start = self.pieces.first().map_or(self.shared.range.start, |(first, _)| first.start);
+        let end = self.pieces.last().map_or(start, |(last, _)| last.end());
+        VirtRange::between(start - start % GIB_BYTES, end)
     }
 
     /// Works out what to flip: of kept chunks nothing for a fork, whose children read their base as they
@@ -115,7 +123,9 @@ impl<'a> Flip<'a> {
             kept: Vec::new(),
             moved_to: 0,
             done: 0,
+            generation: 0,
             view: VirtRange::default(),
+            view_of: shared.range.start,
         }
     }
 
@@ -125,7 +135,7 @@ impl<'a> Flip<'a> {
     }
 
     fn in_view(&self, piece: VirtRange) -> VirtRange {
-        VirtRange::new(self.view.start + (piece.start - self.shared.range.start), piece.len)
+        VirtRange::new(self.view.start + (piece.start - self.view_of), piece.len)
     }
 
     /// The first `done` pieces are private now. If not all are, the chunk at the border is mixed.
@@ -135,6 +145,7 @@ impl<'a> Flip<'a> {
         for (piece, _) in &self.pieces[..done] {
             for chunk in self.shared.chunks_of(*piece) {
                 state.set_chunk(chunk, Chunk::Frozen);
+                state.set_since(chunk, self.generation);
             }
             let free: Vec<_> = state.ledger.free_within(*piece).collect();
             for whole in free.into_iter().map(|free| free.inner_aligned(CHUNK_BYTES)) {
@@ -210,14 +221,15 @@ impl<'a> Flip<'a> {
         Ok(std::mem::take(&mut self.view))
     }
 
-    /// Gives the view up: its page tables go bit by bit, in the background.
+    /// Gives the view up: a large one's page tables go bit by bit, in the background.
     pub(crate) fn discard_view(&mut self) {
         let view = std::mem::take(&mut self.view);
         if view.is_empty() {
             return;
         }
-        if self.state.service.is_some() {
-            self.state.stale.push(view);
+        let moved_bytes: usize = self.pieces.iter().map(|(piece, _)| piece.len).sum();
+        if moved_bytes > thaw::VIEW_STEP_BYTES && self.state.service.is_some() {
+            self.state.retired_views.push(view);
             self.state.notify();
         } else {
             // SAFETY: nobody has this view.

@@ -308,7 +308,7 @@ fn busy(state: &State) -> Error {
         error.hint("this is a forked child that reads its parent's arena")
     } else if state.views > 0 {
         error.hint("drop the view of the last freeze first, or use freeze_within")
-    } else if state.readers.is_some() {
+    } else if !state.generations.is_empty() {
         error.hint(
             "a forked child, a template or a clone of it may still read the last freeze; fork again \
              instead, or wait",
@@ -436,7 +436,7 @@ impl Drop for Frozen {
         let mut state = self.handle.shared.lock();
         state.views -= 1;
         if state.service.is_some() {
-            state.stale.push(self.view);
+            state.retired_views.push(self.view);
             state.notify();
         } else {
             #[allow(unsafe_code)]

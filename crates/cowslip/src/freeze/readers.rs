@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Who still reads a base?
+//! Who still reads a base, and since when?
 //!
 //! Children, their children, children that closed every descriptor: all keep the memory mappings they
 //! were forked with, and only those, until they exit, are killed, or exec. So the answer is a mapping:
@@ -8,25 +8,39 @@
 //! mapping of the file exists anywhere (`fcntl(2)`): one call, no bookkeeping that a `kill -9` could
 //! leave wrong.
 //!
-//! A template's base is read by processes that were not forked. Each maps the readers' token with a
-//! [`Pin`], from a descriptor that it was handed, before it maps the base: that fails if the token is
-//! spent, and else the base stays. Children forked from it inherit the pin with what it holds.
+//! # Generations
+//! ```text
+//!   fork 1 freezes a, b ── since(a, b) = 1 ──▶ child maps token 1
+//!   fork 2 freezes c    ── since(c)    = 2 ──▶ child maps token 2
+//!   a chunk may be thawed, freed, reused  ⇔  no token of a generation ≥ its `since` is mapped by anybody
+//! ```
+//! What was frozen after a child was forked is nothing that it could read, so it does not wait for that child. A token
+//! is a descriptor: when there are [`MOST`] generations that somebody reads, new children join the youngest. Its chunks
+//! wait for more children than they need to, which is right, and memory that is given back a little later.
 //!
-//! The owner of a base has a token too, kept out of its children with `MADV_DONTFORK`. A child that
-//! holds its descriptor can seal it once the owner is gone; `F_SEAL_SEAL` in the same call makes
-//! sure that only one of several children becomes the next owner.
+//! A template's base is read by processes that were not forked. Each maps a token with a [`Pin`], from a
+//! descriptor that it was handed, before it maps the base: that fails if the token is spent, and else the
+//! base stays. Children forked from it inherit the pin with what it holds.
+//!
+//! # Who may take a file over
+//! Every process that maps any part of an arena's file maps the [`UsersToken`] too, its owner from the beginning and
+//! its children by inheritance. Who has the token's file locked takes his own mapping away and asks: as all others
+//! keep theirs while they do not have the lock, the answer is about them. A process that ends half-way loses its lock.
 //!
 //! # Safety
-//! Both kinds change only the page that they reserved for themselves.
+//! Tokens change only the page that they reserved for themselves.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::error::{During, Result, errno_of};
 use crate::sys::held::HeldFd;
 use crate::sys::memfile::{self, MemfdKind, Seals};
-use crate::sys::memory::{self, Advice, Prot, Sharing};
+use crate::sys::memory::{self, Prot, Sharing};
 use crate::sys::{AsFd, BorrowedFd, Errno, OwnedFd};
 use crate::units::{VirtRange, page_size_bytes};
+
+/// Generations that somebody may read at a time: each holds a descriptor.
+const MOST: usize = 4;
 
 #[derive(Debug)]
 struct Token {
@@ -39,24 +53,43 @@ impl Token {
         const OPERATION: &str = "make a token for the readers of a base";
         let len = page_size_bytes();
         let file = memfile::memfd(name, MemfdKind::Shmem, len as u64).during(OPERATION)?;
+        let file = HeldFd::hold(file);
         let page = memory::reserve(len, len).during(OPERATION)?;
-        Ok(Self { file: HeldFd::hold(file), page })
+        Ok(Self { file, page })
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    fn map(&self) -> Result<()> {
-        // SAFETY: the page is the token's own. Not even readable, but it could be made writable,
-        // which is what the kernel counts.
-        unsafe { memory::map_file(self.page, self.file.as_fd(), 0, Sharing::Shared, Prot::NONE) }
-            .during("map a token")
+    /// `EPERM` if the token is spent.
+    fn map(&self) -> Result<(), Errno> {
+        // SAFETY: the page is the token's own. Writable: else newer kernels map a spent token too.
+        unsafe { memory::map_file(self.page, self.fd(), 0, Sharing::Shared, Prot::RW) }
     }
 
-    fn unmap(&self) -> Result<()> {
+    fn unmap(&self) -> Result<(), Errno> {
         // SAFETY: the page is the token's own; it stays reserved.
-        unsafe { memory::map_anonymous(self.page, Prot::NONE) }.during("unmap a token")
+        unsafe { memory::map_anonymous(self.page, Prot::NONE) }
+    }
+
+    /// Whether anybody maps it. Once the answer was no, it stays no: the token is spent.
+    fn is_mapped(&self) -> bool {
+        // Any refusal but a clear "nobody" counts as a mapping: that costs huge pages, not data.
+        memfile::seal(self.fd(), Seals::WRITE).is_err()
+    }
+
+    /// A word of the page; the token is mapped.
+    fn word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: the page is mapped readable and writable as long as the token, holds zeroes at first, and every
+        // process accesses its words in this way only. It has more words than anybody asks for.
+        unsafe { &*((self.page.start as *const AtomicU64).add(index)) }
+    }
+
+    /// In a forked child: what is mapped stays so, without a descriptor.
+    fn keep_mapping(mut self) {
+        self.page = VirtRange::default();
+        self.file.close_early();
     }
 }
 
@@ -69,39 +102,140 @@ impl Drop for Token {
     }
 }
 
-/// Mapped by every process but the owner that reads a base.
 #[derive(Debug)]
-pub(crate) struct ReaderToken(Token);
+struct Generation {
+    number: u64,
+    token: Token,
+    /// Somebody had the chance to map its token.
+    is_used: bool,
+}
 
-impl ReaderToken {
-    pub(crate) fn new() -> Result<Self> {
-        Token::new("cowslip-readers").map(Self)
+/// The generations of an arena that somebody may read, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Generations {
+    alive: Vec<Generation>,
+    last: u64,
+    /// The one whose token is mapped here, for children to inherit.
+    shown: Option<u64>,
+    has_ended: bool,
+}
+
+impl Generations {
+    /// The generation of what is frozen now: one without children, if there is room for one more.
+    ///
+    /// # Errors
+    /// The kernel's, if there is none at all: too many descriptors are open.
+    pub(crate) fn begin(&mut self) -> Result<u64> {
+        if self.alive.last().is_none_or(|youngest| youngest.is_used) {
+            if self.alive.len() >= MOST {
+                self.forget_old();
+            }
+            if self.alive.len() < MOST {
+                match Token::new("cowslip-readers") {
+                    Ok(token) => self.push(token),
+                    // Coarser, and as right.
+                    Err(error) if self.alive.is_empty() => return Err(error),
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(self.number())
     }
 
-    /// Maps it, so that children forked from now on have it.
-    pub(crate) fn show(&self) -> Result<()> {
-        self.0.map()
+    fn push(&mut self, token: Token) {
+        self.last += 1;
+        self.alive.push(Generation { number: self.last, token, is_used: false });
+    }
+
+    /// The number of the youngest.
+    fn number(&self) -> u64 {
+        self.alive.last().map_or(self.last, |youngest| youngest.number)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.alive.is_empty()
+    }
+
+    /// Whether children forked now are counted as readers of the youngest.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.shown.is_some() && self.shown == self.alive.last().map(|youngest| youngest.number)
+    }
+
+    /// Maps the youngest token, so that children forked from now on have it.
+    pub(crate) fn show(&mut self) -> Result<()> {
+        if self.is_shown() {
+            return Ok(());
+        }
+        if self.alive.is_empty() {
+            self.begin()?;
+        }
+        let youngest = self.alive.last_mut().expect("one was made");
+        youngest.token.map().during("map a token")?;
+        youngest.is_used = true;
+        let before = self.shown.replace(youngest.number);
+        // If it stays mapped it counts as read as long as this process lives.
+        let _ = self.unmap(before);
+        Ok(())
     }
 
     /// Unmaps it in this process.
-    pub(crate) fn hide(&self) -> Result<()> {
-        self.0.unmap()
+    pub(crate) fn hide(&mut self) -> Result<()> {
+        self.unmap(self.shown).during("unmap a token")?;
+        self.shown = None;
+        Ok(())
     }
 
-    /// Keeps the base as long as the pin lives.
-    pub(crate) fn pin(&self) -> Result<Pin, Errno> {
-        let again = self.0.fd().try_clone_to_owned();
-        again.map_err(|error| errno_of(&error)).and_then(Pin::new)
+    fn unmap(&self, number: Option<u64>) -> Result<(), Errno> {
+        let shown = self.alive.iter().find(|generation| Some(generation.number) == number);
+        shown.map_or(Ok(()), |generation| generation.token.unmap())
     }
 
-    /// Whether another process maps it. Once the answer was no, it stays no: the token is spent.
-    pub(crate) fn is_read(&self) -> bool {
-        // Any refusal but a clear "nobody" counts as a reader: that costs huge pages, not data.
-        memfile::seal(self.0.file.as_fd(), Seals::WRITE).is_err()
+    /// The youngest generation that another process reads. Younger ones are gone then, and what they held can be thawed.
+    /// Called while nothing is shown.
+    pub(crate) fn youngest_read(&mut self) -> Option<u64> {
+        debug_assert!(self.shown.is_none());
+        for i in (0..self.alive.len()).rev() {
+            let Generation { number, token, is_used } = &self.alive[i];
+            if *is_used && token.is_mapped() {
+                return Some(*number);
+            }
+            if *is_used {
+                self.alive.remove(i);
+                self.has_ended = true;
+            }
+        }
+        None
+    }
+
+    /// Whether one of them has lost its last reader since the last call.
+    pub(crate) fn take_ended(&mut self) -> bool {
+        std::mem::take(&mut self.has_ended)
+    }
+
+    /// Makes room.
+    fn forget_old(&mut self) {
+        let (youngest, before) = (self.number(), self.alive.len());
+        self.alive.retain(|it| it.number == youngest || it.token.is_mapped());
+        self.has_ended |= self.alive.len() < before;
+    }
+
+    /// Keeps what is frozen now as long as the pin lives.
+    pub(crate) fn pin(&mut self) -> Result<Pin, Errno> {
+        let youngest = self.alive.last_mut().ok_or(Errno::SRCH)?;
+        let again = youngest.token.fd().try_clone_to_owned();
+        let pin = again.map_err(|error| errno_of(&error)).and_then(Pin::new)?;
+        youngest.is_used = true;
+        Ok(pin)
+    }
+
+    /// In a forked child: it is a reader of the youngest if that was shown, for as long as it lives.
+    pub(crate) fn in_child(&mut self) {
+        self.alive.drain(..).for_each(|generation| generation.token.keep_mapping());
+        self.shown = None;
     }
 }
 
-/// Keeps a base: the token of its readers, mapped by a process for as long as it has a template or a
+/// Keeps a base: a token of its readers, mapped by a process for as long as it has a template or a
 /// clone of it, and by the children that it forks.
 #[derive(Debug)]
 pub(crate) struct Pin(Token);
@@ -111,8 +245,7 @@ impl Pin {
     pub(crate) fn new(file: OwnedFd) -> Result<Self, Errno> {
         let len = page_size_bytes();
         let token = Token { file: HeldFd::hold(file), page: memory::reserve(len, len)? };
-        // SAFETY: the page is the token's own. Writable: else newer kernels map a spent token too.
-        unsafe { memory::map_file(token.page, token.fd(), 0, Sharing::Shared, Prot::RW) }?;
+        token.map()?;
         Ok(Self(token))
     }
 
@@ -122,34 +255,49 @@ impl Pin {
 
     /// A number that no other reader of this base gets.
     pub(crate) fn next_number(&self) -> u64 {
-        // SAFETY: the page is mapped readable and writable as long as the pin, holds zeroes at first, and
-        // every process accesses this word of it in this way only.
-        let counter = unsafe { &*(self.0.page.start as *const AtomicU64) };
-        counter.fetch_add(1, Relaxed)
+        self.0.word(0).fetch_add(1, Relaxed)
     }
 }
 
-/// Mapped by the owner of a base and not by its children.
+/// Mapped by every process that maps an arena's file, but for those that have a [`Pin`] only.
 #[derive(Debug)]
-pub(crate) struct OwnerToken(Token);
+pub(crate) struct UsersToken {
+    token: Token,
+    /// It could not be mapped again.
+    is_lost: AtomicBool,
+}
 
-impl OwnerToken {
+/// The file has readers that were not forked.
+const IS_PINNED: usize = 0;
+
+impl UsersToken {
     pub(crate) fn new() -> Result<Self> {
-        let token = Token::new("cowslip-owner")?;
-        token.map()?;
-        // SAFETY: the page is the token's own.
-        unsafe { memory::advise(token.page, Advice::DontFork) }
-            .during("keep a token from children")?;
-        Ok(Self(token))
+        let token = Token::new("cowslip-users")?;
+        token.map().during("map a token")?;
+        Ok(Self { token, is_lost: AtomicBool::new(false) })
     }
 
-    /// In a child, at once: the page stayed behind, and its address is free for others.
-    pub(crate) fn in_child(&mut self) {
-        self.0.page = VirtRange::default();
+    /// The file is never to be taken over: there will be processes that map it without this token.
+    pub(crate) fn forbid_takeover(&self) {
+        if !self.is_lost.load(Relaxed) {
+            self.token.word(IS_PINNED).store(1, Relaxed);
+        }
     }
 
-    /// In a child: whether the owner is gone and this process is the first to have noticed.
-    pub(crate) fn inherit(&self) -> bool {
-        memfile::seal(self.0.file.as_fd(), Seals::WRITE | Seals::SEAL).is_ok()
+    /// Whether this process is the only one left. If it is, the token is spent: there has to be a new one.
+    pub(crate) fn is_sole(&self) -> bool {
+        let is_out = || self.is_lost.load(Relaxed) || self.token.word(IS_PINNED).load(Relaxed) != 0;
+        if is_out() || memfile::lock(self.token.fd()).is_err() {
+            return false;
+        }
+        let is_sole = self.token.unmap().is_ok() && !self.token.is_mapped();
+        // Without its mapping this process would not be counted, and another one would take over what it reads: it keeps
+        // the lock if that cannot be mended.
+        if is_sole || self.token.map().is_ok() {
+            memfile::unlock(self.token.fd());
+        } else {
+            self.is_lost.store(true, Relaxed);
+        }
+        is_sole
     }
 }

@@ -87,10 +87,12 @@ impl TemplateBuilder {
             e.hint("/proc must be mounted to open the arena's file for reading only")
         })?;
         // The view holds the base until this does.
-        let pin = match &shared.lock().readers {
-            Some(token) => token.pin().during(OPERATION)?,
-            None => return Err(Error::new(ErrorKind::System, OPERATION).hint("it has no readers")),
-        };
+        let mut state = shared.lock();
+        let pin = state.generations.pin().during(OPERATION)?;
+        if let Some(users) = &state.users {
+            users.forbid_takeover();
+        }
+        drop(state);
         let base = Base {
             pin,
             file: File { fd: HeldFd::hold(file), identity: shared.store.identity() },

@@ -47,12 +47,12 @@ pub(super) fn move_out(from: VirtRange, to: VirtRange, moved_to: &mut usize) -> 
 
 /// Has the file hold what was written since the last freeze, while every access to R waits.
 pub(super) fn settle(flip: &mut Flip<'_>) -> Result<(), Errno> {
-    let Flip { shared, state, kept, view, .. } = flip;
+    let Flip { shared, state, kept, view, view_of, .. } = flip;
     let State { service, tracking, .. } = &mut **state;
     let Some(service) = service.as_ref() else { return Ok(()) };
     let mut pages = 0;
     for piece in kept {
-        let shown = VirtRange::new(view.start + (piece.start - shared.range.start), piece.len);
+        let shown = VirtRange::new(view.start + (piece.start - *view_of), piece.len);
         let mut written = Ok(());
         pages += service.scanner().private_runs(shown, |run| {
             if written.is_err() {
@@ -162,7 +162,7 @@ mod tests {
             assert!(shown == expected, "{op:?} {pass}");
             let mut state = shared.lock();
             state.views -= 1;
-            state.stale.push(view);
+            state.retired_views.push(view);
             state.notify();
         } else {
             drop(it);

@@ -20,7 +20,6 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::copy::{Window, copy_out};
-use crate::arena::ledger::Usage;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::store::offset;
 use crate::sys::held::HeldFd;
@@ -109,7 +108,7 @@ impl Thawing<'_> {
                     write_protect(uffd, *piece, true)?;
                 }
             }
-            let pages = self.save_private(state, chunks.clone(), &pieces)?;
+            let pages = self.save_private(state, chunks.clone(), part, &pieces)?;
             for (piece, prot) in &pieces {
                 shared.store.map_live(shared.range, *piece, *prot)?;
                 mapped_to = piece.end();
@@ -135,11 +134,12 @@ impl Thawing<'_> {
         moved
     }
 
-    /// Copies the private pages of `pieces`, parts of `chunks`, into the file: how many they were.
+    /// Copies the private pages of `pieces`, of a `part` of `chunks`, into the file: how many they were.
     fn save_private(
         &self,
         state: &State,
         chunks: Range<usize>,
+        part: VirtRange,
         pieces: &[(VirtRange, Prot)],
     ) -> Result<u64, Errno> {
         let shared = self.shared;
@@ -151,9 +151,9 @@ impl Thawing<'_> {
         }
         for chunk in chunks {
             let range = shared.chunk_range(chunk, 1);
-            let is_free = state.ledger.is_all(range, Usage::Free);
-            let begins = pieces.first().is_some_and(|(piece, _)| piece.start <= range.start);
-            if begins && (is_free || state.chunk(chunk) == Chunk::Overlay) {
+            let is_unused = state.ledger.is_unused(range);
+            let begins = part.start <= range.start;
+            if begins && (is_unused || state.chunk(chunk) == Chunk::Overlay) {
                 // The base's content is nobody's any more. What the program wrote since follows.
                 let at = offset(shared.range, range);
                 memfile::punch_hole(shared.store.fd(), at, range.len as u64)?;

@@ -15,6 +15,7 @@
 mod chunk;
 mod copy;
 pub(crate) mod kept;
+pub(crate) mod limbo;
 mod stream;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +25,6 @@ pub(super) use self::chunk::Thawing;
 pub(crate) use self::chunk::{halves, write_protect};
 pub(super) use self::copy::Window;
 use super::cut;
-use super::readers::ReaderToken;
 use super::service::Service;
 use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::arena::store::Pages;
@@ -48,7 +48,9 @@ pub(crate) enum Step {
 /// Clean chunks thawed in one step at most.
 const RUN_CHUNKS: usize = 16;
 /// Of an old view, unmapped in one step.
-const VIEW_STEP_BYTES: usize = 32 << 20;
+pub(super) const VIEW_STEP_BYTES: usize = 32 << 20;
+/// So many old views are unmapped though a fork is being finished: each holds address space and mappings.
+const MANY_VIEWS: usize = 4;
 const READERS_FIRST_LOOK_NS: u64 = 2_000_000;
 const READERS_LAST_LOOK_NS: u64 = 1_000_000_000;
 /// How long after its last child's end a program stays frozen, at least. It still has to wait for that
@@ -67,17 +69,10 @@ const RETRY_LAST_NS: u64 = 5_000_000_000;
 /// Does one small piece of background work.
 pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     let quiet_ns = state.quiet_until_ns.saturating_sub(process::now_ns());
-    if quiet_ns > 0 {
+    if quiet_ns > 0 && state.retired_views.len() < MANY_VIEWS {
         return Step::Later(Duration::from_nanos(quiet_ns));
     }
-    if let Some(view) = state.stale.last_mut() {
-        let part = VirtRange::new(view.start, view.len.min(VIEW_STEP_BYTES));
-        // SAFETY: nobody has this view any more.
-        let _ = unsafe { memory::unmap(part) };
-        *view = VirtRange::between(part.end(), view.end());
-        if view.is_empty() {
-            state.stale.pop();
-        }
+    if unmap_retired(state) {
         return Step::Again;
     }
     if state.role == Role::Reader || state.views > 0 || state.thaw.paused {
@@ -86,21 +81,25 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     if state.not_live() == 0 {
         return kept::look(shared, state);
     }
-    if is_read(shared, state) {
-        return Step::Later(backoff(
-            &mut state.thaw.delay_ns,
-            READERS_FIRST_LOOK_NS,
-            READERS_LAST_LOOK_NS,
-        ));
-    }
+    let read = youngest_read(shared, state);
     let now = process::now_ns();
-    if state.readers.take().is_some() {
+    if state.generations.take_ended() {
         state.thaw.delay_ns = 0;
+        state.thaw.armed = false;
         if std::mem::take(&mut state.thaw.forked) {
             let few_thaws_ns = state.thaw.last_busy_ns * LINGER_THAWS;
             state.thaw.not_before_ns = now + LINGER_NS;
             state.thaw.linger_until_ns = now + few_thaws_ns.min(LINGER_MOST_NS);
         }
+    }
+    if state.next_unread(0, 1, read, Chunk::is_private).is_none() {
+        // What is left is read.
+        state.thaw.end_round();
+        return Step::Later(backoff(
+            &mut state.thaw.delay_ns,
+            READERS_FIRST_LOOK_NS,
+            READERS_LAST_LOOK_NS,
+        ));
     }
     if now < state.thaw.not_before_ns {
         return Step::Later(Duration::from_nanos(state.thaw.not_before_ns - now));
@@ -110,7 +109,7 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
         return Step::Later(Duration::from_nanos(left_ns.min(LINGER_NS)));
     }
     let began_ns = *state.thaw.began_ns.get_or_insert(now);
-    let thawed = thaw_next(shared, state);
+    let thawed = thaw_next(shared, state, read);
     state.thaw.busy_ns += process::now_ns() - now;
     match thawed {
         Ok(()) => {}
@@ -130,12 +129,27 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     Step::Again
 }
 
-/// Whether another process still reads the base. If not, the token is spent.
-fn is_read(shared: &Shared, state: &mut State) -> bool {
-    // As long as it stays mapped here the base counts as read.
-    state.readers.is_some()
-        && (cut::withdraw(shared, state).is_err()
-            || state.readers.as_ref().is_some_and(ReaderToken::is_read))
+/// Unmaps a part of a view that nobody has any more. Whether there was one.
+fn unmap_retired(state: &mut State) -> bool {
+    let Some(view) = state.retired_views.last_mut() else { return false };
+    let part = VirtRange::new(view.start, view.len.min(VIEW_STEP_BYTES));
+    // SAFETY: nobody has this view any more.
+    let _ = unsafe { memory::unmap(part) };
+    *view = VirtRange::between(part.end(), view.end());
+    if view.is_empty() {
+        state.retired_views.pop();
+    }
+    true
+}
+
+/// The youngest generation that other processes read: chunks frozen after it are nobody else's. Children made from here
+/// on, but by a [`super::ForkCut`], have nothing of what is frozen.
+pub(crate) fn youngest_read(shared: &Shared, state: &mut State) -> Option<u64> {
+    match cut::withdraw(shared, state) {
+        Ok(()) => state.generations.youngest_read(),
+        // As long as the token stays mapped here everything counts as read.
+        Err(_) => Some(u64::MAX),
+    }
 }
 
 /// Whether the process has so many private pages that staying frozen is dear.
@@ -151,9 +165,8 @@ fn backoff(delay_ns: &mut u64, first_ns: u64, last_ns: u64) -> Duration {
 
 fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
     // For the next freeze, which makes one itself if this fails.
-    state.readers = ReaderToken::new().ok();
-    state.thaw.began_ns = None;
-    state.thaw.last_busy_ns = std::mem::take(&mut state.thaw.busy_ns);
+    let _ = state.generations.begin();
+    state.thaw.end_round();
     state.thaw.armed = false;
     shared.counters.thaws.fetch_add(1, Relaxed);
     shared.counters.last_thaw_ns.store(process::now_ns() - began_ns, Relaxed);
@@ -161,19 +174,24 @@ fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
     shared.changed.notify_all();
 }
 
-fn thaw_next(shared: &Shared, state: &mut State) -> Result<(), Errno> {
+fn thaw_next(shared: &Shared, state: &mut State, read: Option<u64>) -> Result<(), Errno> {
     let Some(service) = state.service.take() else { return Err(Errno::NODEV) };
-    let done = thaw_run(shared, state, &service);
+    let done = thaw_run(shared, state, &service, read);
     state.service = Some(service);
     done
 }
 
-fn thaw_run(shared: &Shared, state: &mut State, service: &Service) -> Result<(), Errno> {
+fn thaw_run(
+    shared: &Shared,
+    state: &mut State,
+    service: &Service,
+    read: Option<u64>,
+) -> Result<(), Errno> {
     let tracks = state.tracking.is_on;
     // What is kept has no use for a registration.
     if !state.thaw.armed && !tracks {
         let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private_file) {
+        while let Some(run) = state.next_unread(from, usize::MAX, read, Chunk::is_private_file) {
             from = run.end;
             for (piece, _) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
                 service.uffd().register(piece, RegisterMode::WP)?;
@@ -181,7 +199,7 @@ fn thaw_run(shared: &Shared, state: &mut State, service: &Service) -> Result<(),
         }
         state.thaw.armed = true;
     }
-    let Some(run) = state.next_run(0, RUN_CHUNKS, Chunk::is_private) else {
+    let Some(run) = state.next_unread(0, RUN_CHUNKS, read, Chunk::is_private) else {
         return Ok(());
     };
     let first = run.start;
@@ -285,11 +303,10 @@ fn private_pages(
 /// Thaws everything in this thread, while nobody writes.
 pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     const OPERATION: &str = "thaw";
-    if state.role == Role::Reader || state.views > 0 || is_read(shared, state) {
+    if state.role == Role::Reader || state.views > 0 || youngest_read(shared, state).is_some() {
         return Err(Error::from_errno(OPERATION, Errno::BUSY)
             .hint("a view, a child or a template still reads the frozen memory"));
     }
-    state.readers = None;
     let pagemap = HeldFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);
     let scanner = Scanner::new(pagemap);
     let window = Window::reserve().during(OPERATION)?;
