@@ -144,7 +144,7 @@ fn freeze_protects_and_advises() {
 
 #[test]
 fn freeze_makes_files() {
-    freeze_at_each(Op::MemfileOpen, 4);
+    freeze_at_each(Op::MemfileOpen, 2);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn fork_advises() {
 fn fork_opens_and_registers() {
     fork_at_each(Op::UffdOpen, 2);
     fork_at_each(Op::UffdRegister, 7);
-    fork_at_each(Op::MemfileOpen, 4);
+    fork_at_each(Op::MemfileOpen, 2);
 }
 
 #[test]

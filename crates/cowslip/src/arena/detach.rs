@@ -207,8 +207,7 @@ impl Shared {
             unsafe {
                 memory::map_anonymous(copy, Prot::RW)?;
                 for Span { range, prot, .. } in spans {
-                    let place =
-                        VirtRange::new(copy.start + (range.start - whole.start), range.len);
+                    let place = VirtRange::new(copy.start + (range.start - whole.start), range.len);
                     self.with_scanner(service, |scanner| {
                         self.copy_content(state, *range, place.start, scanner)
                     })?;
@@ -217,8 +216,7 @@ impl Shared {
                     }
                 }
                 for Span { range, .. } in spans {
-                    let place =
-                        VirtRange::new(copy.start + (range.start - whole.start), range.len);
+                    let place = VirtRange::new(copy.start + (range.start - whole.start), range.len);
                     memory::move_mapping(place, *range)?;
                     moved_to = range.end();
                 }

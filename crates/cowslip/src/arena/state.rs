@@ -85,6 +85,8 @@ pub(crate) struct State {
     pub(crate) offer: Offer,
     /// Mapped by every process that maps the file. `None` in a process that may not take it over.
     pub(crate) users: Option<UsersToken>,
+    /// Its page frames are known to others: nothing is frozen or thawed.
+    pub(crate) is_pinned: bool,
     /// Frozen chunks that were given back.
     pub(crate) limbo: Limbo,
     /// Views of the base alive in this process.
@@ -184,6 +186,7 @@ impl Shared {
             since: vec![0; range.len / CHUNK_BYTES],
             offer: Offer::None,
             users: Some(users),
+            is_pinned: false,
             limbo: Limbo::default(),
             views: 0,
             retired_views: Vec::new(),

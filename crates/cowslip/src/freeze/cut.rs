@@ -101,6 +101,7 @@ impl<'a> ForkCut<'a> {
             let state = &mut *flip.state;
             if state.role == Role::Owner {
                 keep_place(flip.shared, state);
+                flip.copies.place(flip.shared, state);
                 state.generations.in_child();
                 state.thaw = ThawState::default();
                 state.limbo = Limbo::default();

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Way;
 use super::handover::Handover;
+use super::pinned::Copies;
 use super::thaw;
 use crate::arena::ledger::Usage;
 use crate::arena::state::{Chunk, Shared, State};
@@ -42,6 +43,8 @@ pub(crate) struct Flip<'a> {
     view: VirtRange,
     /// The address of the arena that the view begins with, a multiple of 1 GiB.
     view_of: usize,
+    /// What children get instead of what would have been frozen.
+    pub(super) copies: Copies,
 }
 
 impl<'a> Flip<'a> {
@@ -55,6 +58,13 @@ impl<'a> Flip<'a> {
         shared.store.check()?;
         thaw::mend(shared, &mut state)?;
         shared.counters.has_userfaultfd.store(u64::from(state.service.is_some()), Relaxed);
+        if state.is_pinned && !keeps_view {
+            let copies = Copies::make(shared, &state)
+                .map_err(|errno| Error::from_errno(OPERATION, errno).on(shared.range))?;
+            let mut flip = Self::nothing(shared, state);
+            flip.copies = copies;
+            return Ok(flip);
+        }
         if keeps_view && state.kept() > 0 {
             thaw::kept::thaw_written(shared, &mut state)
                 .and_then(|()| thaw::kept::thaw_short_runs(shared, &mut state))
@@ -126,6 +136,7 @@ impl<'a> Flip<'a> {
             generation: 0,
             view: VirtRange::default(),
             view_of: shared.range.start,
+            copies: Copies::default(),
         }
     }
 

@@ -61,6 +61,7 @@
 pub(crate) mod cut;
 pub(crate) mod flip;
 mod handover;
+mod pinned;
 pub(crate) mod readers;
 pub(crate) mod service;
 pub(crate) mod share;
@@ -268,7 +269,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(lost("freeze", shared.range));
         }
-        if state.not_live() > 0 || state.role == Role::Reader {
+        if state.not_live() > 0 || state.is_pinned || state.role == Role::Reader {
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(busy(&state).on(shared.range));
         }
@@ -306,6 +307,8 @@ fn busy(state: &State) -> Error {
     let error = Error::new(ErrorKind::Busy, "freeze");
     if state.role == Role::Reader {
         error.hint("this is a forked child that reads its parent's arena")
+    } else if state.is_pinned {
+        error.hint("its page frames are registered with the kernel or a device")
     } else if state.views > 0 {
         error.hint("drop the view of the last freeze first, or use freeze_within")
     } else if !state.generations.is_empty() {

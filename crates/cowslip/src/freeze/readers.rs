@@ -33,7 +33,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::error::{During, Result, errno_of};
-use crate::sys::held::HeldFd;
+use crate::sys::held::{FileIdentity, HeldFd, same_file};
 use crate::sys::memfile::{self, MemfdKind, Seals};
 use crate::sys::memory::{self, Prot, Sharing};
 use crate::sys::{AsFd, BorrowedFd, Errno, OwnedFd};
@@ -45,6 +45,7 @@ const MOST: usize = 4;
 #[derive(Debug)]
 struct Token {
     file: HeldFd,
+    identity: FileIdentity,
     page: VirtRange,
 }
 
@@ -53,9 +54,19 @@ impl Token {
         const OPERATION: &str = "make a token for the readers of a base";
         let len = page_size_bytes();
         let file = memfile::memfd(name, MemfdKind::Shmem, len as u64).during(OPERATION)?;
+        Self::on(file).during(OPERATION)
+    }
+
+    fn on(file: OwnedFd) -> Result<Self, Errno> {
+        let len = page_size_bytes();
+        let identity = FileIdentity::of(file.as_fd())?;
         let file = HeldFd::hold(file);
-        let page = memory::reserve(len, len).during(OPERATION)?;
-        Ok(Self { file, page })
+        Ok(Self { file, identity, page: memory::reserve(len, len)? })
+    }
+
+    /// Whether the program left its descriptor alone: what is done to another file would be done to the program's.
+    fn is_there(&self) -> bool {
+        same_file(self.fd(), self.identity)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -76,7 +87,7 @@ impl Token {
     /// Whether anybody maps it. Once the answer was no, it stays no: the token is spent.
     fn is_mapped(&self) -> bool {
         // Any refusal but a clear "nobody" counts as a mapping: that costs huge pages, not data.
-        memfile::seal(self.fd(), Seals::WRITE).is_err()
+        !self.is_there() || memfile::seal(self.fd(), Seals::WRITE).is_err()
     }
 
     /// A word of the page; the token is mapped.
@@ -243,8 +254,7 @@ pub(crate) struct Pin(Token);
 impl Pin {
     /// The errno of a token that is spent is `EPERM`.
     pub(crate) fn new(file: OwnedFd) -> Result<Self, Errno> {
-        let len = page_size_bytes();
-        let token = Token { file: HeldFd::hold(file), page: memory::reserve(len, len)? };
+        let token = Token::on(file)?;
         token.map()?;
         Ok(Self(token))
     }
@@ -287,7 +297,7 @@ impl UsersToken {
     /// Whether this process is the only one left. If it is, the token is spent: there has to be a new one.
     pub(crate) fn is_sole(&self) -> bool {
         let is_out = || self.is_lost.load(Relaxed) || self.token.word(IS_PINNED).load(Relaxed) != 0;
-        if is_out() || memfile::lock(self.token.fd()).is_err() {
+        if is_out() || !self.token.is_there() || memfile::lock(self.token.fd()).is_err() {
             return false;
         }
         let is_sole = self.token.unmap().is_ok() && !self.token.is_mapped();

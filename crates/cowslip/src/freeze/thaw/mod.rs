@@ -75,7 +75,8 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     if unmap_retired(state) {
         return Step::Again;
     }
-    if state.role == Role::Reader || state.views > 0 || state.thaw.paused {
+    let is_held = state.views > 0 || state.thaw.paused || state.is_pinned;
+    if state.role == Role::Reader || is_held {
         return Step::Idle;
     }
     if state.not_live() == 0 {
@@ -303,7 +304,8 @@ fn private_pages(
 /// Thaws everything in this thread, while nobody writes.
 pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     const OPERATION: &str = "thaw";
-    if state.role == Role::Reader || state.views > 0 || youngest_read(shared, state).is_some() {
+    let is_held = state.views > 0 || state.is_pinned;
+    if state.role == Role::Reader || is_held || youngest_read(shared, state).is_some() {
         return Err(Error::from_errno(OPERATION, Errno::BUSY)
             .hint("a view, a child or a template still reads the frozen memory"));
     }

@@ -1,0 +1,89 @@
+#![allow(unsafe_code)]
+//! Arenas whose page frames somebody knows, by registrations that went past everybody who could have moved the memory
+//! out of the arena first (`io_uring_register(2)`, RDMA, vfio).
+//!
+//! ```text
+//!   parent   R ──MAP_SHARED──▶ file      as before: what the device writes is what the program sees
+//!   child    R ──MAP_PRIVATE─▶ copies    made before the fork, as the kernel copies pinned pages at a fork
+//! ```
+//! Nothing live is frozen, and nothing frozen is thawed: both would leave the device with frames that are not the
+//! program's. What was frozen before is shared with children as ever; the kernel copies its pinned pages for them.
+//!
+//! # Safety
+//! The copies are this module's own until a child, in which nothing else is mapped there, moves them into place.
+
+use crate::arena::Arena;
+use crate::arena::state::{Chunk, Shared, State};
+use crate::sys::Errno;
+use crate::sys::memory::{self, Prot};
+use crate::units::{VirtRange, page_size_bytes};
+
+/// What a child gets of an arena that is pinned.
+#[derive(Debug, Default)]
+pub(super) struct Copies(Vec<Copied>);
+
+#[derive(Debug)]
+struct Copied {
+    range: VirtRange,
+    copy: VirtRange,
+}
+
+impl Copies {
+    /// Copies all that is in use and live. Threads that write meanwhile are not held up, as in any fork.
+    pub(super) fn make(shared: &Shared, state: &State) -> Result<Self, Errno> {
+        let mut copies = Self::default();
+        let mut from = 0;
+        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
+            from = run.end;
+            let whole = shared.chunk_range(run.start, run.len());
+            for span in state.ledger.within(whole).filter(|span| span.usage.is_used()) {
+                let copy = memory::reserve(span.range.len, page_size_bytes())?;
+                copies.0.push(Copied { range: span.range, copy });
+                // SAFETY: reserved just now. What is copied is handed out with one protection.
+                unsafe {
+                    memory::map_anonymous(copy, Prot::RW)?;
+                    let target = copy.start;
+                    shared.copy_out(state, span.range, target).map_err(|_| Errno::NOMEM)?;
+                    memory::protect(copy, span.prot)?;
+                }
+            }
+        }
+        Ok(copies)
+    }
+
+    /// In the child: puts them where their content belongs.
+    pub(super) fn place(&mut self, shared: &Shared, state: &mut State) {
+        for Copied { range, copy } in self.0.drain(..) {
+            // SAFETY: the fork left out what was live there.
+            if unsafe { memory::move_mapping(copy, range) }.is_ok() {
+                shared.surrender(state, range);
+            }
+        }
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        for Copied { copy, .. } in &self.0 {
+            // SAFETY: made for a child, and nobody else's.
+            let _ = unsafe { memory::unmap(*copy) };
+        }
+    }
+}
+
+impl Arena {
+    /// Has the arena stay where it is from now on: the kernel or a device knows its page frames, by a registration that
+    /// came too late to take that memory out of the arena ([`Arena::detach`]). Children get copies, views are refused.
+    ///
+    /// ```
+    /// use cowslip::{Arena, ErrorKind, units::ByteCount};
+    ///
+    /// let arena = Arena::new(ByteCount::mib(4))?;
+    /// arena.pin();
+    /// assert_eq!(arena.freeze().unwrap_err().kind(), ErrorKind::Busy);
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    pub fn pin(&self) {
+        self.shared().lock().is_pinned = true;
+    }
+}
