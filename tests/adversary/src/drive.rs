@@ -25,7 +25,7 @@ pub(crate) struct Options {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     modes: Vec<Mode>,
     /// How many programs run at once
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 3)]
     jobs: usize,
     /// Operations and words to leave out, such as `direct,futex,_Fork`
     #[arg(long, value_delimiter = ',')]
@@ -202,11 +202,11 @@ fn try_modes(
         let until = Instant::now() + Duration::from_secs(options.shrink_s);
         let limit = limit.min(Duration::from_secs(5));
         let shrinker = Shrinker { place, mode: *mode, job, limit, until };
-        let (small, said) = shrinker.shrink(program.clone(), failure.clone());
+        let (small, said) = shrinker.shrink(program.clone(), failure);
         let whose = if *mode == Mode::Native { " (the generator's own bug)" } else { "" };
         let options = options.without.iter().map(String::as_str).collect::<Vec<_>>().join(",");
         println!(
-            "FAILED: seed {seed} {}{whose}: {failure}\nmade smaller, {} of {} calls: {said}\n{small}\
+            "FAILED: seed {seed} {}{whose}, {} of its {} calls:\n{said}\n{small}\
              again: cowslip-adversary replay {seed} --modes {} --without '{options}'",
             mode.name(),
             small.calls(),

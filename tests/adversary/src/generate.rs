@@ -83,6 +83,12 @@ impl Generator<'_> {
         }
     }
 
+    /// Often short, sometimes longer than a thaw is put off.
+    fn pause(&mut self) -> u32 {
+        let most = if self.one_in(4) { 60 } else { 8 };
+        self.rng.u32(..most)
+    }
+
     fn new_region(&mut self) -> u32 {
         self.next_region += 1;
         self.next_region
@@ -202,7 +208,7 @@ impl Generator<'_> {
             self.one(op, calls, known, depth);
             // What children see after it, and thaws.
             if self.one_in(12) {
-                let ms = self.rng.u32(..60);
+                let ms = self.pause();
                 calls.extend(self.call(Op::Pause, &[ms]));
             }
             if self.one_in(5) && !known.children.is_empty() {
@@ -248,7 +254,7 @@ impl Generator<'_> {
             Op::Fork => return self.fork(calls, known, depth),
             Op::Stream => {
                 let (region, pages) = (self.new_region(), self.rng.u32(16..400));
-                let ms = self.rng.u32(5..80);
+                let ms = self.rng.u32(3..30);
                 self.call(op, &[region, pages, ms])
             }
             Op::Count => {
@@ -256,7 +262,7 @@ impl Generator<'_> {
                 self.call(op, &[counter, times])
             }
             Op::Futex => {
-                let ms = self.rng.u32(2..50);
+                let ms = self.pause();
                 self.call(op, &[region, first, ms])
             }
             Op::Signals => {
@@ -264,7 +270,7 @@ impl Generator<'_> {
                 self.call(op, &[ms])
             }
             Op::Pause => {
-                let ms = self.rng.u32(..60);
+                let ms = self.pause();
                 self.call(op, &[ms])
             }
             Op::Free | Op::Verify => self.call(op, &[region]),

@@ -61,11 +61,13 @@ impl Me {
         let writable = target.pages[place.start].writable();
         let via = call.word(5);
         let overlaps = from < to + len && to < from + len;
+        let unlike = |page: &Page| page.dontfork || page.wipeonfork;
         let unaligned = source.is_heap || target.is_heap;
         if !source.pages[span.start].content.is_certain()
             || overlaps
             || (via == "loads" && !(readable && writable))
             || (via == "direct" && unaligned)
+            || (via == "child" && source.pages[span.clone()].iter().any(unlike))
             || (!self.may_open && !["loads", "vm-read", "vm-write"].contains(&via))
         {
             return SKIP;
@@ -187,11 +189,11 @@ impl Me {
     fn through_child(&self, order: &Order) {
         let [output, input] = self.channel(true);
         let child = self.helper(|| sys::write(input, order.from, order.len) == Ok(order.len));
+        self.close(input);
         let received = read_all(order, |to, len| sys::read(output, to, len));
         self.expect("read from a child", received, Ok(order.len));
         self.waited(child);
         self.close(output);
-        self.close(input);
     }
 
     /// A child opens the file, and hands the descriptor on.
@@ -215,11 +217,16 @@ impl Me {
         Some(())
     }
 
+    /// `fork` takes locks of libc: where they may be held for ever, `_Fork`, which does not.
+    pub(super) fn plain_fork(&self) -> Outcome {
+        if self.may_allocate { sys::fork() } else { sys::under_fork() }
+    }
+
     /// A child that does one thing and ends.
     pub(super) fn helper(&self, act: impl FnOnce() -> bool) -> i32 {
         shared().totals.forks.fetch_add(1, Relaxed);
         shared().totals.processes.fetch_add(1, Relaxed);
-        match sys::fork() {
+        match self.plain_fork() {
             Ok(0) => sys::leave(if act() { 0 } else { FAILED }),
             Ok(pid) => pid as i32,
             Err(errno) => self.fail(&format!("fork: errno {errno}")),

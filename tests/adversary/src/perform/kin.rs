@@ -55,7 +55,7 @@ impl Me {
             process,
             parent: sys::pid(),
             hold,
-            keeps_libc: how == "fork",
+            keeps_libc: how == "fork" && self.may_allocate,
             streams: super::stream::before_fork(),
             counters: threads::counters(),
         };
@@ -63,7 +63,7 @@ impl Me {
             "_Fork" => sys::under_fork(),
             "syscall" => sys::fork_by_syscall(),
             "clone" => return self.forked_by_clone(birth, held),
-            _ => sys::fork(),
+            _ => self.plain_fork(),
         };
         if forked == Ok(0) {
             live(self, birth);
@@ -99,8 +99,7 @@ impl Me {
 
     /// Lets the parent go on that is being looked at.
     pub(super) fn release_parent(&mut self) {
-        if !self.parents.is_empty() {
-            self.parents = Vec::new();
+        if self.parents.take().is_some() {
             shared().held[self.process].store(0, Release);
         }
     }
@@ -113,7 +112,7 @@ impl Me {
     }
 
     pub(super) fn look(&mut self, call: &Call) -> Option<()> {
-        let region = self.parents.iter().find(|region| region.id == call.number(0))?;
+        let region = self.parents.as_ref()?.iter().find(|region| region.id == call.number(0))?;
         self.look_at(sys::parent(), region, call.number(1), call.number(2), call.word(3))
     }
 
@@ -220,7 +219,11 @@ impl Me {
         sys::leave(0)
     }
 
-    pub(super) fn exec(&mut self) -> ! {
+    pub(super) fn exec(&mut self) -> Option<()> {
+        // The loader opens libraries.
+        if !self.may_open {
+            return SKIP;
+        }
         shared().totals.calls.fetch_add(1, Relaxed);
         exec_leaf();
         self.fail(&format!("execve: errno {}", sys::errno()))
@@ -228,6 +231,9 @@ impl Me {
 
     /// Starts another program with the memory shared until it is there.
     pub(super) fn spawn(&mut self, call: &Call) -> Option<()> {
+        if !self.may_open {
+            return SKIP;
+        }
         let mut pid = 0;
         shared().totals.processes.fetch_add(1, Relaxed);
         let made = match call.word(0) {
@@ -300,7 +306,7 @@ fn live(me: &mut Me, birth: Birth) -> ! {
     let from = me.process;
     shared().totals.processes.fetch_add(1, Relaxed);
     if hold == "lent" {
-        me.parents.clone_from(&me.regions);
+        me.parents = Some(me.regions.clone());
     }
     (me.process, me.thread) = (process, 0);
     me.call = usize::MAX;

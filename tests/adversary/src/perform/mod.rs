@@ -42,12 +42,12 @@ pub(crate) struct Me {
     children: Vec<Child>,
     threads: Vec<Started>,
     signals: Option<threads::Signals>,
-    /// Not in a child that libc did not fork: its heap's locks are as they were.
+    /// Not in a child that libc did not fork: other threads may have held libc's locks.
     may_allocate: bool,
     /// Not when the limit of descriptors is zero.
     may_open: bool,
     /// What the parent holds while it waits for this process to look at it.
-    parents: Vec<Region>,
+    parents: Option<Vec<Region>>,
 }
 
 /// What a call that cannot be made does.
@@ -89,7 +89,7 @@ impl Me {
             signals: None,
             may_allocate: true,
             may_open: true,
-            parents: Vec::new(),
+            parents: None,
         }
     }
 
