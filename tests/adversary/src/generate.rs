@@ -22,6 +22,7 @@ const OFTEN: &[(Op, u32)] = &[
     (Op::Fill, 24),
     (Op::Verify, 6),
     (Op::Copy, 22),
+    (Op::Direct, 3),
     (Op::Fork, 14),
     (Op::Spawn, 1),
     (Op::Stream, 3),
@@ -35,6 +36,8 @@ const OFTEN: &[(Op, u32)] = &[
 /// What may be there when a call is made.
 #[derive(Clone, Default)]
 struct Known {
+    /// The process leaves its children behind.
+    leaves: bool,
     /// Region and pages.
     regions: Vec<(u32, u32)>,
     children: Vec<u32>,
@@ -159,8 +162,9 @@ impl Generator<'_> {
             lists.push(calls);
         }
         let mut calls = Vec::new();
-        let Known { regions, .. } = known;
-        let mut known = Known { regions, children: Vec::new() };
+        let Known { regions, leaves: outlives, .. } = known;
+        let leaves = self.one_in(if depth == 0 { 3 } else { 6 });
+        let mut known = Known { regions, leaves, children: Vec::new() };
         if depth > 0 && self.one_in(4) {
             calls.extend(self.looks(&known));
         }
@@ -177,10 +181,17 @@ impl Generator<'_> {
                 self.thread(&mut calls, &mut known, depth, 6);
             }
         }
-        match self.rng.u32(..12) {
-            0 if depth > 0 => calls.extend(self.call(Op::Exec, &[])),
-            1..3 => calls.extend(self.call(Op::Leave, &[])),
-            _ => {}
+        if outlives || self.one_in(6) {
+            // Whoever forked it has gone, and so may its relatives' memory.
+            let ms = self.rng.u32(20..120);
+            calls.extend(self.call(Op::Pause, &[ms]));
+            self.map_and_fill(&mut calls, &mut known);
+            calls.extend(self.call(Op::Pause, &[20]));
+        }
+        match leaves {
+            true => calls.extend(self.call(Op::Leave, &[])),
+            false if depth > 0 && self.one_in(10) => calls.extend(self.call(Op::Exec, &[])),
+            false => {}
         }
         lists[0] = calls;
         self.program.processes[number].threads = lists;
@@ -250,6 +261,10 @@ impl Generator<'_> {
                 let target = self.new_region();
                 known.regions.push((target, pages));
                 self.call(op, &[region, target])
+            }
+            Op::Direct => {
+                let ms = self.rng.u32(..40);
+                self.call(op, &[region, first, count.min(64), ms])
             }
             Op::Fork => return self.fork(calls, known, depth),
             Op::Stream => {

@@ -56,6 +56,7 @@ operations! {
     Copy "copy" [region first count target at] [via:
         "loads" "pipe" "socket" "file" "direct" "vm-read" "vm-write" "mem-read" "mem-write" "passed"
         "child"]
+    Direct "direct" [region first count ms]
     Fork "fork" [process] [how: "fork" "_Fork" "clone" "syscall"; hold: "free" "held" "lent"]
     Spawn "spawn" [] [how: "vfork" "posix_spawn"]
     Release "release" [process]
@@ -173,6 +174,29 @@ impl Program {
             }
         }
         Ok(program)
+    }
+
+    /// Without processes that nobody forks, and threads that nobody starts.
+    pub(crate) fn prune(&mut self) {
+        let mut forked = vec![false; self.processes.len()];
+        let mut next = vec![0];
+        while let Some(number) = next.pop() {
+            forked[number] = true;
+            let threads = &mut self.processes[number].threads;
+            let starts = |call: &Call, thread| call.op == Op::Start && call.number(0) == thread;
+            for thread in 1..threads.len() {
+                if !threads[0].iter().any(|call| starts(call, thread)) {
+                    threads[thread].clear();
+                }
+            }
+            let forks = threads.iter().flatten().filter(|call| call.op == Op::Fork);
+            next.extend(forks.map(|call| call.number(0)).filter(|&child| child < forked.len()));
+        }
+        for (process, forked) in self.processes.iter_mut().zip(forked) {
+            if !forked {
+                *process = Process::default();
+            }
+        }
     }
 
     pub(crate) fn calls(&self) -> usize {

@@ -41,7 +41,8 @@ impl Shrinker<'_> {
         }
     }
 
-    fn try_it(&self, best: &mut (Program, String), candidate: Program) -> bool {
+    fn try_it(&self, best: &mut (Program, String), mut candidate: Program) -> bool {
+        candidate.prune();
         if Instant::now() > self.until || candidate.calls() >= best.0.calls() {
             return false;
         }

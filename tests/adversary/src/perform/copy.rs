@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use core::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 use libc::{EFAULT, EINVAL, O_CREAT, O_DIRECT, O_RDWR, c_int};
 
@@ -10,7 +11,7 @@ use crate::model::Page;
 use crate::program::Call;
 use crate::shared::shared;
 use crate::sys::{self, Outcome};
-use crate::words::PAGE;
+use crate::words::{self, Content, PAGE};
 
 /// What fits into a pipe at once.
 const AT_ONCE: usize = 16;
@@ -166,14 +167,64 @@ impl Me {
         order.readable && order.writable
     }
 
-    fn through_file(&self, is_direct: bool, order: &Order) -> Option<bool> {
-        let path = format!("{}/file.{}.{}", self.setting.folder, self.process, self.thread);
-        let fd = match sys::open(&path, O_RDWR | O_CREAT | if is_direct { O_DIRECT } else { 0 }) {
-            Err(EINVAL) if is_direct => {
-                shared().totals.refused.fetch_add(1, Relaxed);
-                return None;
+    fn file(&self) -> String {
+        format!("{}/file.{}.{}", self.setting.folder, self.process, self.thread)
+    }
+
+    /// Reads pages again and again past the page cache, while others fork and thaws come and go.
+    pub(super) fn direct(&mut self, call: &Call) -> Option<()> {
+        let (index, region) = self.mapping(call.number(0))?;
+        let span = region.span(call.number(1), call.number(2).min(64), Page::writable)?;
+        if !region.pages[span.start].writable() || !self.may_open {
+            return SKIP;
+        }
+        let (at, len) = (region.at(span.start), span.len() * PAGE);
+        let path = self.file();
+        let fd = self.open_direct(&path)?;
+        let until = Instant::now() + Duration::from_millis(call.number(3) as u64);
+        let write = |round: usize| {
+            span.clone()
+                .for_each(|page| words::write(region.at(page), self.new_seed(page << 1 | round)));
+        };
+        write(0);
+        self.expect("pwrite", sys::pwrite(fd, at, len, 0), Ok(len));
+        loop {
+            write(1);
+            self.expect("pread", sys::pread(fd, at, len, 0), Ok(len));
+            for page in span.clone() {
+                let right = Content::Seed(self.new_seed(page << 1));
+                if let Some(what) = words::wrong(&words::read(region.at(page)), right) {
+                    self.fail(&format!("page {page} after a read past the page cache: {what}"));
+                }
             }
-            fd => fd.unwrap_or_else(|errno| self.fail(&format!("{path}: errno {errno}"))),
+            if Instant::now() > until {
+                break;
+            }
+        }
+        self.close(fd);
+        let _ = std::fs::remove_file(path);
+        for page in span {
+            self.regions[index].pages[page].content = Content::Seed(self.new_seed(page << 1));
+        }
+        Some(())
+    }
+
+    /// `None` where the file system has no such thing.
+    fn open_direct(&self, path: &str) -> Option<c_int> {
+        match sys::open(path, O_RDWR | O_CREAT | O_DIRECT) {
+            Err(EINVAL) => {
+                shared().totals.refused.fetch_add(1, Relaxed);
+                None
+            }
+            fd => Some(fd.unwrap_or_else(|errno| self.fail(&format!("{path}: errno {errno}")))),
+        }
+    }
+
+    fn through_file(&self, is_direct: bool, order: &Order) -> Option<bool> {
+        let path = self.file();
+        let fd = match is_direct {
+            true => self.open_direct(&path)?,
+            false => self.open(&path, O_RDWR | O_CREAT),
         };
         self.expect("pwrite", sys::pwrite(fd, order.from, order.len, 0), order.sent());
         if order.readable {
@@ -201,7 +252,7 @@ impl Me {
         if !order.readable || !order.writable {
             return SKIP;
         }
-        let path = format!("{}/file.{}.{}", self.setting.folder, self.process, self.thread);
+        let path = self.file();
         let fd = self.open(&path, O_RDWR | O_CREAT);
         self.expect("pwrite", sys::pwrite(fd, order.from, order.len, 0), Ok(order.len));
         self.close(fd);

@@ -112,8 +112,9 @@ impl Me {
     }
 
     pub(super) fn look(&mut self, call: &Call) -> Option<()> {
-        let region = self.parents.as_ref()?.iter().find(|region| region.id == call.number(0))?;
-        self.look_at(sys::parent(), region, call.number(1), call.number(2), call.word(3))
+        let (parent, theirs) = self.parents.as_ref()?;
+        let region = theirs.iter().find(|region| region.id == call.number(0))?;
+        self.look_at(*parent, region, call.number(1), call.number(2), call.word(3))
     }
 
     /// Pages of a relative that does nothing meanwhile.
@@ -144,6 +145,13 @@ impl Me {
             if matches!(got, Err(EPERM | libc::EACCES)) {
                 shared().totals.refused.fetch_add(1, Relaxed);
                 return SKIP;
+            }
+            if got != right && self.parents.is_some() {
+                // Another of its threads may have ended it.
+                sys::pause(50);
+                if sys::parent() != pid {
+                    return SKIP;
+                }
             }
             self.expect("a look at a relative", got, right);
             let wrong = got.ok().and_then(|_| words::wrong(&words, region.pages[page].content));
@@ -306,7 +314,7 @@ fn live(me: &mut Me, birth: Birth) -> ! {
     let from = me.process;
     shared().totals.processes.fetch_add(1, Relaxed);
     if hold == "lent" {
-        me.parents = Some(me.regions.clone());
+        me.parents = Some((parent, me.regions.clone()));
     }
     (me.process, me.thread) = (process, 0);
     me.call = usize::MAX;

@@ -46,8 +46,8 @@ pub(crate) struct Me {
     may_allocate: bool,
     /// Not when the limit of descriptors is zero.
     may_open: bool,
-    /// What the parent holds while it waits for this process to look at it.
-    parents: Option<Vec<Region>>,
+    /// The parent, and what it holds while it waits for this process to look at it.
+    parents: Option<(i32, Vec<Region>)>,
 }
 
 /// What a call that cannot be made does.
@@ -128,6 +128,7 @@ impl Me {
             Op::Fill => self.fill(call),
             Op::Verify => self.verify(self.region(call.number(0))?),
             Op::Copy => self.copy(call),
+            Op::Direct => self.direct(call),
             Op::Fork => self.fork(call),
             Op::Spawn => self.spawn(call),
             Op::Release => self.release(call.number(0)),
