@@ -1,0 +1,183 @@
+//! A file that the driver and every process of a program map: what went wrong, who is where, how much was
+//! done, and what relatives tell each other.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+/// Processes and threads a program may have: what its text can number.
+pub(crate) const PROCESSES: usize = 64;
+pub(crate) const THREADS: usize = 8;
+pub(crate) const COUNTERS: usize = 8;
+const STREAMS: usize = 1024;
+const LETTERS: usize = 256;
+
+/// What a parent wrote to a child's page.
+#[derive(Default)]
+pub(crate) struct Letter {
+    pub(crate) process: AtomicUsize,
+    pub(crate) region: AtomicUsize,
+    pub(crate) page: AtomicUsize,
+    pub(crate) seed: AtomicU64,
+}
+
+#[derive(Default)]
+pub(crate) struct Totals {
+    pub(crate) calls: AtomicU64,
+    pub(crate) forks: AtomicU64,
+    pub(crate) processes: AtomicU64,
+    pub(crate) pages: AtomicU64,
+    /// `O_DIRECT` that the file system refused, and a parent's memory that it did not let its child see.
+    pub(crate) refused: AtomicU64,
+}
+
+#[repr(C)]
+pub(crate) struct Shared {
+    failed: AtomicU32,
+    text: [AtomicU8; 2048],
+    pub(crate) totals: Totals,
+    /// Call a thread is in, and its id: `call + 1 << 32 | tid`; 0 when it has ended.
+    places: [[AtomicU64; THREADS]; PROCESSES],
+    /// Children that wait for their parent's leave to begin, parents that wait for their child's.
+    pub(crate) held: [AtomicU32; PROCESSES],
+    /// What was about to be added to a process's counters: never less than was.
+    pub(crate) intended: [[AtomicU64; COUNTERS]; PROCESSES],
+    streams: AtomicUsize,
+    /// Sequence number that a stream is about to write.
+    pub(crate) sequences: [AtomicU64; STREAMS],
+    letters: AtomicUsize,
+    post: [Letter; LETTERS],
+}
+
+static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The performer's.
+pub(crate) fn shared() -> &'static Shared {
+    // SAFETY: null before `adopt`; after it a mapping that is never taken back.
+    unsafe { SHARED.load(Ordering::Relaxed).as_ref() }.expect("adopted before the first call")
+}
+
+/// Maps it in the performer.
+pub(crate) fn adopt(path: &Path) -> std::io::Result<()> {
+    SHARED.store(core::ptr::from_ref(map(path)?).cast_mut(), Ordering::Relaxed);
+    Ok(())
+}
+
+fn map(path: &Path) -> std::io::Result<&'static Shared> {
+    let file = std::fs::File::options().read(true).write(true).open(path)?;
+    let size = size_of::<Shared>();
+    file.set_len(size as u64)?;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, of a file as long as it. Zeroes are a `Shared`: it is made of atomics.
+    unsafe {
+        let at = libc::mmap(
+            core::ptr::null_mut(),
+            size,
+            prot,
+            libc::MAP_SHARED | libc::MAP_POPULATE,
+            file.as_raw_fd(),
+            0,
+        );
+        at.cast::<Shared>()
+            .as_ref()
+            .filter(|_| at != libc::MAP_FAILED)
+            .ok_or_else(std::io::Error::last_os_error)
+    }
+}
+
+/// The driver's mapping.
+pub(crate) struct Mapped(&'static Shared);
+
+impl Mapped {
+    /// A new one, all zeroes.
+    pub(crate) fn new(path: &Path) -> std::io::Result<Self> {
+        let _ = std::fs::remove_file(path);
+        std::fs::File::create_new(path)?;
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
+        Ok(Self(map(path)?))
+    }
+}
+
+impl core::ops::Deref for Mapped {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        self.0
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length; the reference goes with this value.
+        unsafe { libc::munmap(core::ptr::from_ref(self.0).cast_mut().cast(), size_of::<Shared>()) };
+    }
+}
+
+impl Shared {
+    /// The first failure is kept.
+    pub(crate) fn fail(&self, text: &str) {
+        if self.failed.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        for (place, byte) in self.text.iter().zip(text.bytes()) {
+            place.store(byte, Ordering::Relaxed);
+        }
+        self.failed.store(2, Ordering::Release);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        let bytes = self.text.iter().map(|byte| byte.load(Ordering::Relaxed));
+        let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        self.has_failed().then(|| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    pub(crate) fn enter(&self, process: usize, thread: usize, call: usize, tid: u32) {
+        let place = (call as u64 + 1) << 32 | u64::from(tid);
+        self.places[process][thread].store(place, Ordering::Relaxed);
+    }
+
+    pub(crate) fn ended(&self, process: usize, thread: usize) {
+        self.places[process][thread].store(0, Ordering::Relaxed);
+    }
+
+    /// Process, thread, call and thread id of everybody who is in a call.
+    pub(crate) fn places(&self) -> Vec<(usize, usize, usize, u32)> {
+        let mut all = Vec::new();
+        for (process, threads) in self.places.iter().enumerate() {
+            for (thread, place) in threads.iter().enumerate() {
+                let place = place.load(Ordering::Relaxed);
+                if place != 0 {
+                    all.push((process, thread, (place >> 32) as usize - 1, place as u32));
+                }
+            }
+        }
+        all
+    }
+
+    /// A stream's place in `sequences`, if there is one left.
+    pub(crate) fn new_stream(&self) -> Option<usize> {
+        let stream = self.streams.fetch_add(1, Ordering::Relaxed);
+        (stream < STREAMS).then_some(stream)
+    }
+
+    /// Tells a child what was written to its page. The child is held, and reads it when it is released.
+    pub(crate) fn send(&self, process: usize, region: usize, page: usize, seed: u64) -> bool {
+        let Some(letter) = self.post.get(self.letters.fetch_add(1, Ordering::Relaxed)) else {
+            return false;
+        };
+        letter.region.store(region, Ordering::Relaxed);
+        letter.page.store(page, Ordering::Relaxed);
+        letter.seed.store(seed, Ordering::Relaxed);
+        letter.process.store(process, Ordering::Relaxed);
+        true
+    }
+
+    pub(crate) fn letters(&self, process: usize) -> impl Iterator<Item = &Letter> {
+        self.post.iter().filter(move |letter| letter.process.load(Ordering::Relaxed) == process)
+    }
+}

@@ -1,0 +1,145 @@
+//! The calls of a program, through libc's symbols: that is what a preloaded library sees.
+//!
+//! # Safety
+//! Addresses are those of the program's memory: what these calls themselves handed out, of which the model
+//! says that it is still there. No Rust object lies in it, so that whatever happens to it is the program's
+//! own affair. Wrappers are safe functions for that reason, and none is called with another address.
+#![allow(unsafe_code)]
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+
+/// What a call returned, or its errno.
+pub(crate) type Outcome = Result<usize, c_int>;
+
+pub(crate) fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+fn outcome(returned: isize) -> Outcome {
+    if returned == -1 { Err(errno()) } else { Ok(returned as usize) }
+}
+
+/// Of functions that return the error number.
+pub(crate) fn nonzero(error: c_int) -> Outcome {
+    if error == 0 { Ok(0) } else { Err(error) }
+}
+
+macro_rules! calls {
+    ($($name:ident($($arg:ident: $type:ty),*) => $call:expr;)+) => {$(
+        pub(crate) fn $name($($arg: $type),*) -> Outcome {
+            // SAFETY: the module's.
+            outcome(unsafe { $call } as isize)
+        }
+    )+};
+}
+
+fn pointer(addr: usize) -> *mut c_void {
+    addr as *mut c_void
+}
+
+fn vector(addr: usize, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: pointer(addr), iov_len: len }
+}
+
+calls! {
+    mmap(addr: usize, len: usize, prot: c_int, flags: c_int) =>
+        libc::mmap(pointer(addr), len, prot, flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+    munmap(addr: usize, len: usize) => libc::munmap(pointer(addr), len);
+    mprotect(addr: usize, len: usize, prot: c_int) => libc::mprotect(pointer(addr), len, prot);
+    madvise(addr: usize, len: usize, advice: c_int) => libc::madvise(pointer(addr), len, advice);
+    mlock(addr: usize, len: usize) => libc::mlock(pointer(addr), len);
+    munlock(addr: usize, len: usize) => libc::munlock(pointer(addr), len);
+    mremap(addr: usize, len: usize, new: usize, flags: c_int, to: usize) =>
+        libc::mremap(pointer(addr), len, new, flags, pointer(to));
+    write(fd: c_int, addr: usize, len: usize) => libc::write(fd, pointer(addr), len);
+    read(fd: c_int, addr: usize, len: usize) => libc::read(fd, pointer(addr), len);
+    pwrite(fd: c_int, addr: usize, len: usize, at: usize) =>
+        libc::pwrite(fd, pointer(addr), len, at as i64);
+    pread(fd: c_int, addr: usize, len: usize, at: usize) =>
+        libc::pread(fd, pointer(addr), len, at as i64);
+    writev(fd: c_int, addr: usize, len: usize) => {
+        let halves = [vector(addr, len / 2), vector(addr + len / 2, len - len / 2)];
+        libc::writev(fd, halves.as_ptr(), 2)
+    };
+    readv(fd: c_int, addr: usize, len: usize) => {
+        let halves = [vector(addr, len / 2), vector(addr + len / 2, len - len / 2)];
+        libc::readv(fd, halves.as_ptr(), 2)
+    };
+    process_vm_readv(pid: i32, to: usize, from: usize, len: usize) =>
+        libc::process_vm_readv(pid, &vector(to, len), 1, &vector(from, len), 1, 0);
+    process_vm_writev(pid: i32, from: usize, to: usize, len: usize) =>
+        libc::process_vm_writev(pid, &vector(from, len), 1, &vector(to, len), 1, 0);
+    fork() => libc::fork();
+    under_fork() => _Fork();
+    fork_by_syscall() => libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0);
+    kill(pid: i32) => libc::kill(pid, libc::SIGKILL);
+    close(fd: c_int) => libc::close(fd);
+    futex(at: usize, op: c_int, value: u32) =>
+        libc::syscall(libc::SYS_futex, at, op, value, null_mut::<libc::timespec>(), 0, 0);
+}
+
+unsafe extern "C" {
+    fn _Fork() -> c_int;
+}
+
+pub(crate) fn pid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { libc::getpid() }
+}
+
+pub(crate) fn parent() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { libc::getppid() }
+}
+
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// At once, as a killed process would, but with a status.
+pub(crate) fn leave(status: c_int) -> ! {
+    // SAFETY: nothing is run on the way.
+    unsafe { libc::_exit(status) }
+}
+
+/// Sleeps the whole time, whatever signals come.
+pub(crate) fn pause(ms: usize) {
+    std::thread::sleep(std::time::Duration::from_millis(ms as u64));
+}
+
+/// The wait status of a child that has ended.
+pub(crate) fn wait(pid: i32) -> Result<c_int, c_int> {
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is there.
+        match unsafe { libc::waitpid(pid, &mut status, 0) } {
+            -1 if errno() == libc::EINTR => {}
+            -1 => return Err(errno()),
+            _ => return Ok(status),
+        }
+    }
+}
+
+/// Opens a file that is forgotten when its descriptors are closed.
+pub(crate) fn open(path: &str, flags: c_int) -> Result<c_int, c_int> {
+    let path = std::ffi::CString::new(path).expect("a path has no zero");
+    // SAFETY: a string that ends with a zero.
+    let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o666) };
+    outcome(fd as isize).map(|fd| fd as c_int)
+}
+
+/// Both ends of a pipe or of a pair of sockets: what is written to the second is read from the first.
+pub(crate) fn channel(is_socket: bool) -> Result<[c_int; 2], c_int> {
+    let mut ends = [0; 2];
+    // SAFETY: room for both.
+    let made = unsafe {
+        if is_socket {
+            libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr())
+        } else {
+            libc::pipe(ends.as_mut_ptr())
+        }
+    };
+    outcome(made as isize).map(|_| ends)
+}
