@@ -29,6 +29,8 @@ enum Answer {
     Nothing,
     /// The memory leaves the arena first, as a freeze would undo it.
     Leave,
+    /// The memory leaves the arena, and children find it empty, or no longer.
+    Wipe(bool),
     /// As the kernel does for private anonymous memory.
     Refuse,
 }
@@ -55,11 +57,12 @@ fn answer(advice: c_int) -> Answer {
         | libc::MADV_DONTDUMP
         | libc::MADV_DODUMP
         | libc::MADV_DOFORK
-        | libc::MADV_KEEPONFORK
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT
         | MADV_GUARD_REMOVE => Answer::Nothing,
-        libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL => Answer::Leave,
+        libc::MADV_DONTFORK | MADV_GUARD_INSTALL => Answer::Leave,
+        libc::MADV_WIPEONFORK => Answer::Wipe(true),
+        libc::MADV_KEEPONFORK => Answer::Wipe(false),
         _ => Answer::Refuse,
     }
 }
@@ -81,13 +84,15 @@ fn request(
             match (usage, answer) {
                 // To the program nothing is mapped there; the rest is done all the same.
                 (Usage::Free, _) => whole = Err(Errno::NOMEM),
+                (Usage::Left, Answer::Wipe(wiped)) => arena.wipe_in_children(part, *wiped),
                 (Usage::Foreign, _)
                 | (Usage::Used | Usage::Left, Answer::Kernel)
                 | (Usage::Left, Answer::Leave) => match asked(part) {
                     Err(Errno::NOMEM) => whole = Err(Errno::NOMEM),
                     asked => asked?,
                 },
-                (Usage::Used | Usage::Left, Answer::Nothing) => {}
+                (Usage::Used | Usage::Left, Answer::Nothing)
+                | (Usage::Used, Answer::Wipe(false)) => {}
                 (Usage::Used | Usage::Left, Answer::Refuse) => return Err(Errno::INVAL),
                 (Usage::Used | Usage::Left, Answer::Discard) => {
                     // SAFETY: the program gives this content up.
@@ -97,6 +102,16 @@ fn request(
                     start_services();
                     leaving::exactly(arena, part, Departure::Advice)?;
                     asked(part)?;
+                }
+                (Usage::Used, Answer::Wipe(true)) => {
+                    start_services();
+                    leaving::exactly(arena, part, Departure::Advice)?;
+                    for (part, usage, _) in arena.parts(part) {
+                        match usage {
+                            Usage::Left => arena.wipe_in_children(part, true),
+                            _ => asked(part)?,
+                        }
+                    }
                 }
             }
         }

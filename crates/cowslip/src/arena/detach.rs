@@ -166,6 +166,32 @@ impl Shared {
         Ok(())
     }
 
+    /// See [`crate::Arena::wipe_in_children`].
+    pub(crate) fn wipe_in_children(&self, state: &mut State, range: VirtRange, wiped: bool) {
+        if wiped {
+            state.wiped.push(range);
+            return;
+        }
+        let cut = |old: VirtRange| {
+            let before = VirtRange::between(old.start, range.start.min(old.end()));
+            [before, VirtRange::between(range.end().max(old.start), old.end())]
+        };
+        state.wiped = state.wiped.drain(..).flat_map(cut).filter(|part| !part.is_empty()).collect();
+    }
+
+    /// In a child: what it is to find empty is.
+    pub(crate) fn wipe(&self, state: &mut State) {
+        for range in std::mem::take(&mut state.wiped) {
+            let left = state.ledger.within(range).filter(|span| span.usage == Usage::Left);
+            for span in left.collect::<Vec<_>>() {
+                // SAFETY: see the module; the child's own mapping, which nobody in it has looked at.
+                if unsafe { memory::map_anonymous(span.range, span.prot) }.is_ok() {
+                    self.surrender(state, span.range);
+                }
+            }
+        }
+    }
+
     /// Has all leave that is live, as what cannot be frozen cannot be forked.
     pub(crate) fn detach_live(&self, state: &mut State, why: Departure) -> Result<()> {
         let mut from = 0;

@@ -307,6 +307,13 @@ impl Arena {
         shared.detach(&mut shared.lock_restored(range), range, why)
     }
 
+    /// Has children find zeroes in memory that [left](Usage::Left), or no longer (`MADV_WIPEONFORK`, `MADV_KEEPONFORK`),
+    /// which the kernel does for anonymous memory only.
+    pub fn wipe_in_children(&self, range: VirtRange, wiped: bool) {
+        let shared = self.shared();
+        shared.wipe_in_children(&mut shared.lock(), range, wiped);
+    }
+
     /// As [`Self::detach`], of all that is in use and live: what a fork cannot share because a freeze was refused.
     ///
     /// # Errors

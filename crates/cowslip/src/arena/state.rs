@@ -87,6 +87,8 @@ pub(crate) struct State {
     pub(crate) users: Option<UsersToken>,
     /// Its page frames are known to others: nothing is frozen or thawed.
     pub(crate) is_pinned: bool,
+    /// Memory that left and that children are to find empty.
+    pub(crate) wiped: Vec<VirtRange>,
     /// Frozen chunks that were given back.
     pub(crate) limbo: Limbo,
     /// Views of the base alive in this process.
@@ -187,6 +189,7 @@ impl Shared {
             offer: Offer::None,
             users: Some(users),
             is_pinned: false,
+            wiped: Vec::new(),
             limbo: Limbo::default(),
             views: 0,
             retired_views: Vec::new(),

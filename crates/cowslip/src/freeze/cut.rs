@@ -114,6 +114,7 @@ impl<'a> ForkCut<'a> {
             if let Ok(mut children) = flip.shared.children.try_lock() {
                 children.drain(..).for_each(|child| child.end.close_early());
             }
+            flip.shared.wipe(state);
             // Views are the parent's: the kernel left their mappings out of this process.
             state.retired_views.clear();
             state.views = 0;
