@@ -222,7 +222,8 @@ extern "C" fn cowslip_is_sole_thread() -> bool {
 }
 
 /// A program that starts threads gets the service thread along with its first one, so that its first
-/// fork need not wait for it. It is a safe place: whoever starts a thread allocates.
+/// fork need not wait for it, and a daemon that does makes what it inherited live. It is a safe place: whoever starts a
+/// thread allocates.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -244,6 +245,7 @@ unsafe extern "C" fn pthread_create(
     let answer = unsafe { real(thread, attributes, start, argument) };
     if answer == 0 && arenas().next().is_some() {
         let _quiet = Quiet::enter();
+        program::adopt_all();
         start_services();
     }
     answer
