@@ -208,7 +208,7 @@ fn try_modes(
         totals.lock().expect("nobody panics with it").add(*mode, &done);
         let Some(failure) = done.failure else { continue };
         let until = Instant::now() + Duration::from_secs(options.shrink_s);
-        let limit = limit.min(Duration::from_secs(5));
+        let limit = limit.min(Duration::from_secs(3));
         let shrinker = Shrinker { place, mode: *mode, job, limit, until };
         let (small, said) = shrinker.shrink(program.clone(), failure);
         let whose = if *mode == Mode::Native { " (the generator's own bug)" } else { "" };
