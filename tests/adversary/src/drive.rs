@@ -98,6 +98,9 @@ impl Scratch {
         let program = std::env::current_exe()?;
         let beside = || program.with_file_name("cowslip");
         let cowslip = std::env::var_os("COWSLIP_PROGRAM").map_or_else(beside, PathBuf::from);
+        if !cowslip.exists() {
+            return Err(format!("{} is missing: build the workspace", cowslip.display()).into());
+        }
         let name = format!("cowslip-adversary-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder)?;
@@ -127,6 +130,11 @@ impl Scratch {
                     continue;
                 }
             };
+            let needs = if mode == Mode::Uffd { "userfaultfd" } else { "root" };
+            let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
+            if expected.split(',').any(|capability| capability == needs) {
+                return Err(format!("adversary {}: {}", mode.name(), why.trim()).into());
+            }
             println!("SKIPPED: adversary {}: {}", mode.name(), why.trim());
         }
         Ok(modes)
@@ -200,7 +208,7 @@ fn try_modes(
         totals.lock().expect("nobody panics with it").add(*mode, &done);
         let Some(failure) = done.failure else { continue };
         let until = Instant::now() + Duration::from_secs(options.shrink_s);
-        let limit = limit.min(Duration::from_secs(5));
+        let limit = limit.min(Duration::from_secs(3));
         let shrinker = Shrinker { place, mode: *mode, job, limit, until };
         let (small, said) = shrinker.shrink(program.clone(), failure);
         let whose = if *mode == Mode::Native { " (the generator's own bug)" } else { "" };

@@ -102,6 +102,22 @@ impl Call {
         }
     }
 
+    /// The first of each list of words.
+    pub(crate) fn make_ordinary(&mut self) {
+        let kinds = self.operation().arguments;
+        for (kind, value) in kinds.iter().zip(&mut self.args) {
+            if matches!(kind, Kind::Word(..)) {
+                *value = 0;
+            }
+        }
+    }
+
+    /// How much is to be read: words count that are not the first of their list.
+    fn weight(&self) -> usize {
+        let words = self.operation().arguments.iter().zip(&self.args);
+        100 + words.filter(|(kind, value)| matches!(kind, Kind::Word(..)) && **value > 0).count()
+    }
+
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let name = words.next()?;
@@ -197,6 +213,10 @@ impl Program {
                 *process = Process::default();
             }
         }
+    }
+
+    pub(crate) fn weight(&self) -> usize {
+        self.processes.iter().flat_map(|it| &it.threads).flatten().map(Call::weight).sum()
     }
 
     pub(crate) fn calls(&self) -> usize {

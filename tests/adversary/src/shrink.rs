@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use crate::program::{Op, Program};
 use crate::run::{Mode, Place};
 
-/// How often a candidate is tried: failures may be a matter of luck.
-const TRIES: usize = 6;
+/// How often a candidate is tried, several at once: failures may be a matter of luck.
+const ROUNDS: usize = 3;
+const AT_ONCE: usize = 4;
 
 pub(crate) struct Shrinker<'a> {
     pub(crate) place: &'a Place,
@@ -19,23 +20,37 @@ pub(crate) struct Shrinker<'a> {
 impl Shrinker<'_> {
     /// What it says if it fails, and natively does not.
     fn failure(&self, program: &Program) -> Option<String> {
-        let failure = (0..TRIES).find_map(|_| {
-            let run = self.place.run(program, self.mode, self.job, self.limit).ok()?;
-            run.failure.filter(|_| Instant::now() < self.until)
-        })?;
+        let failure = (0..ROUNDS).find_map(|_| self.any_of_several(program))?;
         let natively = self.place.run(program, Mode::Native, self.job, self.limit).ok()?;
         (self.mode == Mode::Native || natively.failure.is_none()).then_some(failure)
+    }
+
+    fn any_of_several(&self, program: &Program) -> Option<String> {
+        if Instant::now() > self.until {
+            return None;
+        }
+        std::thread::scope(|scope| {
+            let tries = (0..AT_ONCE).map(|index| {
+                let job = (self.job + 1) * 100 + index;
+                scope.spawn(move || {
+                    self.place.run(program, self.mode, job, self.limit).ok()?.failure
+                })
+            });
+            let tries: Vec<_> = tries.collect();
+            tries.into_iter().filter_map(|it| it.join().ok().flatten()).last()
+        })
     }
 
     /// The smallest that was found in time, with what it says.
     pub(crate) fn shrink(&self, program: Program, failure: String) -> (Program, String) {
         let mut best = (program, failure);
         loop {
-            let before = best.0.calls();
+            let before = best.0.weight();
             self.leave_out_processes(&mut best);
             self.leave_out_threads(&mut best);
             self.leave_out_calls(&mut best);
-            if best.0.calls() == before || Instant::now() > self.until {
+            self.make_ordinary(&mut best);
+            if best.0.weight() == before || Instant::now() > self.until {
                 return best;
             }
         }
@@ -43,7 +58,7 @@ impl Shrinker<'_> {
 
     fn try_it(&self, best: &mut (Program, String), mut candidate: Program) -> bool {
         candidate.prune();
-        if Instant::now() > self.until || candidate.calls() >= best.0.calls() {
+        if Instant::now() > self.until || candidate.weight() >= best.0.weight() {
             return false;
         }
         match self.failure(&candidate) {
@@ -73,6 +88,19 @@ impl Shrinker<'_> {
                     !matches!(call.op, Op::Start | Op::Join) || call.number(0) != thread
                 });
                 self.try_it(best, candidate);
+            }
+        }
+    }
+
+    /// Ordinary words for what need not be special.
+    fn make_ordinary(&self, best: &mut (Program, String)) {
+        for process in 0..best.0.processes.len() {
+            for thread in 0..best.0.processes[process].threads.len() {
+                for call in 0..best.0.thread(process, thread).len() {
+                    let mut candidate = best.0.clone();
+                    candidate.processes[process].threads[thread][call].make_ordinary();
+                    self.try_it(best, candidate);
+                }
             }
         }
     }

@@ -2,16 +2,16 @@
 #![allow(unsafe_code)]
 
 use core::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
-use libc::{EFAULT, EINVAL, O_CREAT, O_DIRECT, O_RDWR, c_int};
+use libc::{EFAULT, O_CREAT, O_RDWR, c_int};
 
+use super::descriptors::message;
 use super::{FAILED, Me, SKIP};
 use crate::model::Page;
 use crate::program::Call;
 use crate::shared::shared;
 use crate::sys::{self, Outcome};
-use crate::words::{self, Content, PAGE};
+use crate::words::PAGE;
 
 /// What fits into a pipe at once.
 const AT_ONCE: usize = 16;
@@ -136,7 +136,7 @@ impl Me {
         Some(both)
     }
 
-    fn open(&self, path: &str, flags: c_int) -> c_int {
+    pub(super) fn open(&self, path: &str, flags: c_int) -> c_int {
         sys::open(path, flags).unwrap_or_else(|errno| self.fail(&format!("{path}: errno {errno}")))
     }
 
@@ -167,57 +167,8 @@ impl Me {
         order.readable && order.writable
     }
 
-    fn file(&self) -> String {
+    pub(super) fn file(&self) -> String {
         format!("{}/file.{}.{}", self.setting.folder, self.process, self.thread)
-    }
-
-    /// Reads pages again and again past the page cache, while others fork and thaws come and go.
-    pub(super) fn direct(&mut self, call: &Call) -> Option<()> {
-        let (index, region) = self.mapping(call.number(0))?;
-        let span = region.span(call.number(1), call.number(2).min(64), Page::writable)?;
-        if !region.pages[span.start].writable() || !self.may_open {
-            return SKIP;
-        }
-        let (at, len) = (region.at(span.start), span.len() * PAGE);
-        let path = self.file();
-        let fd = self.open_direct(&path)?;
-        let until = Instant::now() + Duration::from_millis(call.number(3) as u64);
-        let write = |round: usize| {
-            span.clone()
-                .for_each(|page| words::write(region.at(page), self.new_seed(page << 1 | round)));
-        };
-        write(0);
-        self.expect("pwrite", sys::pwrite(fd, at, len, 0), Ok(len));
-        loop {
-            write(1);
-            self.expect("pread", sys::pread(fd, at, len, 0), Ok(len));
-            for page in span.clone() {
-                let right = Content::Seed(self.new_seed(page << 1));
-                if let Some(what) = words::wrong(&words::read(region.at(page)), right) {
-                    self.fail(&format!("page {page} after a read past the page cache: {what}"));
-                }
-            }
-            if Instant::now() > until {
-                break;
-            }
-        }
-        self.close(fd);
-        let _ = std::fs::remove_file(path);
-        for page in span {
-            self.regions[index].pages[page].content = Content::Seed(self.new_seed(page << 1));
-        }
-        Some(())
-    }
-
-    /// `None` where the file system has no such thing.
-    fn open_direct(&self, path: &str) -> Option<c_int> {
-        match sys::open(path, O_RDWR | O_CREAT | O_DIRECT) {
-            Err(EINVAL) => {
-                shared().totals.refused.fetch_add(1, Relaxed);
-                None
-            }
-            fd => Some(fd.unwrap_or_else(|errno| self.fail(&format!("{path}: errno {errno}")))),
-        }
     }
 
     fn through_file(&self, is_direct: bool, order: &Order) -> Option<bool> {
@@ -289,32 +240,5 @@ impl Me {
             Ok(0) => {}
             other => self.fail(&format!("a child that helped: wait status {other:?}")),
         }
-    }
-}
-
-/// Sends a descriptor with `SCM_RIGHTS`, or receives one.
-fn message(socket: c_int, fd: Option<c_int>) -> Option<c_int> {
-    let mut byte = [0_u8];
-    let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    let mut control = [0_u64; 8];
-    // SAFETY: all zeroes is a header; it then points to what lives as long as it; `control` has room for a
-    // header and one descriptor.
-    unsafe {
-        let mut header: libc::msghdr = core::mem::zeroed();
-        header.msg_iov = &mut vector;
-        header.msg_iovlen = 1;
-        header.msg_control = control.as_mut_ptr().cast();
-        header.msg_controllen = libc::CMSG_SPACE(size_of::<c_int>() as u32) as usize;
-        if let Some(fd) = fd {
-            let rights = &mut *libc::CMSG_FIRSTHDR(&header);
-            rights.cmsg_level = libc::SOL_SOCKET;
-            rights.cmsg_type = libc::SCM_RIGHTS;
-            rights.cmsg_len = libc::CMSG_LEN(size_of::<c_int>() as u32) as usize;
-            libc::CMSG_DATA(rights).cast::<c_int>().write_unaligned(fd);
-            return (libc::sendmsg(socket, &header, 0) == 1).then_some(fd);
-        }
-        let came = libc::recvmsg(socket, &mut header, libc::MSG_CMSG_CLOEXEC);
-        let rights = libc::CMSG_FIRSTHDR(&header).as_ref().filter(|_| came == 1)?;
-        Some(libc::CMSG_DATA(rights).cast::<c_int>().read_unaligned())
     }
 }

@@ -2,28 +2,25 @@
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
-use core::ptr::{null, null_mut};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use libc::{EFAULT, EPERM, O_RDWR};
-
 use super::{Me, SKIP};
-use crate::model::{Page, Region};
+use crate::model::Region;
 use crate::program::Call;
 use crate::shared::{COUNTERS, shared};
 use crate::sys::{self, Outcome};
-use crate::words::{self, Content, PAGE};
+use crate::words::Content;
 
 use super::stream::Seen;
-use super::threads;
+use super::{counters, threads};
 
 /// A child that was not waited for.
 pub(crate) struct Child {
     pub(crate) process: usize,
-    pid: i32,
-    was_killed: bool,
+    pub(super) pid: i32,
+    pub(super) was_killed: bool,
     /// What it held when it was forked, while it waits for leave to begin.
-    held: Option<Vec<Region>>,
+    pub(super) held: Option<Vec<Region>>,
 }
 
 /// What a child is told of its birth.
@@ -57,7 +54,7 @@ impl Me {
             hold,
             keeps_libc: how == "fork" && self.may_allocate,
             streams: super::stream::before_fork(),
-            counters: threads::counters(),
+            counters: counters::counters(),
         };
         let forked = match how {
             "_Fork" => sys::under_fork(),
@@ -104,99 +101,6 @@ impl Me {
         }
     }
 
-    pub(super) fn peek(&mut self, call: &Call) -> Option<()> {
-        let child = self.children.iter().find(|child| child.process == call.number(0))?;
-        let theirs = child.held.as_ref().filter(|_| !child.was_killed)?;
-        let region = theirs.iter().find(|region| region.id == call.number(1))?;
-        self.look_at(child.pid, region, call.number(2), call.number(3), call.word(4))
-    }
-
-    pub(super) fn look(&mut self, call: &Call) -> Option<()> {
-        let (parent, theirs) = self.parents.as_ref()?;
-        let region = theirs.iter().find(|region| region.id == call.number(0))?;
-        self.look_at(*parent, region, call.number(1), call.number(2), call.word(3))
-    }
-
-    /// Pages of a relative that does nothing meanwhile.
-    fn look_at(
-        &self,
-        pid: i32,
-        region: &Region,
-        first: usize,
-        count: usize,
-        through: &str,
-    ) -> Option<()> {
-        let span = region.span(first, count, Page::readable)?;
-        let readable = region.pages[span.start].readable();
-        if through == "mem" && !self.may_open {
-            return SKIP;
-        }
-        let mut words = [0_u64; PAGE / size_of::<u64>()];
-        let buffer = words.as_mut_ptr() as usize;
-        for page in span {
-            let at = region.at(page);
-            let (got, right) = match through {
-                "vm" => {
-                    let right = if readable { Ok(PAGE) } else { Err(EFAULT) };
-                    (sys::process_vm_readv(pid, buffer, at, PAGE), right)
-                }
-                _ => (self.with_memory_of(pid, |fd| sys::pread(fd, buffer, PAGE, at)), Ok(PAGE)),
-            };
-            if matches!(got, Err(EPERM | libc::EACCES)) {
-                shared().totals.refused.fetch_add(1, Relaxed);
-                return SKIP;
-            }
-            if got != right && self.parents.is_some() {
-                // Another of its threads may have ended it.
-                sys::pause(50);
-                if sys::parent() != pid {
-                    return SKIP;
-                }
-            }
-            self.expect("a look at a relative", got, right);
-            let wrong = got.ok().and_then(|_| words::wrong(&words, region.pages[page].content));
-            if let Some(what) = wrong {
-                self.fail(&format!("region {} page {page} of a relative: {what}", region.id));
-            }
-        }
-        Some(())
-    }
-
-    fn with_memory_of(&self, pid: i32, act: impl FnOnce(c_int) -> Outcome) -> Outcome {
-        let fd = sys::open(&format!("/proc/{pid}/mem"), O_RDWR)?;
-        let done = act(fd);
-        self.close(fd);
-        done
-    }
-
-    /// Writes a page of a child that waits, and tells it what.
-    pub(super) fn poke(&mut self, call: &Call) -> Option<()> {
-        let process = call.number(0);
-        let seed = self.new_seed(call.number(2));
-        let child = self.children.iter_mut().find(|child| child.process == process)?;
-        let (pid, id) = (child.pid, call.number(1));
-        let theirs = child.held.as_mut().filter(|_| !child.was_killed)?;
-        let region = theirs.iter_mut().find(|region| region.id == id)?;
-        let page = call.number(2) % region.pages.len();
-        let at = region.at(page);
-        if !region.pages[page].writable() || (call.word(3) == "mem" && !self.may_open) {
-            return SKIP;
-        }
-        if !shared().send(process, id, page, seed) {
-            return SKIP;
-        }
-        region.pages[page].content = Content::Seed(seed);
-        let mut words = [0_u64; PAGE / size_of::<u64>()];
-        words::write(words.as_mut_ptr() as usize, seed);
-        let buffer = words.as_ptr() as usize;
-        let got = match call.word(3) {
-            "vm" => sys::process_vm_writev(pid, buffer, at, PAGE),
-            _ => self.with_memory_of(pid, |fd| sys::pwrite(fd, buffer, PAGE, at)),
-        };
-        self.expect("a poke into a child", got, Ok(PAGE));
-        Some(())
-    }
-
     pub(super) fn kill(&mut self, call: &Call) -> Option<()> {
         let mut children = self.children.iter_mut();
         let child = children.find(|child| child.process == call.number(0))?;
@@ -227,54 +131,8 @@ impl Me {
         sys::leave(0)
     }
 
-    pub(super) fn exec(&mut self) -> Option<()> {
-        // The loader opens libraries.
-        if !self.may_open {
-            return SKIP;
-        }
-        shared().totals.calls.fetch_add(1, Relaxed);
-        exec_leaf();
-        self.fail(&format!("execve: errno {}", sys::errno()))
-    }
-
-    /// Starts another program with the memory shared until it is there.
-    pub(super) fn spawn(&mut self, call: &Call) -> Option<()> {
-        if !self.may_open {
-            return SKIP;
-        }
-        let mut pid = 0;
-        shared().totals.processes.fetch_add(1, Relaxed);
-        let made = match call.word(0) {
-            // As `vfork`, which cannot be called from Rust.
-            "vfork" => {
-                extern "C" fn run(_: *mut c_void) -> c_int {
-                    exec_leaf();
-                    sys::leave(super::FAILED)
-                }
-                self.on_own_stack(run, null_mut(), libc::CLONE_VM | libc::CLONE_VFORK)
-                    .map(|made| pid = made as i32)
-            }
-            _ => {
-                let [path, leaf] = LEAF;
-                let arguments = [path.as_ptr(), leaf.as_ptr(), null()];
-                // SAFETY: strings and a list that end with a zero.
-                let error = unsafe {
-                    let file = arguments[0];
-                    let arguments = arguments.as_ptr().cast();
-                    libc::posix_spawn(&mut pid, file, null(), null(), arguments, libc::environ)
-                };
-                sys::nonzero(error).map(|_| ())
-            }
-        };
-        if let Err(errno) = made {
-            self.fail(&format!("spawn: errno {errno}"));
-        }
-        self.waited(pid);
-        Some(())
-    }
-
     /// `clone(2)` through libc, on a stack in the program's memory.
-    fn on_own_stack(
+    pub(super) fn on_own_stack(
         &self,
         run: extern "C" fn(*mut c_void) -> c_int,
         argument: *mut c_void,
@@ -310,7 +168,7 @@ impl Me {
 
 /// The rest of a child's life.
 fn live(me: &mut Me, birth: Birth) -> ! {
-    let Birth { process, parent, hold, keeps_libc, streams, counters } = birth;
+    let Birth { process, parent, hold, keeps_libc, streams, counters: counted } = birth;
     let from = me.process;
     shared().totals.processes.fetch_add(1, Relaxed);
     if hold == "lent" {
@@ -324,7 +182,7 @@ fn live(me: &mut Me, birth: Birth) -> ! {
     me.regions.iter_mut().for_each(Region::inherit);
     shared().enter(process, 0, 0, sys::thread_id());
     threads::forget_in_child(me);
-    threads::inherit_counters(me, from, &counters);
+    counters::inherit_counters(me, from, &counted);
     super::stream::inherit(me, from, &streams);
     if hold == "held" {
         while shared().held[process].load(Acquire) == 1 && sys::parent() == parent {
@@ -340,31 +198,4 @@ fn live(me: &mut Me, birth: Birth) -> ! {
     me.regions.iter().for_each(|region| _ = me.verify(region));
     me.run();
     me.finish()
-}
-
-const LEAF: [&core::ffi::CStr; 2] = [c"/proc/self/exe", c"leaf"];
-
-fn exec_leaf() {
-    let [path, leaf] = LEAF;
-    let arguments = [path.as_ptr(), leaf.as_ptr(), null()];
-    // SAFETY: strings and a list that end with a zero.
-    unsafe { libc::execv(path.as_ptr(), arguments.as_ptr()) };
-}
-
-/// What a program is that another one starts: memory of its own, and a fork.
-pub(crate) fn leaf() -> bool {
-    const PAGES: usize = 256;
-    let Ok(at) = sys::mmap(0, PAGES * PAGE, libc::PROT_READ | libc::PROT_WRITE, 0) else {
-        return false;
-    };
-    let of = |page: usize| words::seed(0, 0, 0, page);
-    (0..PAGES).for_each(|page| words::write(at + page * PAGE, of(page)));
-    let holds = |page: usize| {
-        words::wrong(&words::read(at + page * PAGE), Content::Seed(of(page))).is_none()
-    };
-    match sys::fork() {
-        Ok(0) => sys::leave(if (0..PAGES).all(holds) { 0 } else { super::FAILED }),
-        Ok(pid) => (0..PAGES).all(holds) && sys::wait(pid as i32) == Ok(0),
-        Err(_) => false,
-    }
 }

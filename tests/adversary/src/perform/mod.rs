@@ -1,13 +1,20 @@
 //! Performs a program: each call, what it must return, and what every page must hold afterwards.
 //!
 //! A thread's memory is its own: it alone writes it, and knows each page. A child knows what the thread that
-//! forked it knew. What other threads write meanwhile are streams and counters: [`stream`], [`threads`].
+//! forked it knew. What other threads write meanwhile are streams and counters: [`stream`], [`counters`].
 
 mod copy;
+mod counters;
+mod descriptors;
+mod direct;
 mod kin;
+mod leaf;
+mod looks;
 mod memory;
+mod signals;
 mod stream;
 mod threads;
+mod waits;
 
 use core::sync::atomic::Ordering::Relaxed;
 use std::path::Path;
@@ -18,7 +25,7 @@ use crate::shared::{self, PROCESSES, THREADS, shared};
 use crate::sys::{self, Outcome};
 use crate::words;
 use kin::Child;
-pub(crate) use kin::leaf;
+pub(crate) use leaf::leaf;
 use threads::Started;
 
 /// Status of a process that found something wrong.
@@ -41,7 +48,7 @@ pub(crate) struct Me {
     regions: Vec<Region>,
     children: Vec<Child>,
     threads: Vec<Started>,
-    signals: Option<threads::Signals>,
+    signals: Option<signals::Signals>,
     /// Not in a child that libc did not fork: other threads may have held libc's locks.
     may_allocate: bool,
     /// Not when the limit of descriptors is zero.
@@ -66,12 +73,12 @@ pub(crate) fn perform(folder: &Path, is_causal: bool) -> ! {
     };
     let program = begun().unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     crate::heap::perform();
-    threads::catch_crashes();
+    signals::catch_crashes();
     let folder = folder.to_str().expect("the driver named it").to_owned();
     let setting = Box::leak(Box::new(Setting { program, folder, is_causal }));
     shared().totals.processes.fetch_add(1, Relaxed);
     let mut me = Me::new(setting, 0, 0);
-    threads::make_counters(&me);
+    counters::make_counters(&me);
     me.run();
     me.finish()
 }
@@ -160,7 +167,7 @@ impl Me {
             self.join(number);
         }
         self.end_thread();
-        threads::check_counters(self);
+        counters::check_counters(self);
         match self.process {
             // As a program that returns from `main`.
             0 => std::process::exit(0),
