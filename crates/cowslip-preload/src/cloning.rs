@@ -7,7 +7,7 @@
 
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
-use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::{Errno, passthrough};
@@ -16,13 +16,28 @@ use crate::forking::{find, in_child, in_parent, prepare, watch};
 use crate::program::arenas;
 use crate::refusals;
 
+/// The child of the fork that is under way shares the table of descriptors with its parent. Written by the thread that holds
+/// the arenas' locks, and read in the child.
+static SHARES_DESCRIPTORS: AtomicBool = AtomicBool::new(false);
+
+/// In a child, once: whether it shares the table of descriptors with its parent, so that closing ours would be closing
+/// the parent's.
+pub(crate) fn take_shares_descriptors() -> bool {
+    SHARES_DESCRIPTORS.swap(false, Ordering::Relaxed)
+}
+
+fn shares_descriptors(flags: u64) -> bool {
+    flags & libc::CLONE_FILES as u64 != 0
+}
+
 /// `fork`s by `call`, which answers with 0 in the child if it returns there at all.
-fn forked(quiet: &mut Quiet, call: impl FnOnce() -> c_long) -> c_long {
+fn forked(quiet: &mut Quiet, shares_descriptors: bool, call: impl FnOnce() -> c_long) -> c_long {
     prepare();
     if let Some(errno) = refusals::take() {
         quiet.set_errno(errno);
         return -1;
     }
+    SHARES_DESCRIPTORS.store(shares_descriptors, Ordering::Relaxed);
     let pid = call();
     if pid == 0 {
         in_child();
@@ -31,6 +46,7 @@ fn forked(quiet: &mut Quiet, call: impl FnOnce() -> c_long) -> c_long {
     if pid < 0 {
         quiet.set_errno(process::current_errno());
     }
+    SHARES_DESCRIPTORS.store(false, Ordering::Relaxed);
     in_parent();
     if pid > 0 {
         watch(pid as c_int);
@@ -56,7 +72,7 @@ unsafe extern "C" fn _Fork() -> c_int {
     if arenas().next().is_none() {
         return call();
     }
-    forked(&mut Quiet::enter(), || call().into()) as c_int
+    forked(&mut Quiet::enter(), false, || call().into()) as c_int
 }
 
 type Main = extern "C" fn(*mut c_void) -> c_int;
@@ -114,7 +130,7 @@ unsafe extern "C" fn clone(
     let start = ptr::from_ref(&start).cast_mut().cast();
     // SAFETY: the program's own call, by way of `begin`.
     let call = || unsafe { real(begin, stack, flags, start, parent_tid, tls, child_tid) };
-    forked(&mut quiet, || call().into()) as c_int
+    forked(&mut quiet, shares_descriptors(flags as u64), || call().into()) as c_int
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -131,7 +147,13 @@ extern "C" fn forking_call(
     if arenas().next().is_none() {
         return call();
     }
-    forked(&mut Quiet::enter(), call)
+    let flags = match number {
+        libc::SYS_clone => a as u64,
+        // SAFETY: `syscall` below has read the flags there, at the beginning of the program's `struct clone_args`.
+        libc::SYS_clone3 => unsafe { ptr::read_unaligned(a as *const u64) },
+        _ => 0,
+    };
+    forked(&mut Quiet::enter(), shares_descriptors(flags), call)
 }
 
 /// `syscall(2)`. Numbers that are no fork, or one with `CLONE_VM`, whose child shares the caller's stack,

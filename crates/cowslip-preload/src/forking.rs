@@ -145,7 +145,11 @@ pub(crate) extern "C" fn in_child() {
     set_forking(false);
     program::begin_child();
     if let Some((cut, quiet)) = pending {
-        cut.in_child();
+        if crate::cloning::take_shares_descriptors() {
+            cut.in_child_sharing_descriptors();
+        } else {
+            cut.in_child();
+        }
         if CHILDREN_ARE_NICE.load(Ordering::Relaxed) {
             scheduling::give_way(NICENESS);
         }

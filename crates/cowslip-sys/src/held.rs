@@ -15,6 +15,10 @@ use crate::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd, Result};
 
 const SLOTS: usize = 256;
 const FREE: i32 = -1;
+/// No process has a descriptor of this number: `EBADF`.
+const NEVER_OPEN: RawFd = i32::MAX;
+/// 0, 1 and 2 have a meaning to every program.
+const FIRST: RawFd = 3;
 
 static TABLE: [AtomicI32; SLOTS] = [const { AtomicI32::new(FREE) }; SLOTS];
 
@@ -40,24 +44,55 @@ pub struct HeldFd {
 }
 
 impl HeldFd {
-    /// Takes `fd` over and moves it to a high number if there is room (`F_DUPFD_CLOEXEC`).
+    /// Takes `fd` over and moves it to a high number if there is room (`F_DUPFD_CLOEXEC`). For a moment it has
+    /// the number that it came with, which a descriptor that another thread opens then cannot have.
+    ///
+    /// It never keeps 0, 1 or 2: where there is no other number it is closed, and all use of it is `EBADF`.
     pub fn hold(fd: OwnedFd) -> Self {
         let low = fd.into_raw_fd();
-        // SAFETY: `low` was just taken out of an owned descriptor and is still open.
-        let fd = match rustix::io::fcntl_dupfd_cloexec(
-            unsafe { BorrowedFd::borrow_raw(low) },
-            floor(),
-        ) {
+        let move_above = |floor| {
+            // SAFETY: `low` was just taken out of an owned descriptor and is still open.
+            rustix::io::fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(low) }, floor)
+        };
+        let (fd, slot) = match move_above(floor()).or_else(|_| move_above(FIRST)) {
             Ok(high) => {
                 close_now(low);
-                high.into_raw_fd()
+                (high.into_raw_fd(), true)
             }
-            Err(_) => low,
+            Err(_) if low >= FIRST => (low, true),
+            Err(_) => {
+                close_now(low);
+                (FREE, false)
+            }
         };
-        let slot = TABLE.iter().position(|slot| {
-            slot.compare_exchange(FREE, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        });
+        let take = |place: &AtomicI32| {
+            place.compare_exchange(FREE, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        let slot = if slot { TABLE.iter().position(take) } else { None };
         Self { fd: AtomicI32::new(fd), slot }
+    }
+
+    /// Gives up the file, while the number stays taken, by what `other` refers to: for whom others may be using at this
+    /// moment. A call of theirs fails, and never reaches a file that the program opened since.
+    pub fn give_up_for(&self, other: &Self) {
+        let fd = self.fd.load(Ordering::Relaxed);
+        if fd == FREE {
+            return;
+        }
+        // SAFETY: the number is this value's, and is not closed by the handle that is made of it here.
+        let mut number = core::mem::ManuallyDrop::new(unsafe {
+            <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
+        });
+        // The limit of open files holds for this too, and not for closing.
+        if rustix::io::dup3(other, &mut number, rustix::io::DupFlags::CLOEXEC).is_err() {
+            self.close_early();
+        }
+    }
+
+    /// Forgets the descriptor without closing it: in a child that shares the table of descriptors with its parent, it
+    /// is the parent's.
+    pub fn leave_open(&self) {
+        self.fd.store(FREE, Ordering::Relaxed);
     }
 
     /// Closes the descriptor now, though others still refer to this value and will not use it: in a
@@ -76,15 +111,20 @@ impl HeldFd {
 
 impl AsFd for HeldFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is ours and stays open as long as `self` is used, which the borrow is
-        // tied to; the preload library keeps the program from closing it.
+        // SAFETY: the number is never -1. The descriptor is ours and nothing here closes it as long as `self` is used,
+        // which the borrow is tied to, but `close_early`, after which the number is one that is never open. A
+        // program can close it all the same by a system call of its own, and have another file there: whoever reads
+        // or writes memory by it asks `same_file` first, and the other calls fail on any other kind of file.
         unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 }
 
 impl AsRawFd for HeldFd {
     fn as_raw_fd(&self) -> RawFd {
-        self.fd.load(Ordering::Relaxed)
+        match self.fd.load(Ordering::Relaxed) {
+            FREE => NEVER_OPEN,
+            fd => fd,
+        }
     }
 }
 
@@ -142,10 +182,14 @@ fn close_now(fd: RawFd) {
     unsafe { rustix::io::close(fd) }
 }
 
-/// Above what programs and `select(2)` commonly use, below the usual limit of 1024.
+/// Above what programs and `select(2)` commonly use, below the usual limit of 1024; under a low limit, above the
+/// lower half.
 fn floor() -> RawFd {
+    const HIGHEST: u64 = 900;
+    const ROOM: u64 = 60;
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.map_or(900, |limit| limit.saturating_sub(60).min(900)) as RawFd
+    let floor = limit.map_or(HIGHEST, |limit| limit.saturating_sub(ROOM).max(limit / 2));
+    (floor.min(HIGHEST) as RawFd).max(FIRST)
 }
 
 /// `fd` refers to the same file as when it was opened, as far as `fstat(2)` can tell.

@@ -13,6 +13,7 @@
 //! * [`damon`]: which memory of processes is accessed, as the kernel samples it.
 //! * [`process`], [`thread`], [`held`]: children, signals, a thread, descriptors that must survive the host
 //!   program.
+//! * [`waiting`]: for descriptors, under limits and filters too.
 //! * [`scheduling`]: when and where threads run.
 //! * [`program`]: a child that waits before it executes a program.
 //! * [`fault_cost`]: what a page fault costs here.
@@ -51,6 +52,7 @@ pub mod thread;
 pub mod uffd;
 pub mod units;
 pub mod usage;
+pub mod waiting;
 
 pub use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 pub use rustix::io::Errno;

@@ -104,43 +104,19 @@ pub fn notify(fd: BorrowedFd<'_>) {
     let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
-/// Takes an eventfd back to zero.
-pub fn drain(fd: BorrowedFd<'_>) {
-    let _ = rustix::io::read(fd, &mut [0u8; 8][..]);
+/// Takes an eventfd back to zero. Whether it was not.
+///
+/// # Errors
+/// The kernel's, `EBADF` for instance if the program closed it.
+pub fn drain(fd: BorrowedFd<'_>) -> Result<bool> {
+    match rustix::io::read(fd, &mut [0u8; 8][..]) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
-/// Waits until one of `fds` is readable or has hung up, or `timeout` has passed (`None`: for ever).
-/// `ready[i]` says whether `fds[i]` is.
-pub fn wait_readable(
-    fds: &[BorrowedFd<'_>],
-    ready: &mut [bool],
-    timeout: Option<core::time::Duration>,
-) -> Result<()> {
-    use rustix::event::{PollFd, PollFlags, poll};
-    const MOST: usize = 64;
-    let timeout = timeout.map(|t| rustix::event::Timespec {
-        tv_sec: t.as_secs() as i64,
-        tv_nsec: i64::from(t.subsec_nanos()),
-    });
-    let fds = &fds[..fds.len().min(MOST)];
-    let mut polled: [MaybeUninit<PollFd<'_>>; MOST] = [const { MaybeUninit::uninit() }; MOST];
-    for (place, fd) in polled.iter_mut().zip(fds) {
-        place.write(PollFd::from_borrowed_fd(*fd, PollFlags::IN));
-    }
-    // SAFETY: the first `fds.len()` elements were just written, and MaybeUninit<T> has T's layout.
-    let polled = unsafe {
-        core::slice::from_raw_parts_mut(polled.as_mut_ptr().cast::<PollFd<'_>>(), fds.len())
-    };
-    match poll(polled, timeout.as_ref()) {
-        Ok(_) => {}
-        Err(Errno::INTR) => polled.iter_mut().for_each(PollFd::clear_revents),
-        Err(errno) => return Err(errno),
-    }
-    for (ready, fd) in ready.iter_mut().zip(polled.iter()) {
-        *ready = !fd.revents().is_empty();
-    }
-    Ok(())
-}
+pub use crate::waiting::readable as wait_readable;
 
 /// The process that this one is a child of.
 pub fn parent_pid() -> i32 {
@@ -204,6 +180,27 @@ pub fn cpu_ns_of(pid: i32) -> Result<u64> {
         // The process is gone.
         _ => Err(Errno::SRCH),
     }
+}
+
+/// Whether `pid` is a child of this process that has not ended: then the number is nobody else's. It is not waited for, and
+/// no handler of the program notices (`waitid(2)`).
+pub fn is_running_child(pid: i32) -> bool {
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut about: libc::siginfo_t = unsafe { core::mem::zeroed() };
+    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // SAFETY: waitid(2) writes to the structure that it is pointed to, and not to the one that it is not.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_waitid,
+            libc::P_PID,
+            pid,
+            &raw mut about,
+            flags,
+            core::ptr::null_mut::<libc::rusage>(),
+        )
+    };
+    // SAFETY: the kernel filled it in as for SIGCHLD, or left it all zeroes: the child runs.
+    answer == 0 && unsafe { about.si_pid() } == 0
 }
 
 /// Waits for the child `pid` to end and returns its wait status.

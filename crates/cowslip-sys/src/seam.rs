@@ -21,6 +21,10 @@ pub enum Op {
     UffdWriteProtect,
     UffdWake,
     UffdCopy,
+    UffdRead,
+    Poll,
+    Nap,
+    ServicePanic,
     PagemapScan,
     PagemapProbe,
     PageFlags,
@@ -46,6 +50,11 @@ pub enum Op {
 pub(crate) fn check(_: Op) -> Result<()> {
     Ok(())
 }
+
+/// Panics instead of failing.
+#[cfg(not(feature = "seam"))]
+#[inline(always)]
+pub fn panic_if_told(_: Op) {}
 
 #[cfg(feature = "seam")]
 pub use active::*;
@@ -87,6 +96,13 @@ mod active {
     impl Drop for Injection {
         fn drop(&mut self) {
             RULES[self.op as usize].store(0, Relaxed);
+        }
+    }
+
+    /// Panics instead of failing.
+    pub fn panic_if_told(op: Op) {
+        if let Err(errno) = check(op) {
+            panic!("a test asked for it: {op:?}, {errno}");
         }
     }
 

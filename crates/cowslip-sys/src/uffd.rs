@@ -325,7 +325,7 @@ impl<F: AsFd> Uffd<F> {
         let mut counts = EventCounts::default();
         loop {
             let mut buffer = [0u8; 16 * size_of::<Message>()];
-            let read = match rustix::io::read(&self.fd, &mut buffer[..]) {
+            let read = match self.read_once(&mut buffer) {
                 Ok(read) => read,
                 Err(Errno::AGAIN) => return Ok(counts),
                 Err(Errno::INTR) => continue,
@@ -340,6 +340,26 @@ impl<F: AsFd> Uffd<F> {
                     }
                     0x14 => counts.remaps += 1,
                     _ => counts.others += 1,
+                }
+            }
+        }
+    }
+}
+
+impl<F: AsFd> Uffd<F> {
+    /// By `readv(2)` if `read(2)` is refused, as a seccomp filter may.
+    fn read_once(&self, buffer: &mut [u8]) -> Result<usize> {
+        let read =
+            seam::check(Op::UffdRead).and_then(|()| rustix::io::read(&self.fd, &mut *buffer));
+        match read {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::BADF) => read,
+            Err(errno) => {
+                let again = seam::check(Op::UffdRead).and_then(|()| {
+                    rustix::io::readv(&self.fd, &mut [std::io::IoSliceMut::new(buffer)])
+                });
+                match again {
+                    Ok(_) | Err(Errno::AGAIN | Errno::INTR) => again,
+                    Err(_) => Err(errno),
                 }
             }
         }
@@ -378,4 +398,11 @@ pub struct EventCounts {
     pub remaps: u64,
     /// Anything else.
     pub others: u64,
+}
+
+impl EventCounts {
+    /// Nothing was there.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }

@@ -108,8 +108,9 @@ impl Shared {
         }
         self.check_content(state, range)?;
         let service = state.service.take();
-        let own = if service.is_none() { Self::own_guard() } else { None };
-        let guard = service.as_ref().map(Service::uffd).or(own.as_ref());
+        let able = service.as_ref().filter(|service| !service.is_blind());
+        let own = if able.is_none() { Self::own_guard() } else { None };
+        let guard = able.map(Service::uffd).or(own.as_ref());
         let is_left = guard.is_none() && process::thread_count() != Some(1);
         let mut done = Ok(());
         let used: Vec<_> = spans.into_iter().filter(|span| span.usage == Usage::Used).collect();

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::{During, Error, ErrorKind, Result};
+use crate::freeze::service::Service;
 use crate::host;
 use crate::metrics::{Counters, Metrics};
 use crate::sys::Errno;
@@ -364,16 +365,16 @@ impl Arena {
 impl Drop for Handle {
     fn drop(&mut self) {
         let shared = &self.shared;
-        let (filler, service, views) = {
+        let (filler, services, views) = {
             let mut state = shared.lock();
-            (state.filler.take(), state.service.take(), std::mem::take(&mut state.retired_views))
+            let services = state.service.take().into_iter().chain(state.buried.drain(..));
+            let services: Vec<_> = services.collect();
+            (state.filler.take(), services, std::mem::take(&mut state.retired_views))
         };
         if let Some(filler) = filler {
             filler.stop();
         }
-        if let Some(service) = service {
-            service.stop();
-        }
+        services.into_iter().for_each(Service::stop);
         for range in views.into_iter().chain([shared.range]) {
             #[allow(unsafe_code)]
             // SAFETY: no handle, slice or view is left that could reach the arena or its old views.

@@ -100,6 +100,8 @@ pub(crate) struct State {
     /// The last fork came before the one before it was looked after.
     pub(crate) forks_often: bool,
     pub(crate) service: Option<Service>,
+    /// Those on which nobody can rely any more, to be ended where that is safe.
+    pub(crate) buried: Vec<Service>,
     /// Chunks not live of which a part maps the file shared, or is private without a file though the
     /// chunk is no overlay: a freeze or a thaw failed between two parts. They are made live before
     /// anything is frozen or forked again.
@@ -196,6 +198,7 @@ impl Shared {
             quiet_until_ns: 0,
             forks_often: false,
             service: None,
+            buried: Vec::new(),
             mixed: Vec::new(),
             thaw: ThawState::default(),
             tracking: Tracking::new(range.len / CHUNK_BYTES),
@@ -220,13 +223,16 @@ impl Shared {
 
     /// A panic while the lock was held leaves the state as consistent as a failed system call does.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        with_honest_service(state)
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Ok(state) => Some(with_honest_service(state)),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                Some(with_honest_service(poisoned.into_inner()))
+            }
             Err(TryLockError::WouldBlock) => None,
         }
     }
@@ -275,6 +281,16 @@ impl Shared {
             (i, chunk.intersect(range))
         })
     }
+}
+
+/// There is no service thread once it cannot do its work, though it has not ended yet.
+fn with_honest_service(mut state: MutexGuard<'_, State>) -> MutexGuard<'_, State> {
+    if state.service.as_ref().is_some_and(Service::is_blind) {
+        let blind = state.service.take();
+        state.buried.extend(blind);
+        state.thaw.armed = false;
+    }
+    state
 }
 
 impl State {

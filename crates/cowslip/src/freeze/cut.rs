@@ -17,14 +17,13 @@
 //! # Safety
 //! `in_child` unmaps the view that the parent's freeze reserved, which nobody in the child knows.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Way;
 use super::flip::{self, Flip};
 use super::readers::UsersToken;
 use super::service::Service;
-use super::share::Child;
+use super::share;
 use super::thaw;
 use super::thaw::limbo::Limbo;
 use crate::arena::Arena;
@@ -32,7 +31,6 @@ use crate::arena::ledger::Usage;
 use crate::arena::state::{Chunk, Offer, Role, Shared, State, ThawState};
 use crate::error::{During, Result};
 use crate::sys;
-use crate::sys::held::HeldFd;
 use crate::sys::memory::{self, Advice, Prot};
 use crate::sys::process;
 
@@ -96,23 +94,36 @@ impl<'a> ForkCut<'a> {
     }
 
     /// In the child, before anything else uses the arenas.
-    pub fn in_child(mut self) {
+    pub fn in_child(self) {
+        self.become_reader(false);
+    }
+
+    /// As [`Self::in_child`], in a child that shares the table of descriptors with its parent (`CLONE_FILES`, `clone(2)`):
+    /// what it closed would be closed for both.
+    pub fn in_child_sharing_descriptors(self) {
+        self.become_reader(true);
+    }
+
+    fn become_reader(mut self, shares_descriptors: bool) {
         for flip in &mut self.flips {
             let state = &mut *flip.state;
             if state.role == Role::Owner {
                 keep_place(flip.shared, state);
                 flip.copies.place(flip.shared, state);
-                state.generations.in_child();
+                state.generations.in_child(shares_descriptors);
                 state.thaw = ThawState::default();
                 state.limbo = Limbo::default();
                 state.tracking.is_on = false;
             }
             state.role = Role::Reader;
-            if let Some(service) = state.service.take() {
-                Service::abandon(service);
+            if shares_descriptors {
+                // A lock on its file would be both processes'.
+                std::mem::forget(state.users.take());
             }
+            let services = state.service.take().into_iter().chain(state.buried.drain(..));
+            services.for_each(|service| Service::abandon(service, shares_descriptors));
             if let Ok(mut children) = flip.shared.children.try_lock() {
-                children.drain(..).for_each(|child| child.end.close_early());
+                children.drain(..).for_each(|child| child.in_child(shares_descriptors));
             }
             flip.shared.wipe(state);
             // Views are the parent's: the kernel left their mappings out of this process.
@@ -195,14 +206,9 @@ impl Arena {
     ///
     /// Nothing is done while the program forks often: looking now and then is cheaper.
     pub fn watch_child(&self, pid: i32) {
-        if self.shared().lock().forks_often {
-            return;
-        }
-        if let Ok(end) = process::pidfd(pid) {
-            let child = Arc::new(Child::new(pid, HeldFd::hold(end), self.shared()));
+        if !self.shared().lock().forks_often {
             // The service thread looks again soon after a fork, and finds it then.
-            let children = self.shared().children.lock();
-            children.unwrap_or_else(|poisoned| poisoned.into_inner()).push(child);
+            share::watch(self.shared(), pid);
         }
     }
 

@@ -12,14 +12,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Way;
 use super::handover::Handover;
 use super::pinned::Copies;
+use super::service::Service;
 use super::thaw;
 use crate::arena::ledger::Usage;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::store::{POOL_HINT, Pages, offset};
 use crate::error::{During, Error, ErrorKind, Result};
+use crate::sys::Errno;
 use crate::sys::memory::{self, Advice, Prot, Sharing};
+use crate::sys::process::{self, Quiet};
 use crate::sys::uffd::RegisterMode;
-use crate::sys::{Errno, process};
 use crate::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
 mod kept;
@@ -289,16 +291,23 @@ fn open_free_space(state: &mut State, range: VirtRange) -> Result<()> {
     Ok(())
 }
 
-/// Freezes all of `flips` at one instant.
-pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
+/// Whether this thread needs memory in `range` to go on, so that it would wait for itself: its stack, or what libc and
+/// the kernel keep for it (`rseq` is written at every return from a system call) beside the thread pointer.
+fn stands_in(range: VirtRange) -> bool {
     let here = std::hint::black_box(0u8);
     let stack = std::ptr::from_ref(&here) as usize;
+    range.contains(stack) || range.contains(process::thread_handle())
+}
+
+/// Freezes all of `flips` at one instant.
+pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
     let can_move = flips.iter().all(|flip| {
-        // A freeze that ran on a stack inside the arena would wait for itself.
-        flip.state.service.is_some()
+        flip.state.service.as_ref().is_some_and(|service| !service.is_blind())
             && flip.shared.store.pages != Pages::Hugetlb
-            && !flip.shared.range.contains(stack)
+            && !stands_in(flip.shared.range)
     });
+    // A handler could touch what waits for this very thread.
+    let quiet = can_move.then(Quiet::enter);
     let handover = can_move.then(|| Handover::begin(flips));
     let began = process::now_ns();
     let plain_way = |flips: &mut [Flip<'_>]| {
@@ -317,6 +326,7 @@ pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
     };
     let ns = process::now_ns() - began;
     drop(handover);
+    drop(quiet);
     if result.is_err() {
         flips.iter_mut().for_each(Flip::undo);
     }
@@ -339,7 +349,11 @@ pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
 /// Moves the pages away, so that every access waits, and has what is under them be their content. If that
 /// fails, all is live again.
 fn move_all(flips: &mut [Flip<'_>]) -> Result<()> {
-    let moved = try_move(flips).and_then(|()| flips.iter_mut().try_for_each(kept::settle));
+    let moved = try_move(flips);
+    // For all of them, whatever happened to one.
+    let ended = flips.iter().filter_map(|flip| flip.state.service.as_ref());
+    let ended = ended.map(Service::end_moves).fold(Ok(()), Result::and);
+    let moved = moved.and(ended).and_then(|()| flips.iter_mut().try_for_each(kept::settle));
     if moved.is_err() {
         for flip in flips.iter() {
             let Some(service) = &flip.state.service else { continue };
@@ -354,11 +368,14 @@ fn move_all(flips: &mut [Flip<'_>]) -> Result<()> {
     moved.map_err(|errno| Error::from_errno(OPERATION, errno).on(flips[0].shared.range))
 }
 
-/// Does what must be done for threads that wait (I6) until the kernel agrees, within reason. Whether it did.
+/// Does what must be done for threads that wait (I6) until the kernel agrees, within reason. Whether it did: not if
+/// the userfaultfd is gone, for which nobody waits.
 fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> bool {
     for _ in 0..1000 {
-        if request().is_ok() {
-            return true;
+        match request() {
+            Ok(()) => return true,
+            Err(Errno::BADF | Errno::NOTTY) => return false,
+            Err(_) => {}
         }
         std::thread::yield_now();
     }
@@ -368,6 +385,7 @@ fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> bool {
 fn try_move(flips: &mut [Flip<'_>]) -> Result<(), Errno> {
     for flip in flips.iter() {
         let service = flip.state.service.as_ref().ok_or(Errno::NODEV)?;
+        service.begin_moves()?;
         for (piece, _) in &flip.pieces {
             service.uffd().register(*piece, RegisterMode::MISSING | RegisterMode::MINOR)?;
         }

@@ -17,8 +17,8 @@ const THIS_THREAD: i32 = 0;
 /// The freezer on one processor with the service threads of its arenas, until this is dropped. Those stay there until
 /// they have something to do.
 pub(super) struct Handover {
-    /// Where the freezer runs afterwards. Where it may not be kept, the handover takes longer.
-    after: Option<Processors>,
+    /// Where the freezer ran before, if it was kept here; else the handover takes longer.
+    before: Option<Processors>,
     is_urgent: bool,
 }
 
@@ -30,22 +30,26 @@ impl Handover {
             && scheduling::is_ordinary()
             && scheduling::set_urgent(THIS_THREAD, true).is_ok();
         let processor = scheduling::current_processor();
-        let after = Processors::only(processor).ok().and_then(|here| {
+        let before = Processors::only(processor).ok().and_then(|here| {
             let before = Processors::of(THIS_THREAD).ok()?;
             here.assign(THIS_THREAD).ok()?;
             services().for_each(|service| service.bring_near(processor, here));
-            // Who runs wherever they do was not restricted, and is not to be when there are more processors later.
-            let is_free = services().any(|service| service.processors() == Some(before));
-            Some(if is_free { Processors::every() } else { before })
+            Some(before)
         });
-        Self { after, is_urgent }
+        Self { before, is_urgent }
     }
 }
 
 impl Drop for Handover {
     fn drop(&mut self) {
-        if let Some(after) = self.after {
-            let _ = after.assign(THIS_THREAD);
+        if let Some(before) = self.before {
+            // Who ran wherever its group may was not restricted, and is not to be when that has more processors later:
+            // the kernel remembers a set that it was given.
+            let is_everywhere = Processors::every().assign(THIS_THREAD).is_ok()
+                && Processors::of(THIS_THREAD) == Ok(before);
+            if !is_everywhere {
+                let _ = before.assign(THIS_THREAD);
+            }
         }
         if self.is_urgent {
             let _ = scheduling::set_urgent(THIS_THREAD, false);

@@ -52,8 +52,9 @@
 //! * **I5, private stays private**: see [`crate::Arena::release`] and [`crate::Arena::discard`].
 //! * **I6, nobody hangs.** Who waits is woken by the call that made him wait, on every path out of it.
 //!   The only wait for another thread is the remap event of step 2, read by the arena's service
-//!   thread, which never touches an arena and takes its lock only by trying. A child has no
-//!   registration: the kernel drops it at fork.
+//!   thread, which never touches an arena, takes its lock only by trying, and does not end before it has given the
+//!   userfaultfd up, which lets go whoever waits ([`sight`]). A child has no registration: the kernel drops it at fork.
+//!   Who freezes has no signals meanwhile: a handler could touch R, on a stack of its own, and wait for itself.
 //!
 //! Without userfaultfd ("the plain way") one `mmap` with `MAP_FIXED` does 2 and 3 at once: as atomic for
 //! each mapping, 0.25 ms/GiB, and the arena stays frozen, as nothing could hold writers off a thaw.
@@ -65,6 +66,7 @@ mod pinned;
 pub(crate) mod readers;
 pub(crate) mod service;
 pub(crate) mod share;
+mod sight;
 pub(crate) mod thaw;
 
 use std::sync::Arc;
@@ -137,6 +139,9 @@ impl Arena {
     pub fn start_service(&self) -> bool {
         let shared = self.shared();
         let wanted = |state: &State| state.service.is_none() && state.role == Role::Owner;
+        // Without the lock: who ends a thread frees what libc allocated for it.
+        let buried = std::mem::take(&mut shared.lock().buried);
+        buried.into_iter().for_each(service::Service::stop);
         if shared.wants_userfaultfd && wanted(&shared.lock()) {
             // Without the lock; see `service`.
             let Ok(service) = service::Service::start(shared) else { return false };

@@ -98,9 +98,11 @@ impl Token {
     }
 
     /// In a forked child: what is mapped stays so, without a descriptor.
-    fn keep_mapping(mut self) {
+    fn keep_mapping(mut self, shares_descriptors: bool) {
         self.page = VirtRange::default();
-        self.file.close_early();
+        if shares_descriptors {
+            self.file.leave_open();
+        }
     }
 }
 
@@ -240,8 +242,8 @@ impl Generations {
     }
 
     /// In a forked child: it is a reader of the youngest if that was shown, for as long as it lives.
-    pub(crate) fn in_child(&mut self) {
-        self.alive.drain(..).for_each(|generation| generation.token.keep_mapping());
+    pub(crate) fn in_child(&mut self, shares_descriptors: bool) {
+        self.alive.drain(..).for_each(|it| it.token.keep_mapping(shares_descriptors));
         self.shown = None;
     }
 }

@@ -6,6 +6,11 @@
 //! lives in an arena that breaks both rules: so [`Service::start`] is called without the lock and
 //! returns when the thread has reached its loop. The thread itself never calls a libc function that
 //! allocates: to the program's allocator it does not exist.
+//!
+//! A freeze waits in `mremap` until this thread has read the event. So the thread does not end as long as there is a
+//! call left by which it can wait and one by which it can read. If there is none, or it panics, it says so first
+//! ([`Sight`]), and gives the userfaultfd up: the kernel then lets go whoever waits, for an event or a fault. Freezes take
+//! the plain way, nothing is thawed, and the next [`Arena::start_service`](crate::Arena::start_service) starts another.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
@@ -13,15 +18,18 @@ use std::sync::{Arc, Barrier, MutexGuard, Weak};
 use std::time::Duration;
 
 use super::share::{self, Child};
+use super::sight::Sight;
 use super::thaw::{self, Step, Thawing, Window};
-use crate::arena::state::Shared;
+use crate::arena::state::{Shared, State};
 use crate::error::{During, Result};
 use crate::sys::held::HeldFd;
 use crate::sys::pagemap::Scanner;
 use crate::sys::scheduling::Processors;
+use crate::sys::seam::{self, Op};
 use crate::sys::thread::Thread;
 use crate::sys::uffd::{self, Features, Uffd};
-use crate::sys::{AsFd, memfile, process, scheduling};
+use crate::sys::{AsFd, BorrowedFd, Errno, memfile, process, scheduling, waiting};
+use crate::units::VirtRange;
 
 /// What the freeze path and the service thread share.
 #[derive(Debug)]
@@ -31,6 +39,7 @@ struct Tools {
     scanner: Scanner<HeldFd>,
     window: Window,
     closing: AtomicBool,
+    sight: Sight,
     /// The service thread, once it runs with the ordinary scheduling policy; else 0.
     thread_id: AtomicI32,
     /// Where it runs, unless it was brought near.
@@ -82,6 +91,16 @@ pub(crate) struct Service {
     thread: Option<Thread>,
 }
 
+impl Tools {
+    /// Gives up the userfaultfd: the kernel forgets what was registered, and lets go whoever waits.
+    fn let_go(&self, arena: VirtRange) {
+        // A child that was forked around us may keep the file open, and with it what is registered.
+        let _ = self.uffd.unregister(arena);
+        self.uffd.get_ref().give_up_for(&self.wake);
+        self.sight.set_gone();
+    }
+}
+
 const THIS_THREAD: i32 = 0;
 
 const STACK_BYTES: usize = 256 << 10;
@@ -89,6 +108,16 @@ const STACK_BYTES: usize = 256 << 10;
 /// When the lock was taken. Looking more often would take the processor that a fork is about to put
 /// its child on.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// As long as there is no call that waits for an event, it looks so often for one: while a freeze waits for it, and else.
+const NAP_WHILE_MOVING: Duration = Duration::from_micros(20);
+const NAP: Duration = Duration::from_millis(1);
+
+/// So often something may seem to be there when nothing is, one time after the other, before it sleeps.
+const MOST_FALSE_ALARMS: u32 = 3;
+
+/// After a slice of time in which nothing changed.
+const NO_PROGRESS: Duration = Duration::from_millis(5);
 
 /// How long it works at a time: who wants the arena's lock waits so long, and a step longer.
 const SLICE: Duration = Duration::from_micros(200);
@@ -108,6 +137,8 @@ impl Service {
         const OPERATION: &str = "start the service thread of an arena";
         let (fd, _) = uffd::open().during(OPERATION)?;
         let uffd = Uffd::new(HeldFd::hold(fd), FEATURES).during(OPERATION)?;
+        // What this thread may not do the new one may not.
+        uffd.read_events().during(OPERATION)?;
         let wake = HeldFd::hold(process::eventfd().during(OPERATION)?);
         let pagemap = HeldFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);
         let mut scanner = Scanner::new(pagemap);
@@ -119,6 +150,7 @@ impl Service {
             scanner,
             window: Window::reserve().during(OPERATION)?,
             closing: AtomicBool::new(false),
+            sight: Sight::default(),
             thread_id: AtomicI32::new(0),
             processors: Processors::of(THIS_THREAD).ok(),
             near: AtomicUsize::new(0),
@@ -147,8 +179,11 @@ impl Service {
                 reached.wait();
                 drop(reached);
                 theirs.set_urgent(false);
-                // A freeze that nobody reads events for would wait for ever (I6).
-                while panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared))).is_err() {}
+                let served = panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared)));
+                if !matches!(served, Ok(Ok(()))) {
+                    // A freeze that nobody reads events for would wait for ever (I6).
+                    go_blind(&theirs, &shared);
+                }
             })
         };
         if thread.is_ok() {
@@ -185,14 +220,31 @@ impl Service {
         self.tools.bring_near(processor, here);
     }
 
-    /// Where the thread runs at other times: where the thread ran that started it.
-    pub(super) fn processors(&self) -> Option<Processors> {
-        self.tools.processors
-    }
-
     /// Whether the machine was busy of late.
     pub(super) fn is_crowded(&self) -> bool {
         self.tools.is_crowded.load(Relaxed)
+    }
+
+    /// No freeze may rely on the thread: it has ended, or is about to.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.tools.sight.is_blind()
+    }
+
+    /// What is registered is no more, and nobody can be made to wait.
+    pub(super) fn has_let_go(&self) -> bool {
+        self.tools.sight.is_gone()
+    }
+
+    /// From here on a freeze waits for the thread to read events.
+    pub(super) fn begin_moves(&self) -> Result<(), Errno> {
+        self.tools.sight.begin_moves()?;
+        // What keeps this thread from reading may keep the other: a filter, a descriptor that is gone.
+        self.uffd().read_events().map(drop)
+    }
+
+    /// It does not any more. An error if the thread let go meanwhile.
+    pub(super) fn end_moves(&self) -> Result<(), Errno> {
+        self.tools.sight.end_moves()
     }
 
     pub(crate) fn notify(&self) {
@@ -210,81 +262,156 @@ impl Service {
         }
     }
 
-    /// In a forked child, which has the descriptors but not the thread.
-    pub(crate) fn abandon(mut self) {
+    /// In a forked child, which has the descriptors but not the thread; if it shares the table of descriptors with
+    /// its parent, they are the parent's.
+    pub(crate) fn abandon(mut self, shares_descriptors: bool) {
         // A handle whose thread does not exist here can be neither joined nor detached.
         if let Some(thread) = self.thread.take() {
             thread.forget_in_child();
         }
-        self.tools.uffd.get_ref().close_early();
-        self.tools.wake.close_early();
-        self.tools.scanner.get_ref().close_early();
+        let give_up = if shares_descriptors { HeldFd::leave_open } else { HeldFd::close_early };
+        [self.tools.uffd.get_ref(), &self.tools.wake, self.tools.scanner.get_ref()]
+            .into_iter()
+            .for_each(give_up);
     }
 }
 
-fn serve(tools: &Tools, shared: &Weak<Shared>) {
+/// Says that nobody is to rely on this thread, and lets go whoever does.
+fn go_blind(tools: &Tools, shared: &Weak<Shared>) {
+    tools.sight.go_blind();
+    tools.set_urgent(false);
+    let Some(shared) = shared.upgrade() else { return };
+    // Who thaws in another thread holds the lock, and writers must wait for it until it is done (I1).
+    while !tools.sight.is_waited_for() && !tools.closing.load(Relaxed) {
+        if let Some(_state) = shared.try_lock() {
+            tools.let_go(shared.range);
+            return;
+        }
+        if waiting::nap(NAP).is_err() {
+            std::thread::yield_now();
+        }
+    }
+    tools.let_go(shared.range);
+}
+
+/// Works until it is told to end; an error if it cannot go on.
+fn serve(tools: &Tools, shared: &Weak<Shared>) -> Result<(), Errno> {
     let mut due_ns = None;
+    let mut false_alarms = 0;
     while !tools.closing.load(Relaxed) {
-        let Some(shared) = shared.upgrade() else { return };
+        let Some(shared) = shared.upgrade() else { return Ok(()) };
+        seam::panic_if_told(Op::ServicePanic);
         let children = watched(&shared).clone();
+        let ends = || children.iter().filter_map(|child| child.end.as_ref());
         let mut fds = vec![tools.uffd.as_fd(), tools.wake.as_fd()];
-        fds.extend(children.iter().map(|child| child.end.as_fd()));
+        fds.extend(ends().map(AsFd::as_fd));
         let mut ready = vec![false; fds.len()];
         let left =
             due_ns.map(|due| Duration::from_nanos(u64::saturating_sub(due, process::now_ns())));
-        let look = children.iter().any(|child| child.gives_way()).then_some(share::LOOK);
-        if process::wait_readable(&fds, &mut ready, left.into_iter().chain(look).min()).is_err() {
-            return;
+        let look = children.iter().any(|child| child.is_looked_at()).then_some(share::LOOK);
+        let patience = left.into_iter().chain(look).min();
+        let has_slept = !wait(tools, &fds, &mut ready, patience)?;
+        let mut told = ready.iter().skip(2);
+        let mut is_told = |child: &Child| child.end.is_some() && told.next() == Some(&true);
+        let is_over = |child: &&Arc<Child>| {
+            is_told(child) || (has_slept && child.has_ended()) || !child.settle(&shared)
+        };
+        let ended: Vec<_> = children.iter().filter(is_over).collect();
+        if !ended.is_empty() {
+            watched(&shared).retain(|it| !ended.iter().any(|ended| Arc::ptr_eq(it, ended)));
         }
-        for (child, ended) in children.iter().zip(&ready[2..]) {
-            if !ended {
-                child.settle(&shared);
-            }
-        }
-        if !ready.contains(&true) && due_ns.is_none_or(|due| process::now_ns() < due) {
+        let is_due = due_ns.is_some_and(|due| process::now_ns() >= due);
+        if !has_slept && !ready.contains(&true) && ended.is_empty() && !is_due {
             continue;
         }
-        if ready[0]
-            && let Ok(events) = tools.uffd.read_events()
-        {
-            shared.counters.waits.fetch_add(events.faults, Relaxed);
+        let events = tools.uffd.read_events()?;
+        shared.counters.waits.fetch_add(events.faults, Relaxed);
+        let is_rung = process::drain(tools.wake.as_fd())?;
+        if events.is_empty() && !is_rung && ended.is_empty() && !is_due {
+            false_alarms += u32::from(!has_slept);
+            if false_alarms > MOST_FALSE_ALARMS {
+                // Nobody else would run on this processor.
+                tools.set_urgent(false);
+                waiting::nap(NAP)?;
+            }
+            continue;
         }
-        if ready[1] {
-            process::drain(tools.wake.as_fd());
-        }
-        for (child, _) in children.iter().zip(&ready[2..]).filter(|(_, ended)| **ended) {
-            watched(&shared).retain(|watched| !Arc::ptr_eq(watched, child));
-        }
+        false_alarms = 0;
         let Some(mut state) = shared.try_lock() else {
             due_ns = Some(process::now_ns() + LOOK_AGAIN.as_nanos() as u64);
             continue;
         };
-        tools.leave();
+        let pause = tools.work(&shared, &mut state);
+        drop(state);
+        due_ns = pause.map(|pause| process::now_ns() + pause.as_nanos() as u64);
+    }
+    Ok(())
+}
+
+/// Waits for one of `fds`. Where no call does that it sleeps for a moment, and the answer is `false`: whoever has something to
+/// tell is to be asked. An error if it could not sleep either.
+fn wait(
+    tools: &Tools,
+    fds: &[BorrowedFd<'_>],
+    ready: &mut [bool],
+    patience: Option<Duration>,
+) -> Result<bool, Errno> {
+    if waiting::readable(fds, ready, patience).is_ok() {
+        return Ok(true);
+    }
+    // Who looks a thousand times a second does so when nobody else wants the processor.
+    tools.set_urgent(false);
+    let nap = if tools.sight.is_waited_for() { NAP_WHILE_MOVING } else { NAP };
+    waiting::nap(patience.map_or(nap, |patience| nap.min(patience)))?;
+    ready.fill(false);
+    Ok(false)
+}
+
+impl Tools {
+    /// Does what is to be done, for a slice of time: how long until there is more, if there is.
+    fn work(&self, shared: &Shared, state: &mut State) -> Option<Duration> {
+        self.leave();
         // Who may be waiting for this thread must not wait for its turn as well.
-        tools.set_urgent(true);
+        self.set_urgent(true);
         let began_ns = process::now_ns();
+        let before = progress(shared, state);
         let (step, took) = loop {
-            let step = thaw::step(&shared, &mut state);
+            let step = thaw::step(shared, state);
             let took = Duration::from_nanos(process::now_ns() - began_ns);
             if !matches!(step, Step::Again) || took >= SLICE {
                 break (step, took);
             }
         };
-        tools.window.close();
-        drop(state);
-        let pause = match step {
+        self.window.close();
+        match step {
             Step::Again => {
-                tools.set_urgent(false);
+                self.set_urgent(false);
+                if before == progress(shared, state) {
+                    // Work that nothing comes of must not take a processor from everybody.
+                    return Some(NO_PROGRESS);
+                }
                 let is_crowded = scheduling::is_crowded();
-                tools.is_crowded.store(is_crowded, Relaxed);
+                self.is_crowded.store(is_crowded, Relaxed);
                 Some(if is_crowded { took * REST_WHEN_CROWDED } else { Duration::ZERO })
             }
             // It stays urgent: what comes next may be the event of a freeze.
             Step::Later(delay) => Some(delay),
             Step::Idle => None,
-        };
-        due_ns = pause.map(|pause| process::now_ns() + pause.as_nanos() as u64);
+        }
     }
+}
+
+/// What changes whenever something is done.
+fn progress(shared: &Shared, state: &State) -> [u64; 5] {
+    let stale_bytes: usize = state.retired_views.iter().map(|view| view.len).sum();
+    let counters = shared.counters;
+    [
+        state.not_live() as u64,
+        stale_bytes as u64,
+        state.thaw.look.next as u64,
+        counters.thawed_pages.load(Relaxed) + counters.thawed_chunks.load(Relaxed),
+        counters.thaws.load(Relaxed),
+    ]
 }
 
 fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<Child>>> {

@@ -12,6 +12,7 @@
 //! ```
 //! A child is ordinary at first, and stays so if its parent ends before anybody looked, as a daemon's does.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -20,6 +21,9 @@ use crate::arena::state::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sys::held::HeldFd;
 use crate::sys::{Errno, process, scheduling};
+
+/// So many ends of children are waited for, each with a descriptor. Those of others are noticed by a look at the readers.
+const MOST_ENDS: usize = 2;
 
 /// So often the service thread looks at children that give way.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
@@ -33,49 +37,72 @@ pub(crate) struct Share(AtomicU8);
 /// A child that is watched.
 #[derive(Debug)]
 pub(crate) struct Child {
+    pid: i32,
     /// Readable when it has ended.
-    pub(crate) end: HeldFd,
+    pub(super) end: Option<HeldFd>,
     yielding: Option<Yielding>,
 }
 
 #[derive(Debug)]
 struct Yielding {
-    pid: i32,
     share_percent: u8,
     forked_ns: u64,
     is_idle: AtomicBool,
 }
 
-impl Child {
-    /// One that was forked just now.
-    pub(super) fn new(pid: i32, end: HeldFd, shared: &Shared) -> Self {
-        let yielding = match shared.child_share.0.load(Relaxed) {
-            NONE => None,
-            share_percent => {
-                let (forked_ns, is_idle) = (process::now_ns(), AtomicBool::new(false));
-                Some(Yielding { pid, share_percent, forked_ns, is_idle })
-            }
-        };
-        Self { end, yielding }
+/// Has the child `pid`, forked just now, looked at.
+pub(super) fn watch(shared: &Shared, pid: i32) {
+    let mut children = shared.children.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let ends = children.iter().filter(|child| child.end.is_some()).count();
+    let end = if ends < MOST_ENDS { process::pidfd(pid).ok().map(HeldFd::hold) } else { None };
+    let yielding = match shared.child_share.0.load(Relaxed) {
+        NONE => None,
+        share_percent => {
+            let (forked_ns, is_idle) = (process::now_ns(), AtomicBool::new(false));
+            Some(Yielding { share_percent, forked_ns, is_idle })
+        }
+    };
+    if end.is_some() || yielding.is_some() {
+        children.push(Arc::new(Child { pid, end, yielding }));
     }
+}
 
-    pub(super) fn gives_way(&self) -> bool {
+impl Child {
+    /// It is looked at now and then.
+    pub(super) fn is_looked_at(&self) -> bool {
         self.yielding.is_some()
     }
 
-    /// Lets it run as its parent does, or when nobody else does, by what it has had.
-    pub(super) fn settle(&self, shared: &Shared) {
-        let Some(it) = &self.yielding else { return };
+    /// Asks the kernel, where nothing else tells.
+    pub(super) fn has_ended(&self) -> bool {
+        !process::is_running_child(self.pid)
+    }
+
+    /// Lets it run as its parent does, or when nobody else does, by what it has had. Whether there is a reason to go on
+    /// watching it.
+    pub(super) fn settle(&self, shared: &Shared) -> bool {
+        let Some(it) = &self.yielding else { return true };
         let passed_ns = process::now_ns() - it.forked_ns;
         if passed_ns < LOOK.as_nanos() as u64 {
-            return;
+            return true;
         }
-        let Ok(used_ns) = process::cpu_ns_of(it.pid) else { return };
+        // Its number is its own until it was waited for; then it may be a stranger's.
+        if self.has_ended() {
+            return false;
+        }
+        let Ok(used_ns) = process::cpu_ns_of(self.pid) else { return true };
         let idle = has_had_share(used_ns, passed_ns, it.share_percent);
-        if it.is_idle.load(Relaxed) != idle && scheduling::set_idle(it.pid, idle).is_ok() {
+        if it.is_idle.load(Relaxed) != idle && scheduling::set_idle(self.pid, idle).is_ok() {
             it.is_idle.store(idle, Relaxed);
             shared.counters.child_turns.fetch_add(1, Relaxed);
         }
+        true
+    }
+
+    /// In a child of the same parent, which does not watch it.
+    pub(super) fn in_child(&self, shares_descriptors: bool) {
+        let give_up = if shares_descriptors { HeldFd::leave_open } else { HeldFd::close_early };
+        self.end.iter().for_each(give_up);
     }
 }
 

@@ -89,11 +89,12 @@ pub(super) fn move_back(flip: &Flip<'_>, service: &Service) {
             let place = VirtRange::new(moved.start + (rest.start - shown.start), rest.len);
             if rest.is_empty() { Ok(()) } else { move_out(rest, place, &mut done) }
         });
-        if !is_back {
-            // To go on would be to lose what the program wrote (I1).
+        if !is_back || service.has_let_go() {
+            // To go on would be to lose what the program wrote (I1). Who did not wait here saw the base, without the
+            // copies, and may have written to it.
             let _ = std::io::stderr().write_all(
                 b"cowslip: the kernel would not move memory back after a freeze that failed: too many \
-                  mappings? (vm.max_map_count)\n",
+                  mappings (vm.max_map_count), or nothing can be read by the thread that serves it\n",
             );
             std::process::abort();
         }

@@ -52,7 +52,7 @@ pub(super) const VIEW_STEP_BYTES: usize = 32 << 20;
 /// So many old views are unmapped though a fork is being finished: each holds address space and mappings.
 const MANY_VIEWS: usize = 4;
 const READERS_FIRST_LOOK_NS: u64 = 2_000_000;
-const READERS_LAST_LOOK_NS: u64 = 1_000_000_000;
+const READERS_LAST_LOOK_NS: u64 = 250_000_000;
 /// How long after its last child's end a program stays frozen, at least. It still has to wait for that
 /// child, and who forks again at once finds the arena ready.
 const LINGER_NS: u64 = 20_000_000;

@@ -42,7 +42,7 @@ use crate::sys::memfile::MemfdKind;
 use crate::sys::memory::Sharing;
 use crate::sys::thread::Thread;
 use crate::sys::uffd::{self, Features, RegisterMode, Uffd};
-use crate::sys::{AsFd, Errno, memfile, memory, process};
+use crate::sys::{AsFd, Errno, memfile, memory, process, waiting};
 use crate::units::CHUNK_BYTES;
 
 const FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
@@ -155,9 +155,10 @@ impl Work {
             let mut ready = [false; 2];
             let fds = [self.uffd.as_fd(), self.wake.as_fd()];
             if process::wait_readable(&fds, &mut ready, patience).is_err() {
-                std::thread::yield_now();
+                // Refused: it looks now and then.
+                let _ = waiting::nap(Duration::from_millis(1));
             }
-            process::drain(self.wake.as_fd());
+            let _ = process::drain(self.wake.as_fd());
             self.read_faults(shared);
             while let Some(chunk) = self.course.claim_wanted() {
                 self.source.will_need(chunk);

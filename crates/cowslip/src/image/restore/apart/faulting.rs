@@ -21,6 +21,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::super::OnDamage;
 use super::{ApartWay, OPERATION, Pieces, parts};
@@ -31,7 +32,7 @@ use crate::sys::held::HeldFd;
 use crate::sys::memfile::{self, MemfdKind};
 use crate::sys::memory::{self, Advice, Prot, Sharing};
 use crate::sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
-use crate::sys::{AsFd, Errno, process};
+use crate::sys::{AsFd, Errno, process, waiting};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 /// Chunks kept for the next page of theirs: 64 MiB, or touches here and there would read 2 MiB each.
@@ -157,7 +158,10 @@ impl Filling {
         let mut addresses = Vec::new();
         while !self.tools.closing.load(Relaxed) {
             let fds = [self.tools.uffd.as_fd(), self.tools.wake.as_fd()];
-            let _ = process::wait_readable(&fds, &mut [false; 2], None);
+            if process::wait_readable(&fds, &mut [false; 2], None).is_err() {
+                // Refused: it looks now and then.
+                let _ = waiting::nap(Duration::from_millis(1));
+            }
             if self.tools.uffd.read_faults(|address| addresses.push(address)).is_err() {
                 break;
             }

@@ -1,0 +1,154 @@
+//! The service thread is kept from waiting, from reading, or ends, at each step of freezes, forks and thaws, while
+//! threads write. Afterwards nothing is lost, nobody hangs, and the next service thread thaws all.
+//!
+//! The rules that make calls fail hold for the whole process: one test at a time.
+
+mod support;
+
+use std::time::Duration;
+
+use cowslip::sys::seam::{Op, fail};
+use cowslip::sys::{Errno, process};
+use cowslip::units::ByteCount;
+use cowslip::{Arena, ErrorKind, Way, freeze_all};
+use support::world::{World, explains_itself};
+use support::{Counters, PATIENCE, Watchdog, Writers, alone, eventually, scaled, skip};
+
+const ALWAYS: u32 = u32::MAX;
+/// More calls than a round makes are not tried one by one.
+const MOST_CALLS: u32 = 40;
+
+/// Freezes and forks, several times, whatever they answer.
+fn disturb(world: &World) {
+    for _ in 0..2 {
+        match freeze_all(&world.arenas()) {
+            // What a freeze before it left frozen is thawed by nobody, or not yet.
+            Err(error) if error.kind() == ErrorKind::Busy => {}
+            answer => world.judge(answer),
+        }
+        let _ = world.fork().inspect_err(explains_itself);
+    }
+}
+
+/// Has `times` calls of `op` fail from the first, second, … one on, while threads freeze, fork, thaw and write.
+fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a service thread that cannot go on");
+    for &errno in if scaled(100) < 100 { &errnos[..1] } else { errnos } {
+        let mut has_failed = false;
+        for pass in (0..MOST_CALLS).step_by(if scaled(100) < 100 { 8 } else { 1 }) {
+            let world = World::new();
+            let before = world.first.start_service() && world.second.start_service();
+            assert!(before || pass > 0 || errno == Errno::PERM);
+            let rule = fail(op, pass, times, errno);
+            disturb(&world);
+            let is_spent = rule.is_spent();
+            drop(rule);
+            has_failed |= is_spent || times == ALWAYS;
+            // What went blind is replaced, and thaws what stayed frozen.
+            for arena in world.arenas() {
+                eventually("its service starts", || arena.start_service());
+            }
+            world.check();
+            if times < ALWAYS && !is_spent {
+                break;
+            }
+        }
+        assert!(has_failed, "{op:?} is called");
+    }
+}
+
+#[test]
+fn i6_waiting_fails() {
+    // Once for `poll`, once for `select`, then it sleeps.
+    at_each_call(Op::Poll, 1, &[Errno::INVAL, Errno::PERM]);
+    at_each_call(Op::Poll, 2, &[Errno::NOMEM]);
+}
+
+#[test]
+fn i6_waiting_always_fails_and_all_works_as_before() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a service thread that cannot wait");
+    let rule = fail(Op::Poll, 0, ALWAYS, Errno::PERM);
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    if !arena.start_service() {
+        return skip("userfaultfd", "no service thread");
+    }
+    let counters = Counters::new(&arena, ByteCount::mib(4));
+    let writers = Writers::start(&counters, 2);
+    for _ in 0..5 {
+        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        assert_eq!(frozen.way(), Way::Userfaultfd, "{:?}", arena.metrics());
+        drop(frozen);
+    }
+    assert!(arena.wait_live(PATIENCE));
+    let written = writers.stop();
+    assert_eq!(counters.sum(), written);
+    // It looks a thousand times a second, and sleeps in between.
+    let before_ns = process::cpu_ns();
+    std::thread::sleep(Duration::from_millis(300));
+    let used_ns = process::cpu_ns() - before_ns;
+    assert!(used_ns < 100_000_000, "{used_ns} ns in 300 ms");
+    drop(rule);
+    drop(arena);
+}
+
+#[test]
+fn i6_neither_waiting_nor_sleeping_works() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a service thread that can neither wait nor sleep");
+    let poll = fail(Op::Poll, 0, ALWAYS, Errno::PERM);
+    let nap = fail(Op::Nap, 0, ALWAYS, Errno::PERM);
+    let world = World::new();
+    disturb(&world);
+    for arena in world.arenas() {
+        eventually("nobody relies on it", || !arena.has_service());
+    }
+    disturb(&world);
+    drop((poll, nap));
+    for arena in world.arenas() {
+        eventually("its service starts", || arena.start_service());
+    }
+    world.check();
+}
+
+#[test]
+fn i6_reading_fails() {
+    // The second call is another one that does the same.
+    at_each_call(Op::UffdRead, 1, &[Errno::PERM, Errno::NOMEM, Errno::INVAL]);
+    at_each_call(Op::UffdRead, 2, &[Errno::PERM, Errno::NOMEM]);
+    at_each_call(Op::UffdRead, 1, &[Errno::BADF]);
+}
+
+#[test]
+fn i6_reading_fails_from_some_call_on() {
+    at_each_call(Op::UffdRead, ALWAYS, &[Errno::PERM]);
+}
+
+#[test]
+fn i6_a_panic_in_the_service_thread() {
+    at_each_call(Op::ServicePanic, 1, &[Errno::PERM]);
+}
+
+#[test]
+fn who_cannot_read_has_no_service() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("nothing can be read");
+    let arena = Arena::new(ByteCount::mib(8)).unwrap();
+    if !arena.start_service() {
+        return skip("userfaultfd", "no service thread");
+    }
+    let counters = Counters::new(&arena, ByteCount::mib(2));
+    let writers = Writers::start(&counters, 1);
+    let rule = fail(Op::UffdRead, 0, ALWAYS, Errno::PERM);
+    let frozen = arena.freeze().unwrap();
+    assert_eq!(frozen.way(), Way::Plain);
+    drop(frozen);
+    assert!(!arena.start_service(), "a new one could not read either");
+    drop(rule);
+    let frozen = arena.freeze_within(PATIENCE).unwrap();
+    assert_eq!(frozen.way(), Way::Userfaultfd);
+    drop(frozen);
+    let written = writers.stop();
+    assert_eq!(counters.sum(), written);
+}
