@@ -62,6 +62,7 @@
 pub(crate) mod cut;
 pub(crate) mod flip;
 mod handover;
+mod pressure;
 pub(crate) mod readers;
 pub(crate) mod service;
 pub(crate) mod share;

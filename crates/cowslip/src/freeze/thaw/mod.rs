@@ -51,6 +51,10 @@ const RUN_CHUNKS: usize = 16;
 const VIEW_STEP_BYTES: usize = 32 << 20;
 const READERS_FIRST_LOOK_NS: u64 = 2_000_000;
 const READERS_LAST_LOOK_NS: u64 = 250_000_000;
+/// A fork waits no longer for a thaw, while memory is short.
+const LONGEST_BEFORE_FORK_NS: u64 = 50_000_000;
+/// While memory is short.
+const READERS_LOOK_WHEN_SHORT_NS: u64 = 10_000_000;
 /// How long after its last child's end a program stays frozen, at least. It still has to wait for that
 /// child, and who forks again at once finds the arena ready.
 const LINGER_NS: u64 = 20_000_000;
@@ -67,7 +71,9 @@ const RETRY_LAST_NS: u64 = 5_000_000_000;
 /// Does one small piece of background work.
 pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     let quiet_ns = state.quiet_until_ns.saturating_sub(process::now_ns());
-    if quiet_ns > 0 {
+    let is_short =
+        state.service.as_ref().is_some_and(|service| service.is_short_of_memory(shared, state));
+    if quiet_ns > 0 && !is_short {
         return Step::Later(Duration::from_nanos(quiet_ns));
     }
     if let Some(view) = state.stale.last_mut() {
@@ -87,11 +93,9 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
         return kept::look(shared, state);
     }
     if is_read(shared, state) {
-        return Step::Later(backoff(
-            &mut state.thaw.delay_ns,
-            READERS_FIRST_LOOK_NS,
-            READERS_LAST_LOOK_NS,
-        ));
+        let last_ns = if is_short { READERS_LOOK_WHEN_SHORT_NS } else { READERS_LAST_LOOK_NS };
+        let delay_ns = &mut state.thaw.delay_ns;
+        return Step::Later(backoff(delay_ns, READERS_FIRST_LOOK_NS, last_ns));
     }
     let now = process::now_ns();
     if state.readers.take().is_some() {
@@ -102,11 +106,13 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
             state.thaw.linger_until_ns = now + few_thaws_ns.min(LINGER_MOST_NS);
         }
     }
-    if now < state.thaw.not_before_ns {
+    // After a failure it waits all the same.
+    let lingers = state.thaw.delay_ns == 0;
+    if now < state.thaw.not_before_ns && !(is_short && lingers) {
         return Step::Later(Duration::from_nanos(state.thaw.not_before_ns - now));
     }
     let left_ns = state.thaw.linger_until_ns.saturating_sub(now);
-    if left_ns > 0 && !has_copied_much(shared) {
+    if left_ns > 0 && !is_short && !has_copied_much(shared) {
         return Step::Later(Duration::from_nanos(left_ns.min(LINGER_NS)));
     }
     let began_ns = *state.thaw.began_ns.get_or_insert(now);
@@ -155,6 +161,7 @@ fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
     state.thaw.began_ns = None;
     state.thaw.last_busy_ns = std::mem::take(&mut state.thaw.busy_ns);
     state.thaw.armed = false;
+    state.thaw.clean_from = 0;
     shared.counters.thaws.fetch_add(1, Relaxed);
     shared.counters.last_thaw_ns.store(process::now_ns() - began_ns, Relaxed);
     shared.counters.frozen_chunks.store(0, Relaxed);
@@ -181,7 +188,8 @@ fn thaw_run(shared: &Shared, state: &mut State, service: &Service) -> Result<(),
         }
         state.thaw.armed = true;
     }
-    let Some(run) = state.next_run(0, RUN_CHUNKS, Chunk::is_private) else {
+    let first = first_clean_when_short(shared, state, service)?.unwrap_or(0);
+    let Some(run) = state.next_run(first, RUN_CHUNKS, Chunk::is_private) else {
         return Ok(());
     };
     let first = run.start;
@@ -215,6 +223,46 @@ fn thaw_run(shared: &Shared, state: &mut State, service: &Service) -> Result<(),
         return thawing.thaw_gently(state, first);
     }
     thawing.thaw(state, first..end)
+}
+
+/// While memory is short: the next chunk without a private page. What is live makes no copies, and that takes no time; then
+/// come those whose copies are given back.
+fn first_clean_when_short(
+    shared: &Shared,
+    state: &mut State,
+    service: &Service,
+) -> Result<Option<usize>, Errno> {
+    if !service.was_short_of_memory() {
+        return Ok(None);
+    }
+    while let Some(run) = state.next_run(state.thaw.clean_from, 1, Chunk::is_private_file) {
+        let chunk = run.start;
+        if !state.mixed.contains(&chunk)
+            && private_pages(shared, state, chunk, 0, service.scanner())? == 0
+        {
+            return Ok(Some(chunk));
+        }
+        state.thaw.clean_from = chunk + 1;
+    }
+    Ok(None)
+}
+
+/// While memory is short: thaws what can be before it is frozen again. Else each copy that is there now would be made once
+/// more, and the first would stay until the child has ended.
+pub(super) fn before_fork(shared: &Shared, state: &mut State) {
+    let is_short =
+        state.service.as_ref().is_some_and(|service| service.is_short_of_memory(shared, state));
+    if !is_short {
+        return;
+    }
+    let deadline_ns = process::now_ns() + LONGEST_BEFORE_FORK_NS;
+    while state.not_live() > 0
+        && process::now_ns() < deadline_ns
+        && matches!(step(shared, state), Step::Again)
+    {}
+    if let Some(service) = &state.service {
+        service.close_window();
+    }
 }
 
 /// Thaws a chunk that has private pages without a file behind them.
