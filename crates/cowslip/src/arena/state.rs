@@ -129,6 +129,8 @@ pub(crate) struct ThawState {
     pub(crate) not_before_ns: u64,
     pub(crate) delay_ns: u64,
     pub(crate) look: Look,
+    /// While memory is short: no chunk before this one is frozen without a private page.
+    pub(crate) clean_from: usize,
 }
 
 impl ThawState {

@@ -59,7 +59,8 @@ impl<'a> ForkCut<'a> {
         let mut flips = Vec::with_capacity(order.len());
         for arena in order {
             let shared = arena.shared();
-            let state = shared.lock();
+            let mut state = shared.lock();
+            thaw::before_fork(shared, &mut state);
             flips.push(match state.role {
                 Role::Owner => Flip::plan(shared, state, false)?,
                 Role::Reader => Flip::nothing(shared, state),

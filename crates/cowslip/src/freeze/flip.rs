@@ -168,6 +168,7 @@ impl<'a> Flip<'a> {
             }
         }
         self.state.thaw.armed = false;
+        self.state.thaw.clean_from = 0;
         if let Some((next, _)) = self.pieces.get(done) {
             let border = self.shared.chunks_of(*next).start;
             if self.state.chunk(border) != Chunk::Live {

@@ -63,6 +63,7 @@ pub(crate) mod cut;
 pub(crate) mod flip;
 mod handover;
 mod pinned;
+mod pressure;
 pub(crate) mod readers;
 pub(crate) mod service;
 pub(crate) mod share;

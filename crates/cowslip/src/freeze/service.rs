@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, MutexGuard, Weak};
 use std::time::Duration;
 
+use super::pressure::Gauge;
 use super::share::{self, Child};
 use super::sight::Sight;
 use super::thaw::{self, Step, Thawing, Window};
@@ -40,6 +41,7 @@ struct Tools {
     window: Window,
     closing: AtomicBool,
     sight: Sight,
+    gauge: Gauge,
     /// The service thread, once it runs with the ordinary scheduling policy; else 0.
     thread_id: AtomicI32,
     /// Where it runs, unless it was brought near.
@@ -151,6 +153,7 @@ impl Service {
             window: Window::reserve().during(OPERATION)?,
             closing: AtomicBool::new(false),
             sight: Sight::default(),
+            gauge: Gauge::default(),
             thread_id: AtomicI32::new(0),
             processors: Processors::of(THIS_THREAD).ok(),
             near: AtomicUsize::new(0),
@@ -223,6 +226,16 @@ impl Service {
     /// Whether the machine was busy of late.
     pub(super) fn is_crowded(&self) -> bool {
         self.tools.is_crowded.load(Relaxed)
+    }
+
+    /// Whether copies must not linger, for the lack of memory.
+    pub(super) fn is_short_of_memory(&self, shared: &Shared, state: &State) -> bool {
+        self.tools.gauge.is_short(shared, state)
+    }
+
+    /// The last answer to that.
+    pub(super) fn was_short_of_memory(&self) -> bool {
+        self.tools.gauge.was_short()
     }
 
     /// No freeze may rely on the thread: it has ended, or is about to.
@@ -384,6 +397,10 @@ impl Tools {
         };
         self.window.close();
         match step {
+            // Each moment that it does not run costs memory.
+            Step::Again if self.gauge.was_short() && before != progress(shared, state) => {
+                Some(Duration::ZERO)
+            }
             Step::Again => {
                 self.set_urgent(false);
                 if before == progress(shared, state) {

@@ -14,40 +14,87 @@ pub(super) struct Limit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Version {
     limit: &'static str,
+    /// Above it the kernel holds the group's threads up.
+    high: Option<&'static str>,
     used: &'static str,
+    /// In `memory.stat`, of the group and those below it: files' pages, which the kernel takes back.
+    files: [&'static str; 2],
 }
 
-const V1: Version = Version { limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes" };
-const V2: Version = Version { limit: "memory.max", used: "memory.current" };
+const V1: Version = Version {
+    limit: "memory.limit_in_bytes",
+    high: None,
+    used: "memory.usage_in_bytes",
+    files: ["total_active_file", "total_inactive_file"],
+};
+const V2: Version = Version {
+    limit: "memory.max",
+    high: Some("memory.high"),
+    used: "memory.current",
+    files: ["active_file", "inactive_file"],
+};
 
 /// `None` if no group limits memory.
 pub(super) fn memory_limit() -> Option<Limit> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let group = locate(&groups, &mounts)?;
-    tightest(&group)
+    tightest(&Group::of_this_process()?)
 }
 
 /// A group in the file system.
-#[derive(PartialEq, Eq, Debug)]
-struct Group {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Group {
     version: Version,
     mount: PathBuf,
     directory: PathBuf,
 }
 
+impl Group {
+    /// That whose memory this process uses, if it can be seen.
+    pub(crate) fn of_this_process() -> Option<Self> {
+        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        locate(&groups, &mounts)
+    }
+
+    /// How much more its processes can have before they are held up or killed, if anything limits them. More than `enough`
+    /// may be less than there is.
+    pub(crate) fn room_bytes(&self, enough_bytes: u64) -> Option<u64> {
+        self.upwards().filter_map(|directory| self.room_in(directory, enough_bytes)).min()
+    }
+
+    fn room_in(&self, directory: &Path, enough_bytes: u64) -> Option<u64> {
+        let limit = number(directory, self.version.limit);
+        let high = self.version.high.and_then(|high| number(directory, high));
+        let limit = limit.into_iter().chain(high).min()?;
+        let room = limit.saturating_sub(number(directory, self.version.used)?);
+        if room >= enough_bytes {
+            return Some(room);
+        }
+        let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+        Some(room + self.version.files.iter().map(|name| field(&stat, name)).sum::<u64>())
+    }
+
+    /// The group and all that it is a part of.
+    fn upwards(&self) -> impl Iterator<Item = &Path> {
+        self.directory.ancestors().take_while(|directory| directory.starts_with(&self.mount))
+    }
+}
+
+fn number(directory: &Path, name: &str) -> Option<u64> {
+    fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()
+}
+
+fn field(stat: &str, name: &str) -> u64 {
+    let of_line = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+    stat.lines().find_map(of_line).unwrap_or(0)
+}
+
 fn tightest(group: &Group) -> Option<Limit> {
     let limit_of = |directory: &Path| {
-        let number = |name| fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok();
-        let limit_bytes = number(group.version.limit)?;
-        Some(Limit { limit_bytes, used_bytes: number(group.version.used).unwrap_or(0) })
+        let limit_bytes = number(directory, group.version.limit)?;
+        let used_bytes = number(directory, group.version.used).unwrap_or(0);
+        Some(Limit { limit_bytes, used_bytes })
     };
-    group
-        .directory
-        .ancestors()
-        .take_while(|directory| directory.starts_with(&group.mount))
-        .filter_map(limit_of)
-        .min_by_key(|limit| limit.limit_bytes)
+    group.upwards().filter_map(limit_of).min_by_key(|limit| limit.limit_bytes)
 }
 
 fn locate(groups: &str, mounts: &str) -> Option<Group> {
@@ -122,6 +169,12 @@ mod tests {
         set(&mount.join("a"), "4096\n", "2\n");
         set(&mount, "8192\n", "3\n");
         assert_eq!(tightest(&group), Some(Limit { limit_bytes: 4096, used_bytes: 2 }));
+        assert_eq!(group.room_bytes(1000), Some(4094));
+        let stat = "anon 5\ninactive_file 70\nactive_file 800\nactive_file_x 1\n";
+        fs::write(mount.join("a/memory.stat"), stat).unwrap();
+        assert_eq!(group.room_bytes(5000), Some(4094 + 870), "files can be taken back");
+        fs::write(directory.join("memory.high"), "101\n").unwrap();
+        assert_eq!(group.room_bytes(50), Some(100), "held up before it is killed");
         fs::remove_dir_all(&mount).unwrap();
     }
 }

@@ -53,6 +53,10 @@ pub(super) const VIEW_STEP_BYTES: usize = 32 << 20;
 const MANY_VIEWS: usize = 4;
 const READERS_FIRST_LOOK_NS: u64 = 2_000_000;
 const READERS_LAST_LOOK_NS: u64 = 250_000_000;
+/// A fork waits no longer for a thaw, while memory is short.
+const LONGEST_BEFORE_FORK_NS: u64 = 50_000_000;
+/// While memory is short.
+const READERS_LOOK_WHEN_SHORT_NS: u64 = 10_000_000;
 /// How long after its last child's end a program stays frozen, at least. It still has to wait for that
 /// child, and who forks again at once finds the arena ready.
 const LINGER_NS: u64 = 20_000_000;
@@ -69,7 +73,9 @@ const RETRY_LAST_NS: u64 = 5_000_000_000;
 /// Does one small piece of background work.
 pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     let quiet_ns = state.quiet_until_ns.saturating_sub(process::now_ns());
-    if quiet_ns > 0 && state.retired_views.len() < MANY_VIEWS {
+    let is_short =
+        state.service.as_ref().is_some_and(|service| service.is_short_of_memory(shared, state));
+    if quiet_ns > 0 && !is_short && state.retired_views.len() < MANY_VIEWS {
         return Step::Later(Duration::from_nanos(quiet_ns));
     }
     if unmap_retired(state) {
@@ -96,17 +102,17 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     if state.next_unread(0, 1, read, Chunk::is_private).is_none() {
         // What is left is read.
         state.thaw.end_round();
-        return Step::Later(backoff(
-            &mut state.thaw.delay_ns,
-            READERS_FIRST_LOOK_NS,
-            READERS_LAST_LOOK_NS,
-        ));
+        let last_ns = if is_short { READERS_LOOK_WHEN_SHORT_NS } else { READERS_LAST_LOOK_NS };
+        let delay_ns = &mut state.thaw.delay_ns;
+        return Step::Later(backoff(delay_ns, READERS_FIRST_LOOK_NS, last_ns));
     }
-    if now < state.thaw.not_before_ns {
+    // After a failure it waits all the same.
+    let lingers = state.thaw.delay_ns == 0;
+    if now < state.thaw.not_before_ns && !(is_short && lingers) {
         return Step::Later(Duration::from_nanos(state.thaw.not_before_ns - now));
     }
     let left_ns = state.thaw.linger_until_ns.saturating_sub(now);
-    if left_ns > 0 && !has_copied_much(shared) {
+    if left_ns > 0 && !is_short && !has_copied_much(shared) {
         return Step::Later(Duration::from_nanos(left_ns.min(LINGER_NS)));
     }
     let began_ns = *state.thaw.began_ns.get_or_insert(now);
@@ -169,6 +175,7 @@ fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
     let _ = state.generations.begin();
     state.thaw.end_round();
     state.thaw.armed = false;
+    state.thaw.clean_from = 0;
     shared.counters.thaws.fetch_add(1, Relaxed);
     shared.counters.last_thaw_ns.store(process::now_ns() - began_ns, Relaxed);
     shared.counters.frozen_chunks.store(0, Relaxed);
@@ -200,7 +207,8 @@ fn thaw_run(
         }
         state.thaw.armed = true;
     }
-    let Some(run) = state.next_unread(0, RUN_CHUNKS, read, Chunk::is_private) else {
+    let first = first_clean_when_short(shared, state, service, read)?.unwrap_or(0);
+    let Some(run) = state.next_unread(first, RUN_CHUNKS, read, Chunk::is_private) else {
         return Ok(());
     };
     let first = run.start;
@@ -234,6 +242,49 @@ fn thaw_run(
         return thawing.thaw_gently(state, first);
     }
     thawing.thaw(state, first..end)
+}
+
+/// While memory is short: the next chunk without a private page. What is live makes no copies, and that takes no time; then
+/// come those whose copies are given back.
+fn first_clean_when_short(
+    shared: &Shared,
+    state: &mut State,
+    service: &Service,
+    read: Option<u64>,
+) -> Result<Option<usize>, Errno> {
+    if !service.was_short_of_memory() {
+        return Ok(None);
+    }
+    let next =
+        |state: &State| state.next_unread(state.thaw.clean_from, 1, read, Chunk::is_private_file);
+    while let Some(run) = next(state) {
+        let chunk = run.start;
+        if !state.mixed.contains(&chunk)
+            && private_pages(shared, state, chunk, 0, service.scanner())? == 0
+        {
+            return Ok(Some(chunk));
+        }
+        state.thaw.clean_from = chunk + 1;
+    }
+    Ok(None)
+}
+
+/// While memory is short: thaws what can be before it is frozen again. Else each copy that is there now would be made once
+/// more, and the first would stay until the child has ended.
+pub(super) fn before_fork(shared: &Shared, state: &mut State) {
+    let is_short =
+        state.service.as_ref().is_some_and(|service| service.is_short_of_memory(shared, state));
+    if !is_short {
+        return;
+    }
+    let deadline_ns = process::now_ns() + LONGEST_BEFORE_FORK_NS;
+    while state.not_live() > 0
+        && process::now_ns() < deadline_ns
+        && matches!(step(shared, state), Step::Again)
+    {}
+    if let Some(service) = &state.service {
+        service.close_window();
+    }
 }
 
 /// Thaws a chunk that has private pages without a file behind them.
