@@ -67,6 +67,8 @@ pub(crate) enum Offer {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) role: Role,
+    /// It takes nothing in any more.
+    pub(crate) is_closed: bool,
     pub(crate) ledger: Ledger,
     chunks: Vec<Chunk>,
     /// Chunks that a freeze made private.
@@ -156,6 +158,7 @@ impl Shared {
     ) -> Arc<Self> {
         let state = State {
             role: Role::Owner,
+            is_closed: false,
             ledger: Ledger::new(range),
             chunks: vec![Chunk::Live; range.len / CHUNK_BYTES],
             not_live: 0,

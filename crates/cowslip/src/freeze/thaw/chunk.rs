@@ -20,7 +20,6 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::copy::{Window, copy_out};
-use crate::arena::ledger::Usage;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::store::offset;
 use crate::sys::held::HeldFd;
@@ -151,9 +150,10 @@ impl Thawing<'_> {
         }
         for chunk in chunks {
             let range = shared.chunk_range(chunk, 1);
-            let is_free = state.ledger.is_all(range, Usage::Free);
+            // Free, or gone: also what left the arena while its base was read.
+            let is_unused = state.ledger.within(range).all(|span| !span.usage.is_used());
             let begins = pieces.first().is_some_and(|(piece, _)| piece.start <= range.start);
-            if begins && (is_free || state.chunk(chunk) == Chunk::Overlay) {
+            if is_unused || begins && state.chunk(chunk) == Chunk::Overlay {
                 // The base's content is nobody's any more. What the program wrote since follows.
                 let at = offset(shared.range, range);
                 memfile::punch_hole(shared.store.fd(), at, range.len as u64)?;
