@@ -3,14 +3,14 @@
 //! No handlers run in them, so ours are called here.
 //!
 //! # Safety
-//! See [`crate::mapping`]; `syscall` is left as it came for every number but those of a fork.
+//! See [`crate::mapping`].
 
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
 use core::sync::atomic::AtomicPtr;
 
 use cowslip_sys::process::{self, Quiet};
-use cowslip_sys::{Errno, passthrough};
+use cowslip_sys::{Errno, given, passthrough};
 
 use crate::forking::{find, in_child, in_parent, prepare, watch};
 use crate::program::arena;
@@ -117,8 +117,40 @@ unsafe extern "C" fn clone(
     forked(&mut quiet, || call().into()) as c_int
 }
 
+/// Whether a call that starts something is a fork: a child with memory of its own. Before it starts a thread, what the
+/// kernel will write for that thread leaves the arena.
 #[cfg(target_arch = "x86_64")]
-extern "C" fn forking_call(
+pub(crate) extern "C" fn is_fork(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    _: c_long,
+    d: c_long,
+    e: c_long,
+) -> bool {
+    /// `CLONE_ARGS_SIZE_VER0`
+    const SMALLEST_BYTES: c_long = 64;
+    let (flags, child_tid, tls) = match number {
+        libc::SYS_clone => (a as u64, d as usize, e as usize),
+        libc::SYS_clone3 => {
+            // Flags, a pidfd, the child's and the parent's thread id, a signal, a stack, its length, storage.
+            let given =
+                Some(a as usize).filter(|_| b >= SMALLEST_BYTES).and_then(given::read::<[u64; 8]>);
+            // What cannot be read is the kernel's to refuse.
+            let Some([flags, _, child_tid, _, _, _, _, tls]) = given else { return false };
+            (flags, child_tid as usize, tls as usize)
+        }
+        _ => return true,
+    };
+    if flags & libc::CLONE_VM as u64 == 0 {
+        return true;
+    }
+    let _ = (child_tid, tls);
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) extern "C" fn forking_call(
     number: c_long,
     a: c_long,
     b: c_long,
@@ -132,33 +164,4 @@ extern "C" fn forking_call(
         return call();
     }
     forked(&mut Quiet::enter(), call)
-}
-
-/// `syscall(2)`. Numbers that are no fork, or one with `CLONE_VM`, whose child shares the caller's stack,
-/// go on without a frame of ours.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-unsafe extern "C" fn syscall() {
-    core::arch::naked_asm!(
-        "cmp rdi, {fork}",
-        "je {forking}",
-        "cmp rdi, {clone}",
-        "je 2f",
-        "cmp rdi, {clone3}",
-        "jne {other}",
-        "test dword ptr [rsi], {vm}",
-        "jz {forking}",
-        "jmp {other}",
-        "2:",
-        "test esi, {vm}",
-        "jz {forking}",
-        "jmp {other}",
-        fork = const libc::SYS_fork,
-        clone = const libc::SYS_clone,
-        clone3 = const libc::SYS_clone3,
-        vm = const libc::CLONE_VM,
-        forking = sym forking_call,
-        other = sym passthrough::syscall,
-    )
 }

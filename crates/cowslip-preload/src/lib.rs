@@ -18,6 +18,7 @@
 
 mod advice;
 mod alloc;
+mod calls;
 mod cloning;
 mod config;
 mod descriptors;

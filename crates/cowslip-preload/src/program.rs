@@ -7,7 +7,7 @@ use cowslip::units::{ByteCount, VirtRange};
 use cowslip::{Arena, ErrorKind, Prot};
 
 use crate::config::Config;
-use crate::{log, say};
+use crate::{leaving, log, say};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 static ARENA: OnceLock<Arena> = OnceLock::new();
@@ -89,7 +89,14 @@ fn arena_or_make() -> Option<&'static Arena> {
 
 /// Memory for a mapping of the program, if the arena has it.
 pub(crate) fn allocate(len: usize, prot: Prot) -> Option<VirtRange> {
+    if leaving::is_closed() {
+        return None;
+    }
     let arena = arena_or_make()?;
+    if leaving::is_closed() {
+        arena.count_passed_mapping();
+        return None;
+    }
     match arena.allocate(ByteCount(len as u64), prot) {
         Ok(range) => Some(range),
         Err(error) if error.kind() == ErrorKind::Busy && adopt(arena) => {
@@ -107,6 +114,9 @@ pub(crate) fn allocate(len: usize, prot: Prot) -> Option<VirtRange> {
 
 /// In a forked child whose parent has ended: becomes the arena's owner.
 pub(crate) fn adopt(arena: &Arena) -> bool {
+    if leaving::is_closed() {
+        return false;
+    }
     match arena.adopt() {
         Ok(true) => {
             say!("owner of the arena now, as its owner has ended");
