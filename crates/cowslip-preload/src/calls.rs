@@ -12,7 +12,7 @@ use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use cowslip_sys::passthrough;
 
-use crate::{advice, cloning, descriptors, mapping, moving};
+use crate::{advice, cloning, descriptors, direct_io, mapping, moving};
 
 const SYS_MSEAL: c_long = 462;
 
@@ -26,6 +26,19 @@ const NUMBERS: usize = 512;
 static KINDS: [u8; NUMBERS] = {
     let mut kinds = [0; NUMBERS];
     let handled = [
+        libc::SYS_read,
+        libc::SYS_pread64,
+        libc::SYS_readv,
+        libc::SYS_preadv,
+        libc::SYS_preadv2,
+        libc::SYS_open,
+        libc::SYS_openat,
+        libc::SYS_openat2,
+        libc::SYS_open_by_handle_at,
+        libc::SYS_pidfd_getfd,
+        libc::SYS_recvmsg,
+        libc::SYS_recvmmsg,
+        libc::SYS_fcntl,
         libc::SYS_mmap,
         libc::SYS_munmap,
         libc::SYS_mremap,
@@ -139,7 +152,7 @@ unsafe extern "C-unwind" fn handle(
             libc::SYS_prctl => {
                 return advice::prctl(int(a), len, c as usize, d as usize, e as usize).into();
             }
-            _ => {}
+            _ => direct_io::before_call(number, a, b, c),
         }
         passthrough::syscall(number, a, b, c, d, e, f)
     }

@@ -200,6 +200,7 @@ static INIT: extern "C" fn() = {
         let _quiet = Quiet::enter();
         program::config();
         crate::forking::register();
+        crate::direct_io::look_up();
         crate::config::leave_children_alone();
     }
     init

@@ -7,7 +7,7 @@ use cowslip::units::{ByteCount, VirtRange};
 use cowslip::{Arena, ErrorKind, Prot};
 
 use crate::config::Config;
-use crate::{leaving, log, say};
+use crate::{direct_io, leaving, log, say};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 static ARENA: OnceLock<Arena> = OnceLock::new();
@@ -78,6 +78,7 @@ fn arena_or_make() -> Option<&'static Arena> {
             Ok(arena) => {
                 say!("arena of {} at {}, {}", config.capacity, arena.range(), arena.pages());
                 crate::forking::have_children_give_way(&arena);
+                direct_io::look_at_descriptors();
                 let _ = ARENA.set(arena);
             }
             Err(error) => say!("no arena, the program runs unchanged: {error}"),
