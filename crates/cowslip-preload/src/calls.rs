@@ -11,8 +11,9 @@
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use cowslip_sys::passthrough;
+use cowslip_sys::process::Quiet;
 
-use crate::{advice, cloning, descriptors, direct_io, mapping, moving};
+use crate::{advice, cloning, descriptors, direct_io, mapping, moving, rings};
 
 const SYS_MSEAL: c_long = 462;
 
@@ -39,6 +40,11 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_recvmsg,
         libc::SYS_recvmmsg,
         libc::SYS_fcntl,
+        libc::SYS_io_setup,
+        libc::SYS_io_submit,
+        libc::SYS_io_uring_setup,
+        libc::SYS_io_uring_enter,
+        libc::SYS_io_uring_register,
         libc::SYS_mmap,
         libc::SYS_munmap,
         libc::SYS_mremap,
@@ -151,6 +157,16 @@ unsafe extern "C-unwind" fn handle(
             libc::SYS_dup3 => return descriptors::dup3(int(a), int(b), int(c)).into(),
             libc::SYS_prctl => {
                 return advice::prctl(int(a), len, c as usize, d as usize, e as usize).into();
+            }
+            libc::SYS_io_setup
+            | libc::SYS_io_submit
+            | libc::SYS_io_uring_setup
+            | libc::SYS_io_uring_enter
+            | libc::SYS_io_uring_register => {
+                if let Err(errno) = rings::before_call(number, b, c) {
+                    Quiet::enter().set_errno(errno);
+                    return -1;
+                }
             }
             _ => direct_io::before_call(number, a, b, c),
         }

@@ -32,6 +32,7 @@ mod next;
 mod program;
 mod refusals;
 mod report;
+mod rings;
 
 #[global_allocator]
 static ALLOCATOR: alloc::Own = alloc::Own;
