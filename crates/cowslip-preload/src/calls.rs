@@ -13,7 +13,7 @@ use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use cowslip_sys::passthrough;
 use cowslip_sys::process::Quiet;
 
-use crate::{advice, cloning, descriptors, direct_io, mapping, moving, rings};
+use crate::{advice, cloning, descriptors, direct_io, faults, mapping, moving, rings};
 
 const SYS_MSEAL: c_long = 462;
 
@@ -40,6 +40,7 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_recvmsg,
         libc::SYS_recvmmsg,
         libc::SYS_fcntl,
+        libc::SYS_ioctl,
         libc::SYS_io_setup,
         libc::SYS_io_submit,
         libc::SYS_io_uring_setup,
@@ -158,6 +159,7 @@ unsafe extern "C-unwind" fn handle(
             libc::SYS_prctl => {
                 return advice::prctl(int(a), len, c as usize, d as usize, e as usize).into();
             }
+            libc::SYS_ioctl => return faults::ioctl(int(a), b as c_ulong, c as usize).into(),
             libc::SYS_io_setup
             | libc::SYS_io_submit
             | libc::SYS_io_uring_setup

@@ -23,6 +23,7 @@ mod cloning;
 mod config;
 mod descriptors;
 mod direct_io;
+mod faults;
 mod forking;
 mod leaving;
 mod log;
