@@ -13,7 +13,7 @@ use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use cowslip_sys::passthrough;
 use cowslip_sys::process::Quiet;
 
-use crate::{advice, cloning, descriptors, direct_io, faults, mapping, moving, rings};
+use crate::{advice, cloning, descriptors, direct_io, faults, futexes, mapping, moving, rings};
 
 const SYS_MSEAL: c_long = 462;
 
@@ -46,6 +46,13 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_io_uring_setup,
         libc::SYS_io_uring_enter,
         libc::SYS_io_uring_register,
+        libc::SYS_futex,
+        futexes::SYS_FUTEX_WAITV,
+        futexes::SYS_FUTEX_WAIT,
+        futexes::SYS_FUTEX_REQUEUE,
+        libc::SYS_set_tid_address,
+        libc::SYS_set_robust_list,
+        libc::SYS_rseq,
         libc::SYS_mmap,
         libc::SYS_munmap,
         libc::SYS_mremap,
@@ -170,6 +177,13 @@ unsafe extern "C-unwind" fn handle(
                     return -1;
                 }
             }
+            libc::SYS_futex
+            | futexes::SYS_FUTEX_WAITV
+            | futexes::SYS_FUTEX_WAIT
+            | futexes::SYS_FUTEX_REQUEUE
+            | libc::SYS_set_tid_address
+            | libc::SYS_set_robust_list
+            | libc::SYS_rseq => futexes::before_call(number, [a, b, c, d, e]),
             _ => direct_io::before_call(number, a, b, c),
         }
         passthrough::syscall(number, a, b, c, d, e, f)

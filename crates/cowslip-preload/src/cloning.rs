@@ -14,7 +14,7 @@ use cowslip_sys::{Errno, given, passthrough};
 
 use crate::forking::{find, in_child, in_parent, prepare, watch};
 use crate::program::arena;
-use crate::refusals;
+use crate::{futexes, refusals};
 
 /// `fork`s by `call`, which answers with 0 in the child if it returns there at all.
 fn forked(quiet: &mut Quiet, call: impl FnOnce() -> c_long) -> c_long {
@@ -105,6 +105,9 @@ unsafe extern "C" fn clone(
     let Some(real) = find(c"clone", &REAL) else { return fail(Errno::NOSYS) };
     // SAFETY: libc's symbol of that name takes these, the last three if the flags ask for them.
     let real = unsafe { core::mem::transmute::<*mut c_void, Clone>(real.as_ptr()) };
+    if flags & libc::CLONE_VM != 0 {
+        futexes::before_clone(flags as u32 as u64, child_tid as usize, tls as usize);
+    }
     if flags & libc::CLONE_VM != 0 || arena().is_none() {
         // SAFETY: the program's own call.
         return unsafe { real(main, stack, flags, argument, parent_tid, tls, child_tid) };
@@ -145,7 +148,7 @@ pub(crate) extern "C" fn is_fork(
     if flags & libc::CLONE_VM as u64 == 0 {
         return true;
     }
-    let _ = (child_tid, tls);
+    futexes::before_clone(flags, child_tid, tls);
     false
 }
 

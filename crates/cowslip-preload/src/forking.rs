@@ -27,7 +27,7 @@ use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::scheduling;
 
 use crate::program::{arena, config, set_forking};
-use crate::{alloc, refusals, say};
+use crate::{alloc, futexes, refusals, say};
 
 struct Pending(UnsafeCell<Option<(ForkCut<'static>, Quiet)>>);
 
@@ -232,6 +232,7 @@ unsafe extern "C" fn pthread_create(
     let Some(real) = find(c"pthread_create", &REAL) else { return libc::ENOSYS };
     // SAFETY: libc's symbol of that name has this type.
     let real = unsafe { core::mem::transmute::<*mut c_void, Create>(real.as_ptr()) };
+    futexes::before_thread(attributes);
     // SAFETY: the program's own call.
     let answer = unsafe { real(thread, attributes, start, argument) };
     if answer == 0

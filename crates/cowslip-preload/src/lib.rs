@@ -25,6 +25,7 @@ mod descriptors;
 mod direct_io;
 mod faults;
 mod forking;
+mod futexes;
 mod leaving;
 mod log;
 mod mapping;
