@@ -13,7 +13,9 @@ use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use cowslip_sys::passthrough;
 use cowslip_sys::process::Quiet;
 
-use crate::{advice, cloning, descriptors, direct_io, faults, futexes, mapping, moving, rings};
+use crate::{
+    advice, cloning, descriptors, direct_io, faults, futexes, limits, mapping, moving, rings,
+};
 
 const SYS_MSEAL: c_long = 462;
 
@@ -70,6 +72,8 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_dup2,
         libc::SYS_dup3,
         libc::SYS_prctl,
+        libc::SYS_setrlimit,
+        libc::SYS_prlimit64,
     ];
     let mut i = 0;
     while i < handled.len() {
@@ -167,6 +171,13 @@ unsafe extern "C-unwind" fn handle(
                 return advice::prctl(int(a), len, c as usize, d as usize, e as usize).into();
             }
             libc::SYS_ioctl => return faults::ioctl(int(a), b as c_ulong, c as usize).into(),
+            libc::SYS_setrlimit => {
+                return limits::setrlimit(a as c_uint, b as *const c_void).into();
+            }
+            libc::SYS_prlimit64 => {
+                let (new, old) = (c as *const c_void, d as *mut c_void);
+                return limits::prlimit(int(a), b as c_uint, new, old).into();
+            }
             libc::SYS_io_setup
             | libc::SYS_io_submit
             | libc::SYS_io_uring_setup

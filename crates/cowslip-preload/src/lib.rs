@@ -27,6 +27,7 @@ mod faults;
 mod forking;
 mod futexes;
 mod leaving;
+mod limits;
 mod log;
 mod mapping;
 mod moving;

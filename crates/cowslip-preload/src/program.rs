@@ -7,7 +7,7 @@ use cowslip::units::{ByteCount, VirtRange};
 use cowslip::{Arena, ErrorKind, Prot};
 
 use crate::config::Config;
-use crate::{direct_io, leaving, log, say};
+use crate::{direct_io, leaving, limits, log, say};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 static ARENA: OnceLock<Arena> = OnceLock::new();
@@ -69,7 +69,11 @@ fn arena_or_make() -> Option<&'static Arena> {
         return None;
     }
     let config = config();
-    if !config.off {
+    let limit = limits::in_force();
+    if let Some(limit) = limit {
+        say!("no arena, the program runs unchanged: {} is set", limit.name());
+    }
+    if !config.off && limit.is_none() {
         let made = Arena::builder(config.capacity)
             .backing(config.backing)
             .userfaultfd(config.userfaultfd)
@@ -94,7 +98,7 @@ pub(crate) fn allocate(len: usize, prot: Prot) -> Option<VirtRange> {
         return None;
     }
     let arena = arena_or_make()?;
-    if leaving::is_closed() {
+    if !limits::allow_memory() || leaving::is_closed() {
         arena.count_passed_mapping();
         return None;
     }

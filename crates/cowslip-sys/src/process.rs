@@ -335,11 +335,6 @@ impl MemoryLimit {
     }
 }
 
-/// How much address space this process may have (`RLIMIT_AS`, `getrlimit(2)`); `None` if that is not limited.
-pub fn address_space_limit() -> Option<crate::units::ByteCount> {
-    MemoryLimit::AddressSpace.current()
-}
-
 /// Whether what is read from `fd` goes past the page cache (`O_DIRECT`, `fcntl(2)`).
 pub fn is_direct(fd: i32) -> bool {
     if fd < 0 {
