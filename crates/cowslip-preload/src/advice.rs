@@ -1,4 +1,4 @@
-//! `madvise`, `mlock` and their families, protection keys, and `prctl` about huge pages.
+//! `madvise`, `mlock` and their families, protection keys, seals, and `prctl` about huge pages.
 //!
 //! Advice is followed, ignored where that is allowed, or answered by taking the memory out of the arena:
 //! then the kernel follows it.
@@ -6,14 +6,13 @@
 //! # Safety
 //! See [`crate::mapping`].
 
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_ulong, c_void};
 
 use cowslip::units::{VirtRange, page_size_bytes};
 use cowslip::{Arena, Departure, Usage};
 use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::{Errno, passthrough};
 
-use crate::forking::start_services;
 use crate::leaving;
 use crate::mapping::errno_of;
 use crate::mapping::split;
@@ -99,12 +98,10 @@ fn request(
                     unsafe { arena.discard(part) }.map_err(|error| errno_of(&error))?;
                 }
                 (Usage::Used, Answer::Leave) => {
-                    start_services();
                     leaving::exactly(arena, part, Departure::Advice)?;
                     asked(part)?;
                 }
                 (Usage::Used, Answer::Wipe(true)) => {
-                    start_services();
                     leaving::exactly(arena, part, Departure::Advice)?;
                     for (part, usage, _) in arena.parts(part) {
                         match usage {
@@ -121,7 +118,7 @@ fn request(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
     // SAFETY: the program's own call, or a part of it.
     let kernel =
         |r: VirtRange| unsafe { passthrough::madvise(r.start as *mut c_void, r.len, advice) };
@@ -135,7 +132,7 @@ fn page_aligned(addr: *const c_void, len: usize) -> (*mut c_void, usize) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
+pub(crate) unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
     let (addr, len) = page_aligned(addr, len);
     // SAFETY: the program's own call, or a part of it.
     let kernel = |r: VirtRange| unsafe { passthrough::mlock(r.start as *mut c_void, r.len) };
@@ -143,7 +140,7 @@ unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_uint) -> c_int {
+pub(crate) unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_uint) -> c_int {
     let (addr, len) = page_aligned(addr, len);
     // SAFETY: the program's own call, or a part of it.
     let kernel =
@@ -152,7 +149,7 @@ unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_uint) -> c
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
+pub(crate) unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
     let (addr, len) = page_aligned(addr, len);
     // SAFETY: the program's own call, or a part of it.
     let kernel = |r: VirtRange| unsafe { passthrough::munlock(r.start as *mut c_void, r.len) };
@@ -162,14 +159,14 @@ unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
 /// A private mapping that is locked as a whole is copied as a whole when it is made: a freeze would copy
 /// everything. Locked as they are touched, pages stay in memory just as well.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     let is_ours = !config().off && flags & (libc::MCL_CURRENT | libc::MCL_FUTURE) != 0;
     // SAFETY: the program's own call.
     unsafe { passthrough::mlockall(if is_ours { flags | libc::MCL_ONFAULT } else { flags }) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pkey_mprotect(
+pub(crate) unsafe extern "C" fn pkey_mprotect(
     addr: *mut c_void,
     len: usize,
     prot: c_int,
@@ -182,11 +179,41 @@ unsafe extern "C" fn pkey_mprotect(
     request(addr, len, &Answer::Leave, kernel)
 }
 
+/// A sealed mapping cannot be replaced, as a freeze does.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mseal(addr: *mut c_void, len: usize, flags: c_ulong) -> c_int {
+    // SAFETY: the program's own call, or a part of it.
+    let kernel = |r: VirtRange| unsafe { passthrough::mseal(r.start as *mut c_void, r.len, flags) };
+    request(addr, len, &Answer::Leave, kernel)
+}
+
+/// For shared mappings only (`remap_file_pages(2)`).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn remap_file_pages(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    page: usize,
+    flags: c_int,
+) -> c_int {
+    // The kernel takes any address in the first page.
+    let (start, whole) = page_aligned(addr, len);
+    // SAFETY: the program's own call.
+    let kernel = |_| unsafe { passthrough::remap_file_pages(addr, len, prot, page, flags) };
+    request(start, whole, &Answer::Refuse, kernel)
+}
+
 const PR_SET_THP_DISABLE: c_int = 41;
 const PR_GET_THP_DISABLE: c_int = 42;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+pub(crate) unsafe extern "C" fn prctl(
+    option: c_int,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+) -> c_int {
     use core::sync::atomic::{AtomicBool, Ordering};
     static ANSWERED: AtomicBool = AtomicBool::new(false);
     match option {

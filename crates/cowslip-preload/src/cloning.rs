@@ -3,18 +3,18 @@
 //! No handlers run in them, so ours are called here.
 //!
 //! # Safety
-//! See [`crate::mapping`]; `syscall` is left as it came for every number but those of a fork.
+//! See [`crate::mapping`].
 
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cowslip_sys::process::{self, Quiet};
-use cowslip_sys::{Errno, passthrough};
+use cowslip_sys::{Errno, given, passthrough};
 
 use crate::forking::{find, in_child, in_parent, prepare, watch};
 use crate::program::arenas;
-use crate::refusals;
+use crate::{futexes, refusals};
 
 /// The child of the fork that is under way shares the table of descriptors with its parent. Written by the thread that holds
 /// the arenas' locks, and read in the child.
@@ -121,6 +121,9 @@ unsafe extern "C" fn clone(
     let Some(real) = find(c"clone", &REAL) else { return fail(Errno::NOSYS) };
     // SAFETY: libc's symbol of that name takes these, the last three if the flags ask for them.
     let real = unsafe { core::mem::transmute::<*mut c_void, Clone>(real.as_ptr()) };
+    if flags & libc::CLONE_VM != 0 {
+        futexes::before_clone(flags as u32 as u64, child_tid as usize, tls as usize);
+    }
     if flags & libc::CLONE_VM != 0 || arenas().next().is_none() {
         // SAFETY: the program's own call.
         return unsafe { real(main, stack, flags, argument, parent_tid, tls, child_tid) };
@@ -133,8 +136,40 @@ unsafe extern "C" fn clone(
     forked(&mut quiet, shares_descriptors(flags as u64), || call().into()) as c_int
 }
 
+/// Whether a call that starts something is a fork: a child with memory of its own. Before it starts a thread, what the
+/// kernel will write for that thread leaves the arena.
 #[cfg(target_arch = "x86_64")]
-extern "C" fn forking_call(
+pub(crate) extern "C" fn is_fork(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    _: c_long,
+    d: c_long,
+    e: c_long,
+) -> bool {
+    /// `CLONE_ARGS_SIZE_VER0`
+    const SMALLEST_BYTES: c_long = 64;
+    let (flags, child_tid, tls) = match number {
+        libc::SYS_clone => (a as u64, d as usize, e as usize),
+        libc::SYS_clone3 => {
+            // Flags, a pidfd, the child's and the parent's thread id, a signal, a stack, its length, storage.
+            let given =
+                Some(a as usize).filter(|_| b >= SMALLEST_BYTES).and_then(given::read::<[u64; 8]>);
+            // What cannot be read is the kernel's to refuse.
+            let Some([flags, _, child_tid, _, _, _, _, tls]) = given else { return false };
+            (flags, child_tid as usize, tls as usize)
+        }
+        _ => return true,
+    };
+    if flags & libc::CLONE_VM as u64 == 0 {
+        return true;
+    }
+    futexes::before_clone(flags, child_tid, tls);
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) extern "C" fn forking_call(
     number: c_long,
     a: c_long,
     b: c_long,
@@ -154,33 +189,4 @@ extern "C" fn forking_call(
         _ => 0,
     };
     forked(&mut Quiet::enter(), shares_descriptors(flags), call)
-}
-
-/// `syscall(2)`. Numbers that are no fork, or one with `CLONE_VM`, whose child shares the caller's stack,
-/// go on without a frame of ours.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[unsafe(no_mangle)]
-unsafe extern "C" fn syscall() {
-    core::arch::naked_asm!(
-        "cmp rdi, {fork}",
-        "je {forking}",
-        "cmp rdi, {clone}",
-        "je 2f",
-        "cmp rdi, {clone3}",
-        "jne {other}",
-        "test dword ptr [rsi], {vm}",
-        "jz {forking}",
-        "jmp {other}",
-        "2:",
-        "test esi, {vm}",
-        "jz {forking}",
-        "jmp {other}",
-        fork = const libc::SYS_fork,
-        clone = const libc::SYS_clone,
-        clone3 = const libc::SYS_clone3,
-        vm = const libc::CLONE_VM,
-        forking = sym forking_call,
-        other = sym passthrough::syscall,
-    )
 }

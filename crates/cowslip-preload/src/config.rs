@@ -36,7 +36,7 @@ impl Config {
         let size = |name| text(name).and_then(|value| ByteCount::parse(&value));
         Self {
             off: text("COWSLIP").is_some_and(|value| value == "off"),
-            capacity: size("COWSLIP_CAPACITY").unwrap_or_else(default_capacity),
+            capacity: size("COWSLIP_CAPACITY").unwrap_or_else(cowslip::host::memory_and_swap),
             backing: match text("COWSLIP_BACKING").as_deref() {
                 Some("base") => Backing::Base,
                 _ => Backing::Thp,
@@ -49,16 +49,6 @@ impl Config {
             log: var_os("COWSLIP_LOG"),
         }
     }
-}
-
-/// All memory there is; under a limit of address space, what leaves room for the view of a freeze, for the
-/// alignment of both to 1 GiB, and for the program.
-fn default_capacity() -> ByteCount {
-    const ALIGNMENTS_BYTES: u64 = 2 << 30;
-    let memory = cowslip::host::memory_and_swap();
-    let limit = cowslip_sys::process::address_space_limit();
-    limit
-        .map_or(memory, |limit| memory.min(ByteCount(limit.0.saturating_sub(ALIGNMENTS_BYTES) / 3)))
 }
 
 /// Takes this library out of `LD_PRELOAD`, so that programs the program execs run without it, unless

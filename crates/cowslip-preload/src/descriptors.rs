@@ -15,7 +15,7 @@ fn fail(errno: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
     if is_held(fd) {
         return fail(libc::EBADF);
     }
@@ -24,7 +24,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if first > last {
         return fail(libc::EINVAL);
     }
@@ -55,7 +55,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     if is_held(to) {
         return fail(libc::EBUSY);
     }
@@ -64,7 +64,7 @@ unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn dup2(from: c_int, to: c_int) -> c_int {
     if from != to {
         // SAFETY: dup2(2) differs from dup3(2) only for equal numbers.
         return unsafe { dup3(from, to, 0) };

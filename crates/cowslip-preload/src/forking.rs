@@ -31,7 +31,8 @@ use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::scheduling;
 
 use crate::program::{self, arenas, config, owned, set_forking};
-use crate::{alloc, refusals, say};
+use crate::rings::{self, Found};
+use crate::{alloc, futexes, leaving, refusals, say};
 
 struct Pending(UnsafeCell<Option<(ForkCut<'static>, Quiet)>>);
 
@@ -95,6 +96,12 @@ pub(crate) extern "C" fn prepare() {
 
 fn cut() -> cowslip::Result<ForkCut<'static>> {
     let began_ns = process::now_ns();
+    // Of a ring that was made past us nobody knows what it reads into.
+    match rings::look() {
+        Some(Found::Ring) => _ = leaving::everything(Departure::Ring),
+        Some(Found::Pinned) => owned().for_each(Arena::pin),
+        None => {}
+    }
     let arenas: Vec<&Arena> = arenas().collect();
     let cut = ForkCut::prepare(&arenas).or_else(|error| {
         say!("{error}; what is not frozen leaves the arena");
@@ -245,6 +252,7 @@ unsafe extern "C" fn pthread_create(
     let Some(real) = find(c"pthread_create", &REAL) else { return libc::ENOSYS };
     // SAFETY: libc's symbol of that name has this type.
     let real = unsafe { core::mem::transmute::<*mut c_void, Create>(real.as_ptr()) };
+    futexes::before_thread(attributes);
     // SAFETY: the program's own call.
     let answer = unsafe { real(thread, attributes, start, argument) };
     if answer == 0 && arenas().next().is_some() {

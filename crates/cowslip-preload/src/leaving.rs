@@ -5,33 +5,93 @@
 //! (`left_bytes`, `left_for`).
 //!
 //! # Safety
-//! See [`crate::mapping`]. Writers wait while their memory moves if the service thread runs; where it does not, the
-//! calls that lead here are made by whoever uses the memory, before he uses it in the way that made it leave.
+//! See [`crate::mapping`]. Writers wait while their memory moves: the service thread is started for that if there are
+//! other threads and it can be had. Where it cannot, the calls that lead here are made by whoever uses the memory,
+//! before he uses it in the way that made it leave.
+
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use cowslip::units::{CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, Departure, Usage};
 use cowslip_sys::Errno;
-use cowslip_sys::process::Quiet;
+use cowslip_sys::process::{self, Quiet};
 
 use crate::mapping::errno_of;
-use crate::program::arena_part;
+use crate::program::{self, arenas};
 use crate::say;
 
+/// Nothing goes into an arena any more, in this process and in its children.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether [`everything`] has left.
+pub(crate) fn is_closed() -> bool {
+    CLOSED.load(Ordering::Relaxed)
+}
+
 /// Has what is handed out of `range` leave, and nothing beside it.
-pub(crate) fn exactly(arena: &Arena, range: VirtRange, why: Departure) -> Result<(), Errno> {
-    let used = |(_, usage, _): &(VirtRange, Usage, _)| usage.is_used();
-    for (part, ..) in arena.parts(range).into_iter().filter(used) {
-        // SAFETY: see the module.
-        unsafe { arena.detach(part, why) }.map_err(|error| errno_of(&error))?;
-        say!("{part} left the arena: {why}");
-    }
-    Ok(())
+pub(crate) fn exactly(
+    arena: &'static Arena,
+    range: VirtRange,
+    why: Departure,
+) -> Result<(), Errno> {
+    in_pieces(arena, range, range.len.max(1), why)
 }
 
 /// Has the chunks of 2 MiB leave that `addr .. addr + len` touches, as far as they are an arena's: so that what comes and
 /// goes in small pieces, such as buffers, does not cut the arena into as many mappings.
 pub(crate) fn chunks(addr: usize, len: usize, why: Departure) -> Result<(), Errno> {
-    let Some((arena, part)) = arena_part(addr, len) else { return Ok(()) };
+    let Some(end) = addr.checked_add(len) else { return Ok(()) };
     let _quiet = Quiet::enter();
-    exactly(arena, part.outer_aligned(CHUNK_BYTES).intersect(arena.range()), why)
+    for (arena, part) in program::parts(VirtRange::between(addr, end)) {
+        if let Some(arena) = arena {
+            let chunks = part.outer_aligned(CHUNK_BYTES).intersect(arena.range());
+            exactly(arena, chunks, why)?;
+        }
+    }
+    Ok(())
+}
+
+/// Has all memory leave, and keeps new memory out, whether there is an arena yet or not. What it had reserved of the
+/// address space is given back.
+///
+/// A forked child keeps what it reads of its parent's: private mappings that nobody will ever freeze or thaw.
+pub(crate) fn everything(why: Departure) -> Result<(), Errno> {
+    /// Who writes waits for a piece at most, and as much memory is needed beside what is there.
+    const PIECE_BYTES: usize = 32 << 20;
+    let was_closed = CLOSED.swap(true, Ordering::SeqCst);
+    let _quiet = Quiet::enter();
+    if !was_closed && arenas().next().is_some() {
+        say!("nothing goes into the arena any more: {why}");
+    }
+    for arena in arenas() {
+        if let Err(error) = arena.close() {
+            say!("{error}");
+        }
+        if !arena.is_reader() {
+            in_pieces(arena, arena.range(), PIECE_BYTES, why)?;
+        }
+    }
+    Ok(())
+}
+
+fn in_pieces(
+    arena: &'static Arena,
+    range: VirtRange,
+    most: usize,
+    why: Departure,
+) -> Result<(), Errno> {
+    let mut parts = arena.parts(range);
+    parts.retain(|(_, usage, _)| *usage == Usage::Used);
+    for (part, ..) in parts {
+        for start in (part.start..part.end()).step_by(most) {
+            let piece = VirtRange::between(start, part.end().min(start + most));
+            // SAFETY: see the module.
+            unsafe { arena.detach(piece, why) }.map_err(|error| {
+                say!("{piece} could not leave the arena ({why}): {error}");
+                errno_of(&error)
+            })?;
+        }
+        say!("{part} left the arena: {why}");
+    }
+    Ok(())
 }

@@ -18,17 +18,24 @@
 
 mod advice;
 mod alloc;
+mod calls;
 mod cloning;
 mod config;
 mod descriptors;
+mod direct_io;
+mod faults;
 mod forking;
+mod futexes;
 mod leaving;
+mod limits;
 mod log;
 mod mapping;
 mod moving;
+mod next;
 mod program;
 mod refusals;
 mod report;
+mod rings;
 
 #[global_allocator]
 static ALLOCATOR: alloc::Own = alloc::Own;

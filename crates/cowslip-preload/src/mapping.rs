@@ -104,6 +104,25 @@ fn place(
     Ok(if is_given() { Some(range) } else { ordinary.and_then(|prot| allocate(len, prot)) })
 }
 
+/// `mmap` by `syscall(2)`: new memory is the kernel's, as its caller may be an allocator that is not to be helped.
+pub(crate) unsafe fn mmap_by_number(
+    addr: *mut c_void,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the program's own call.
+    unsafe {
+        if flags & PLACED != 0 && arena_part(addr as usize, len).is_some() {
+            mmap(addr, len, prot, flags, fd, offset)
+        } else {
+            passthrough::mmap(addr, len, prot, flags, fd, offset)
+        }
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mmap64(
     addr: *mut c_void,
@@ -184,6 +203,7 @@ static INIT: extern "C" fn() = {
         let _quiet = Quiet::enter();
         program::config();
         crate::forking::register();
+        crate::direct_io::look_up();
         crate::config::leave_children_alone();
     }
     init

@@ -16,7 +16,7 @@ use crate::program::{arena_part, surrender};
 const KNOWN: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn mremap(
+pub(crate) unsafe extern "C" fn mremap(
     addr: *mut c_void,
     old_len: usize,
     new_len: usize,

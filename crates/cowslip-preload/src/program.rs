@@ -17,7 +17,7 @@ use cowslip::{Arena, ErrorKind, Prot, Usage};
 use cowslip_sys::process;
 
 use crate::config::Config;
-use crate::{log, say};
+use crate::{direct_io, leaving, limits, log, rings, say};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
@@ -167,7 +167,11 @@ fn own_or_make(len: usize) -> Option<&'static Arena> {
         // Another thread makes it, or this one does and maps something on the way, or it failed.
         return None;
     }
-    if !config().off && !adopt_one() {
+    let limit = limits::in_force();
+    if let Some(limit) = limit {
+        say!("no arena, the program runs unchanged: {} is set", limit.name());
+    }
+    if !config().off && limit.is_none() && !adopt_one() {
         make();
     }
     MAKING.store(SETTLED, Ordering::Release);
@@ -188,6 +192,8 @@ fn make() {
         Ok(arena) => {
             say!("arena of {} at {}, {}", config.capacity, arena.range(), arena.pages());
             crate::forking::have_children_give_way(&arena);
+            arena.ask_before_thaws(rings::is_any);
+            direct_io::look_at_descriptors();
             if place.set(arena).is_ok() {
                 let count = COUNT.fetch_add(1, Ordering::Release) + 1;
                 OWN.store(count, Ordering::Release);
@@ -216,7 +222,7 @@ pub(crate) fn has_parent() -> bool {
 /// Takes over what it can: the youngest of them.
 pub(crate) fn adopt_all() -> Option<usize> {
     let mut youngest = None;
-    if has_parent() {
+    if has_parent() || leaving::is_closed() {
         return youngest;
     }
     for (index, arena) in all().enumerate().filter(|(_, arena)| arena.is_reader()) {
@@ -234,7 +240,14 @@ pub(crate) fn adopt_all() -> Option<usize> {
 
 /// Memory for a mapping of the program, if an arena has it.
 pub(crate) fn allocate(len: usize, prot: Prot) -> Option<VirtRange> {
+    if leaving::is_closed() {
+        return None;
+    }
     let arena = own_or_make(len)?;
+    if !limits::allow_memory() || leaving::is_closed() {
+        arena.count_passed_mapping();
+        return None;
+    }
     match arena.allocate(ByteCount(len as u64), prot) {
         Ok(range) => Some(range),
         Err(error) => {

@@ -45,7 +45,7 @@ pub fn cached_bytes(file: BorrowedFd<'_>) -> Result<u64> {
     // SAFETY: cachestat(2) reads a range of two numbers and writes five.
     let answer = unsafe {
         let (range, pages) = (range.as_ptr(), pages.as_mut_ptr());
-        libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range, pages, 0)
+        crate::passthrough::by_number()(SYS_CACHESTAT, file.as_raw_fd(), range, pages, 0)
     };
     match answer {
         0 => pages[0].checked_mul(page_size_bytes() as u64).ok_or(Errno::OVERFLOW),

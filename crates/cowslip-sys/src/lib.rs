@@ -21,10 +21,11 @@
 //! * [`cache`]: a file's part of the page cache.
 //! * [`terminal`]: its size and its keys.
 //! * [`socket`]: descriptors handed to another process.
+//! * [`given`]: what a program's calls point to, looked at before the kernel does.
 //! * [`passthrough`]: the calls a preload library hands on unchanged.
 //! * [`seam`]: makes the n-th call of an operation fail, so that errno paths are tested, not hoped for.
 //!
-//! Calls go to the kernel directly (rustix' `linux_raw` backend or `syscall(2)`), never through the
+//! Calls go to the kernel directly (rustix' `linux_raw` backend or `passthrough::by_number`), never through the
 //! libc functions that the preload library replaces.
 //!
 //! Errors are [`Errno`] values; nothing here retries, logs or allocates in its steady state.
@@ -33,6 +34,7 @@ pub mod cache;
 pub mod damon;
 pub mod durable;
 pub mod fault_cost;
+pub mod given;
 pub mod held;
 pub mod memfile;
 pub mod memory;

@@ -219,7 +219,12 @@ pub unsafe fn advise(range: VirtRange, advice: Advice) -> Result<()> {
     seam::check(Op::Madvise)?;
     // SAFETY: madvise(2) takes an address, a length and a number; the caller owns the range.
     let answer = unsafe {
-        libc::syscall(libc::SYS_madvise, range.start, range.len, advice as libc::c_int as usize)
+        crate::passthrough::by_number()(
+            libc::SYS_madvise,
+            range.start,
+            range.len,
+            advice as libc::c_int as usize,
+        )
     };
     if answer == 0 { Ok(()) } else { Err(crate::process::last_errno()) }
 }
@@ -240,7 +245,7 @@ pub unsafe fn advise_all(ranges: &[VirtRange], advice: Advice) -> Result<()> {
         }
         // SAFETY: process_madvise(2) reads as many vectors as `part` has ranges; the caller owns them.
         let advised = unsafe {
-            libc::syscall(
+            crate::passthrough::by_number()(
                 libc::SYS_process_madvise,
                 this.as_raw_fd(),
                 vectors.as_ptr(),

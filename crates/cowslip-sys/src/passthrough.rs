@@ -6,7 +6,21 @@
 //! A caller hands on exactly what the program asked for: what the call does is what the program
 //! would have got without the preload library.
 
-use core::ffi::{c_int, c_long, c_void};
+use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+
+/// libc's `syscall(2)`, or its like: a preload library may stand in front of libc's.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn by_number() -> unsafe extern "C" fn(c_long, ...) -> c_long {
+    // SAFETY: integers and pointers lie where they lie for a function that takes them all; beyond those that are given
+    // the kernel looks at none.
+    unsafe { core::mem::transmute(syscall as *const c_void) }
+}
+
+/// As libc has it.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn by_number() -> unsafe extern "C" fn(c_long, ...) -> c_long {
+    libc::syscall
+}
 
 macro_rules! pass {
     ($(#[$doc:meta])* $name:ident($($arg:ident: $kind:ty),*) -> $out:ty = $number:ident) => {
@@ -16,7 +30,7 @@ macro_rules! pass {
         /// See the module.
         pub unsafe fn $name($($arg: $kind),*) -> $out {
             // SAFETY: the program's own arguments to the call it made.
-            unsafe { libc::syscall(libc::$number, $($arg),*) as $out }
+            unsafe { by_number()(libc::$number, $($arg),*) as $out }
         }
     };
 }
@@ -49,6 +63,14 @@ pass!(/// `mlockall(2)`
     mlockall(flags: c_int) -> c_int = SYS_mlockall);
 pass!(/// `pkey_mprotect(2)`
     pkey_mprotect(addr: *mut c_void, len: usize, prot: c_int, key: c_int) -> c_int = SYS_pkey_mprotect);
+pass!(/// `ioctl(2)`
+    ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int = SYS_ioctl);
+pass!(/// `remap_file_pages(2)`
+    remap_file_pages(addr: *mut c_void, len: usize, prot: c_int, page: usize, flags: c_int) -> c_int = SYS_remap_file_pages);
+pass!(/// `mseal(2)`
+    mseal(addr: *mut c_void, len: usize, flags: c_ulong) -> c_int = SYS_mseal);
+pass!(/// `prlimit64(2)`
+    prlimit(pid: c_int, resource: c_uint, new: *const c_void, old: *mut c_void) -> c_int = SYS_prlimit64);
 
 /// `syscall(2)` as libc has it.
 ///

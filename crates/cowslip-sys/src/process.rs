@@ -32,6 +32,16 @@ pub fn write_once(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
     rustix::io::write(fd, bytes)
 }
 
+/// One `read(2)`, again if a signal came.
+pub fn read_some(file: &OwnedFd, place: &mut [u8]) -> Result<usize> {
+    loop {
+        match rustix::io::read(file, &mut *place) {
+            Err(Errno::INTR) => {}
+            read => return read,
+        }
+    }
+}
+
 /// The errno that libc's `syscall(2)` left in this thread.
 pub(crate) fn last_errno() -> Errno {
     // SAFETY: errno is a thread-local integer that is always there.
@@ -277,10 +287,89 @@ pub fn raise_file_limit() -> Result<()> {
     setrlimit(Resource::Nofile, limit)
 }
 
-/// How much address space this process may have (`RLIMIT_AS`, `getrlimit(2)`); `None` if that is not limited.
-pub fn address_space_limit() -> Option<crate::units::ByteCount> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::As);
-    limit.current.map(crate::units::ByteCount)
+/// A limit of this process that counts memory, or keeps files small (`getrlimit(2)`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryLimit {
+    /// `RLIMIT_AS`: address space, used or not.
+    AddressSpace,
+    /// `RLIMIT_DATA`: private writable memory.
+    Data,
+    /// `RLIMIT_FSIZE`: files.
+    FileSize,
+}
+
+impl MemoryLimit {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::AddressSpace, Self::Data, Self::FileSize];
+
+    /// As in `getrlimit(2)`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AddressSpace => "RLIMIT_AS",
+            Self::Data => "RLIMIT_DATA",
+            Self::FileSize => "RLIMIT_FSIZE",
+        }
+    }
+
+    /// The kernel's number for it.
+    pub fn number(self) -> u32 {
+        match self {
+            Self::AddressSpace => libc::RLIMIT_AS,
+            Self::Data => libc::RLIMIT_DATA,
+            Self::FileSize => libc::RLIMIT_FSIZE,
+        }
+    }
+
+    /// What it is now; `None`: unlimited.
+    pub fn current(self) -> Option<crate::units::ByteCount> {
+        use rustix::process::{Resource, getrlimit};
+        let resource = match self {
+            Self::AddressSpace => Resource::As,
+            Self::Data => Resource::Data,
+            Self::FileSize => Resource::Fsize,
+        };
+        getrlimit(resource).current.map(crate::units::ByteCount)
+    }
+}
+
+/// Whether what is read from `fd` goes past the page cache (`O_DIRECT`, `fcntl(2)`).
+pub fn is_direct(fd: i32) -> bool {
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: the number is used for one question; what is not open is answered with `EBADF`.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT))
+}
+
+/// The open descriptors of this process, without allocating; `false` if `/proc` cannot be read.
+pub fn for_each_descriptor(mut act: impl FnMut(i32)) -> bool {
+    let Ok(folder) = crate::memfile::open_proc("self/fd") else { return false };
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = rustix::fs::RawDir::new(&folder, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let Ok(entry) = entry else { return false };
+        let number = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if let Some(fd) = number.filter(|&fd| fd != crate::AsRawFd::as_raw_fd(&folder)) {
+            act(fd);
+        }
+    }
+    true
+}
+
+/// Does `act` with the cancellation of this thread put off (`pthread_setcancelstate(3)`): one that may be cancelled
+/// at any instant would end with what `act` has locked.
+pub fn uncancelled(act: impl FnOnce()) {
+    const DISABLE: i32 = 1;
+    unsafe extern "C-unwind" {
+        fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
+    }
+    let mut before = 0;
+    // SAFETY: writes the state to where it is pointed to.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    act();
+    // SAFETY: as it was. A thread that was cancelled meanwhile may end here, with nothing of ours to drop on its stack.
+    unsafe { pthread_setcancelstate(before, core::ptr::null_mut()) };
 }
 
 /// Pages of this process that belong to no file, by `/proc/self/statm` (`proc_pid_statm(5)`).

@@ -23,7 +23,10 @@ pub fn is_crowded() -> bool {
 /// Whether this thread has the ordinary scheduling policy (`SCHED_OTHER`).
 pub fn is_ordinary() -> bool {
     // SAFETY: sched_getscheduler(2) takes a thread id and answers with a number.
-    unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) == i64::from(libc::SCHED_OTHER) }
+    unsafe {
+        crate::passthrough::by_number()(libc::SYS_sched_getscheduler, 0)
+            == i64::from(libc::SCHED_OTHER)
+    }
 }
 
 /// Lets the thread `thread` (0: this one) run before every ordinary one (`SCHED_FIFO`, `sched(7)`), or
@@ -32,7 +35,14 @@ pub fn set_urgent(thread: i32, urgent: bool) -> Result<()> {
     let (policy, priority) = if urgent { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
     let param = libc::sched_param { sched_priority: priority };
     // SAFETY: sched_setscheduler(2) reads the parameter it is pointed to.
-    match unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const param) } {
+    match unsafe {
+        crate::passthrough::by_number()(
+            libc::SYS_sched_setscheduler,
+            thread,
+            policy,
+            &raw const param,
+        )
+    } {
         0 => Ok(()),
         _ => Err(process::last_errno()),
     }
@@ -48,7 +58,14 @@ pub fn set_idle(thread: i32, idle: bool) -> Result<()> {
     let policy = if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
     let param = libc::sched_param { sched_priority: 0 };
     // SAFETY: sched_setscheduler(2) reads the parameter it is pointed to.
-    match unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const param) } {
+    match unsafe {
+        crate::passthrough::by_number()(
+            libc::SYS_sched_setscheduler,
+            thread,
+            policy,
+            &raw const param,
+        )
+    } {
         0 => Ok(()),
         _ => Err(process::last_errno()),
     }
@@ -75,8 +92,15 @@ impl Scheduling {
         let mut attributes: libc::sched_attr = unsafe { core::mem::zeroed() };
         let size = size_of::<libc::sched_attr>();
         // SAFETY: sched_getattr(2) writes at most `size` bytes to where it is pointed to.
-        let answer =
-            unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, size, 0) };
+        let answer = unsafe {
+            crate::passthrough::by_number()(
+                libc::SYS_sched_getattr,
+                thread,
+                &raw mut attributes,
+                size,
+                0,
+            )
+        };
         if answer == 0 { Ok(Self(attributes)) } else { Err(process::last_errno()) }
     }
 
@@ -101,7 +125,9 @@ impl Scheduling {
     pub fn assign(&self, thread: i32) -> Result<()> {
         // SAFETY: sched_setattr(2) reads as many bytes as the attributes say that they have, which the kernel
         // filled in: no more than there are.
-        match unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const self.0, 0) } {
+        match unsafe {
+            crate::passthrough::by_number()(libc::SYS_sched_setattr, thread, &raw const self.0, 0)
+        } {
             0 => Ok(()),
             _ => Err(process::last_errno()),
         }

@@ -141,7 +141,7 @@ impl Target {
         let vector = libc::iovec { iov_base: range.start as *mut _, iov_len: range.len };
         // SAFETY: the call reads one vector; the advice changes no content (see the module).
         let advised = unsafe {
-            libc::syscall(
+            crate::passthrough::by_number()(
                 libc::SYS_process_madvise,
                 self.pidfd.as_raw_fd(),
                 &raw const vector,

@@ -160,7 +160,7 @@ pub fn open() -> Result<(OwnedFd, Origin)> {
     seam::check(Op::UffdOpen)?;
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: userfaultfd(2) takes flags and makes a descriptor.
-    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+    let fd = unsafe { crate::passthrough::by_number()(libc::SYS_userfaultfd, flags) };
     if fd >= 0 {
         // SAFETY: the kernel just made this descriptor for us.
         let fd = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd as i32) };

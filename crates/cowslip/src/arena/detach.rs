@@ -373,7 +373,7 @@ impl Shared {
     }
 
     /// Frees whole chunks of the file that nobody shows any more.
-    fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
+    pub(super) fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         let whole = range.inner_aligned(CHUNK_BYTES);
         // Nobody reads what is under a kept chunk either.
         let live = |i: &usize| matches!(state.chunk(*i), Chunk::Live | Chunk::Kept);

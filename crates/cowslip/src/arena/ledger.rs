@@ -101,6 +101,12 @@ impl Ledger {
         })
     }
 
+    /// What is handed out.
+    pub(crate) fn used(&self) -> Vec<VirtRange> {
+        let used = self.spans.iter().filter(|span| span.usage == Usage::Used);
+        used.map(|span| span.range).collect()
+    }
+
     /// Bytes handed out.
     pub(crate) fn used_bytes(&self) -> u64 {
         let used = self.spans.iter().filter(|span| span.usage == Usage::Used);

@@ -1,5 +1,6 @@
 //! Arenas: address ranges whose memory can be frozen.
 
+mod close;
 mod detach;
 pub(crate) mod ledger;
 mod slice;
@@ -341,6 +342,16 @@ impl Arena {
         Some(mapped)
     }
 
+    /// Takes nothing in any more, and gives the address space back that is not handed out: something else may be mapped
+    /// there from now on. What is handed out stays as it is.
+    ///
+    /// # Errors
+    /// The kernel's, if it is out of mappings (`vm.max_map_count`); the rest of the address space stays reserved.
+    pub fn close(&self) -> Result<()> {
+        let shared = self.shared();
+        shared.close(&mut shared.lock_restored(shared.range))
+    }
+
     /// Copies what memory shows to `target`, which is all zeroes. Holes are not read, and stay holes.
     ///
     /// # Errors
@@ -365,17 +376,19 @@ impl Arena {
 impl Drop for Handle {
     fn drop(&mut self) {
         let shared = &self.shared;
-        let (filler, services, views) = {
+        let (filler, services, views, kept) = {
             let mut state = shared.lock();
             let services = state.service.take().into_iter().chain(state.buried.drain(..));
             let services: Vec<_> = services.collect();
-            (state.filler.take(), services, std::mem::take(&mut state.retired_views))
+            // What a closed arena gave back may be somebody else's by now.
+            let kept = if state.is_closed { state.ledger.used() } else { vec![shared.range] };
+            (state.filler.take(), services, std::mem::take(&mut state.retired_views), kept)
         };
         if let Some(filler) = filler {
             filler.stop();
         }
         services.into_iter().for_each(Service::stop);
-        for range in views.into_iter().chain([shared.range]) {
+        for range in views.into_iter().chain(kept) {
             #[allow(unsafe_code)]
             // SAFETY: no handle, slice or view is left that could reach the arena or its old views.
             let _ = unsafe { memory::unmap(range) };

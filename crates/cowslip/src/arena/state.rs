@@ -68,6 +68,8 @@ pub(crate) enum Offer {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) role: Role,
+    /// It takes nothing in any more.
+    pub(crate) is_closed: bool,
     pub(crate) ledger: Ledger,
     chunks: Vec<Chunk>,
     /// Chunks that a freeze made private.
@@ -87,6 +89,8 @@ pub(crate) struct State {
     pub(crate) users: Option<UsersToken>,
     /// Its page frames are known to others: nothing is frozen or thawed.
     pub(crate) is_pinned: bool,
+    /// Whether that may be so, before a thaw.
+    pub(crate) ask_before_thaw: Option<fn() -> bool>,
     /// Memory that left and that children are to find empty.
     pub(crate) wiped: Vec<VirtRange>,
     /// Frozen chunks that were given back.
@@ -181,6 +185,7 @@ impl Shared {
     ) -> Arc<Self> {
         let state = State {
             role: Role::Owner,
+            is_closed: false,
             ledger: Ledger::new(range),
             chunks: vec![Chunk::Live; range.len / CHUNK_BYTES],
             not_live: 0,
@@ -193,6 +198,7 @@ impl Shared {
             offer: Offer::None,
             users: Some(users),
             is_pinned: false,
+            ask_before_thaw: None,
             wiped: Vec::new(),
             limbo: Limbo::default(),
             views: 0,

@@ -86,4 +86,10 @@ impl Arena {
     pub fn pin(&self) {
         self.shared().lock().is_pinned = true;
     }
+
+    /// Has the service thread ask, before each thaw, whether somebody may know page frames of the arena. If so, nothing is
+    /// thawed for now, and it asks again. `asks` must not wait for anything, nor touch an arena.
+    pub fn ask_before_thaws(&self, asks: fn() -> bool) {
+        self.shared().lock().ask_before_thaw = Some(asks);
+    }
 }

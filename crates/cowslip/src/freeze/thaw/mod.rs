@@ -115,6 +115,9 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     if left_ns > 0 && !is_short && !has_copied_much(shared) {
         return Step::Later(Duration::from_nanos(left_ns.min(LINGER_NS)));
     }
+    if state.thaw.began_ns.is_none() && state.ask_before_thaw.is_some_and(|asks| asks()) {
+        return Step::Later(Duration::from_nanos(RETRY_LAST_NS));
+    }
     let began_ns = *state.thaw.began_ns.get_or_insert(now);
     let thawed = thaw_next(shared, state, read);
     state.thaw.busy_ns += process::now_ns() - now;

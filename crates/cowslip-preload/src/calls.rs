@@ -1,0 +1,202 @@
+//! `syscall(2)`: what a program asks for by number is looked at as what it asks for by name.
+//!
+//! Numbers that nobody here has a use for, and those that start a thread or a child which shares this memory (`CLONE_VM`),
+//! go on without a frame of ours: such a child returns on the caller's stack.
+//!
+//! # Safety
+//! See [`crate::mapping`]; arguments are what the program would have handed to libc's function of that name.
+//! (Looked at on x86-64 only.)
+#![cfg(target_arch = "x86_64")]
+
+use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+
+use cowslip_sys::passthrough;
+use cowslip_sys::process::Quiet;
+
+use crate::{
+    advice, cloning, descriptors, direct_io, faults, futexes, limits, mapping, moving, rings,
+};
+
+const SYS_MSEAL: c_long = 462;
+
+/// Somebody looks at it: [`handle`].
+const HANDLED: u8 = 1;
+/// It may be a fork: [`cloning`].
+const FORKS: u8 = 2;
+
+const NUMBERS: usize = 512;
+
+static KINDS: [u8; NUMBERS] = {
+    let mut kinds = [0; NUMBERS];
+    let handled = [
+        libc::SYS_read,
+        libc::SYS_pread64,
+        libc::SYS_readv,
+        libc::SYS_preadv,
+        libc::SYS_preadv2,
+        libc::SYS_open,
+        libc::SYS_openat,
+        libc::SYS_openat2,
+        libc::SYS_open_by_handle_at,
+        libc::SYS_pidfd_getfd,
+        libc::SYS_recvmsg,
+        libc::SYS_recvmmsg,
+        libc::SYS_fcntl,
+        libc::SYS_ioctl,
+        libc::SYS_io_setup,
+        libc::SYS_io_submit,
+        libc::SYS_io_uring_setup,
+        libc::SYS_io_uring_enter,
+        libc::SYS_io_uring_register,
+        libc::SYS_futex,
+        futexes::SYS_FUTEX_WAITV,
+        futexes::SYS_FUTEX_WAIT,
+        futexes::SYS_FUTEX_REQUEUE,
+        libc::SYS_set_tid_address,
+        libc::SYS_set_robust_list,
+        libc::SYS_rseq,
+        libc::SYS_mmap,
+        libc::SYS_munmap,
+        libc::SYS_mremap,
+        libc::SYS_mprotect,
+        libc::SYS_pkey_mprotect,
+        libc::SYS_madvise,
+        libc::SYS_mlock,
+        libc::SYS_mlock2,
+        libc::SYS_munlock,
+        libc::SYS_mlockall,
+        libc::SYS_remap_file_pages,
+        SYS_MSEAL,
+        libc::SYS_close,
+        libc::SYS_close_range,
+        libc::SYS_dup2,
+        libc::SYS_dup3,
+        libc::SYS_prctl,
+        libc::SYS_setrlimit,
+        libc::SYS_prlimit64,
+    ];
+    let mut i = 0;
+    while i < handled.len() {
+        kinds[handled[i] as usize] = HANDLED;
+        i += 1;
+    }
+    kinds[libc::SYS_fork as usize] = FORKS;
+    kinds[libc::SYS_clone as usize] = FORKS;
+    kinds[libc::SYS_clone3 as usize] = FORKS;
+    kinds
+};
+
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "cmp rdi, {numbers}",
+        "jae {other}",
+        "lea rax, [rip + {kinds}]",
+        "movzx eax, byte ptr [rax + rdi]",
+        "test eax, eax",
+        "jz {other}",
+        "cmp eax, {handled}",
+        "je {handle}",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "sub rsp, 8",
+        "call {is_fork}",
+        "add rsp, 8",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test al, al",
+        "jnz {forking}",
+        "jmp {other}",
+        numbers = const NUMBERS,
+        handled = const HANDLED,
+        kinds = sym KINDS,
+        handle = sym handle,
+        is_fork = sym cloning::is_fork,
+        forking = sym cloning::forking_call,
+        other = sym passthrough::syscall,
+    )
+}
+
+/// A call that somebody looks at.
+unsafe extern "C-unwind" fn handle(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let at = a as *mut c_void;
+    let (len, int) = (b as usize, |value: c_long| value as c_int);
+    // SAFETY: each function takes what the call of that number takes; the call is the program's own.
+    unsafe {
+        match number {
+            libc::SYS_mmap => {
+                return mapping::mmap_by_number(at, len, int(c), int(d), int(e), f) as c_long;
+            }
+            libc::SYS_munmap => return mapping::munmap(at, len).into(),
+            libc::SYS_mprotect => return mapping::mprotect(at, len, int(c)).into(),
+            libc::SYS_mremap => {
+                return moving::mremap(at, len, c as usize, int(d), e as *mut c_void) as c_long;
+            }
+            libc::SYS_pkey_mprotect => {
+                return advice::pkey_mprotect(at, len, int(c), int(d)).into();
+            }
+            libc::SYS_madvise => return advice::madvise(at, len, int(c)).into(),
+            libc::SYS_mlock => return advice::mlock(at, len).into(),
+            libc::SYS_mlock2 => return advice::mlock2(at, len, c as c_uint).into(),
+            libc::SYS_munlock => return advice::munlock(at, len).into(),
+            libc::SYS_mlockall => return advice::mlockall(int(a)).into(),
+            libc::SYS_remap_file_pages => {
+                return advice::remap_file_pages(at, len, int(c), d as usize, int(e)).into();
+            }
+            SYS_MSEAL => return advice::mseal(at, len, c as c_ulong).into(),
+            libc::SYS_close => return descriptors::close(int(a)).into(),
+            libc::SYS_close_range => {
+                return descriptors::close_range(a as c_uint, b as c_uint, int(c)).into();
+            }
+            libc::SYS_dup2 => return descriptors::dup2(int(a), int(b)).into(),
+            libc::SYS_dup3 => return descriptors::dup3(int(a), int(b), int(c)).into(),
+            libc::SYS_prctl => {
+                return advice::prctl(int(a), len, c as usize, d as usize, e as usize).into();
+            }
+            libc::SYS_ioctl => return faults::ioctl(int(a), b as c_ulong, c as usize).into(),
+            libc::SYS_setrlimit => {
+                return limits::setrlimit(a as c_uint, b as *const c_void).into();
+            }
+            libc::SYS_prlimit64 => {
+                let (new, old) = (c as *const c_void, d as *mut c_void);
+                return limits::prlimit(int(a), b as c_uint, new, old).into();
+            }
+            libc::SYS_io_setup
+            | libc::SYS_io_submit
+            | libc::SYS_io_uring_setup
+            | libc::SYS_io_uring_enter
+            | libc::SYS_io_uring_register => {
+                if let Err(errno) = rings::before_call(number, b, c) {
+                    Quiet::enter().set_errno(errno);
+                    return -1;
+                }
+            }
+            libc::SYS_futex
+            | futexes::SYS_FUTEX_WAITV
+            | futexes::SYS_FUTEX_WAIT
+            | futexes::SYS_FUTEX_REQUEUE
+            | libc::SYS_set_tid_address
+            | libc::SYS_set_robust_list
+            | libc::SYS_rseq => futexes::before_call(number, [a, b, c, d, e]),
+            _ => direct_io::before_call(number, a, b, c),
+        }
+        passthrough::syscall(number, a, b, c, d, e, f)
+    }
+}

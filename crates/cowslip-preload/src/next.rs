@@ -1,0 +1,175 @@
+//! The functions that this library stands in front of, and a way to write one down.
+//!
+//! Who only looks at what a program asks for does so and then calls the function the program meant, as its last act:
+//! cancellation, `errno` and the answer are that function's (`pthreads(7)`, cancellation points).
+//!
+//! # Safety
+//! See [`crate::mapping`].
+
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of a library that comes after this one.
+pub(crate) struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+impl Next {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self { name, found: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Where it is, or null if nobody has looked yet.
+    #[inline(always)]
+    pub(crate) fn known(&self) -> *mut c_void {
+        self.found.load(Ordering::Relaxed)
+    }
+
+    /// Where it is; what says `ENOSYS` if there is none.
+    pub(crate) fn get(&self) -> *mut c_void {
+        let found = self.known();
+        if found.is_null() { self.look_up() } else { found }
+    }
+
+    #[cold]
+    #[inline(never)]
+    extern "C" fn look_up(&self) -> *mut c_void {
+        // SAFETY: a lookup of a symbol by name.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let found = if found.is_null() { in_loaded_libraries(self.name) } else { found };
+        if found.is_null() {
+            // Not remembered: a library that has it may be loaded yet.
+            return none();
+        }
+        self.found.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// What [`Next::get`] answers if there is no such function.
+pub(crate) fn none() -> *mut c_void {
+    missing as *mut c_void
+}
+
+extern "C" fn missing() -> c_long {
+    // SAFETY: errno is a thread-local integer that is always there.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
+/// Of an object in which a function of a program's rings may be, the path begins thus after its last slash.
+const RINGS: [&[u8]; 2] = [b"liburing", b"libaio"];
+
+const PATH_BYTES: usize = 512;
+
+/// Libraries that were loaded with the scope of another one, such as a module's, come after nobody.
+fn in_loaded_libraries(name: &CStr) -> *mut c_void {
+    struct Wanted {
+        path: UnsafeCell<[u8; PATH_BYTES]>,
+    }
+    unsafe extern "C" fn look(
+        object: *mut libc::dl_phdr_info,
+        _: usize,
+        wanted: *mut c_void,
+    ) -> c_int {
+        // SAFETY: dl_iterate_phdr(3) hands over an object with a name, and what it was given, which is a `Wanted`.
+        let (path, wanted) =
+            unsafe { (CStr::from_ptr((*object).dlpi_name), &*wanted.cast::<Wanted>()) };
+        let path = path.to_bytes_with_nul();
+        if path.len() > PATH_BYTES || !is_of_rings(path) {
+            return 0;
+        }
+        // SAFETY: nobody else has it while the objects are gone through.
+        unsafe { (&mut *wanted.path.get())[..path.len()].copy_from_slice(path) };
+        1
+    }
+    let wanted = Wanted { path: UnsafeCell::new([0; PATH_BYTES]) };
+    // SAFETY: `look` is handed what it takes. The object is opened only if it is still loaded, and stays so.
+    unsafe {
+        if libc::dl_iterate_phdr(Some(look), ptr::from_ref(&wanted).cast_mut().cast()) == 0 {
+            return ptr::null_mut();
+        }
+        let path: *const c_char = wanted.path.get().cast();
+        let object = libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if object.is_null() { ptr::null_mut() } else { libc::dlsym(object, name.as_ptr()) }
+    }
+}
+
+fn is_of_rings(path: &[u8]) -> bool {
+    let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    RINGS.iter().any(|name| file.starts_with(name))
+}
+
+/// Whether `function` is of libaio: names like `io_submit` are anybody's.
+pub(crate) fn is_of_libaio(function: *mut c_void) -> bool {
+    let mut object = core::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: dladdr(3) fills it in if it answers with something else than 0; the name lives as long as the object.
+    unsafe {
+        libc::dladdr(function, object.as_mut_ptr()) != 0
+            && !object.assume_init_ref().dli_fname.is_null()
+            && {
+                let path = CStr::from_ptr(object.assume_init_ref().dli_fname).to_bytes();
+                is_of_rings(path) && path.windows(6).any(|part| part == b"libaio")
+            }
+    }
+}
+
+/// Functions under their own names that do something before the one that a program meant.
+///
+/// `NAME(ARGUMENTS) -> ANSWER, if CONDITION => what is done before;` While the condition does not hold a call costs that
+/// and a jump. All of them are looked up by `look_up_all`.
+macro_rules! in_front_of {
+    ($($name:ident($($argument:ident: $kind:ty),* $(,)?) -> $answer:ty, if $condition:expr => $before:expr;)*) => {
+        #[allow(non_upper_case_globals)]
+        mod next_of {
+            $(
+                pub(super) static $name: $crate::next::Next = $crate::next::Next::new(
+                    match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("a name with a zero in it"),
+                    },
+                );
+            )*
+        }
+
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $answer {
+                type Meant = unsafe extern "C-unwind" fn($($kind),*) -> $answer;
+
+                /// Apart, so that the others need no room on the stack.
+                #[cold]
+                #[inline(never)]
+                unsafe extern "C-unwind" fn looked_at($($argument: $kind),*) -> $answer {
+                    if $condition {
+                        $before;
+                    }
+                    // SAFETY: the library's function of that name has this type, and the call is the program's own.
+                    unsafe {
+                        let meant = core::mem::transmute::<*mut core::ffi::c_void, Meant>(next_of::$name.get());
+                        meant($($argument),*)
+                    }
+                }
+
+                let meant = next_of::$name.known();
+                if meant.is_null() || $condition {
+                    // SAFETY: as below.
+                    return unsafe { looked_at($($argument),*) };
+                }
+                // SAFETY: the library's function of that name has this type, and the call is the program's own.
+                unsafe { core::mem::transmute::<*mut core::ffi::c_void, Meant>(meant)($($argument),*) }
+            }
+        )*
+
+        /// Looks for them now: later may be in a signal handler, where nobody may look.
+        #[allow(dead_code, reason = "not all are allowed in signal handlers")]
+        pub(crate) fn look_up_all() {
+            $(next_of::$name.get();)*
+        }
+    };
+}
+
+pub(crate) use in_front_of;

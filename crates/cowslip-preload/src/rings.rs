@@ -1,0 +1,262 @@
+//! Rings (`io_uring(7)`) and AIO (`io_submit(2)`): the kernel writes into memory later, by itself.
+//!
+//! What a ring's entries name lies in memory that ring and program share, where nobody sees it. So all memory leaves when
+//! a ring is made. AIO names its targets in a call: they leave then.
+//!
+//! Rings that are made by system call instructions of the program's own are found by [`look`].
+//!
+//! # Safety
+//! See [`crate::mapping`].
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_long, c_uint, c_void};
+use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cowslip::Departure;
+use cowslip_sys::{Errno, OwnedFd, given, memfile, process};
+
+use crate::leaving;
+use crate::next::{Next, is_of_libaio};
+use crate::program::{config, guarded};
+
+/// A context of AIO was made in a way that shows its requests.
+static AIO_IS_SEEN: AtomicBool = AtomicBool::new(false);
+
+/// Before a ring is made, or used that somebody else made. The errno with which that has to fail: the ring would reach
+/// memory that is not the kernel's.
+pub(crate) fn before_ring() -> Result<(), Errno> {
+    if config().off {
+        return Ok(());
+    }
+    let mut left = Ok(());
+    process::uncancelled(|| {
+        left = guarded(|| leaving::everything(Departure::Ring), || Err(Errno::NOMEM));
+    });
+    left
+}
+
+/// Functions of liburing that lead to a ring: they answer with an errno below zero.
+macro_rules! rings {
+    ($($name:ident($($argument:ident: $kind:ty),* $(,)?))*) => {
+        #[allow(non_upper_case_globals)]
+        mod ring {
+            $(
+                pub(super) static $name: $crate::next::Next = $crate::next::Next::new(
+                    match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("a name with a zero in it"),
+                    },
+                );
+            )*
+        }
+
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+                if let Err(errno) = before_ring() {
+                    return -errno.raw_os_error();
+                }
+                let meant = ring::$name.get();
+                if meant == crate::next::none() {
+                    return -libc::ENOSYS;
+                }
+                type Meant = unsafe extern "C" fn($($kind),*) -> c_int;
+                // SAFETY: liburing's function of that name has this type, and the call is the program's own.
+                unsafe {
+                    let meant = core::mem::transmute::<*mut c_void, Meant>(meant);
+                    meant($($argument),*)
+                }
+            }
+        )*
+    };
+}
+
+rings! {
+    io_uring_setup(entries: c_uint, parameters: *mut c_void)
+    io_uring_register(fd: c_uint, operation: c_uint, argument: *mut c_void, count: c_uint)
+    io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint)
+    io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void)
+    io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, parameters: *mut c_void, memory: *mut c_void, len: usize)
+    io_uring_queue_init_try_nosqarr(entries: c_uint, ring: *mut c_void, parameters: *mut c_void)
+    io_uring_queue_mmap(fd: c_int, parameters: *mut c_void, ring: *mut c_void)
+    io_uring_register_buffers(ring: *mut c_void, buffers: *const c_void, count: c_uint)
+    io_uring_register_buffers_tags(ring: *mut c_void, buffers: *const c_void, tags: *const c_void, count: c_uint)
+    io_uring_register_buffers_update_tag(ring: *mut c_void, first: c_uint, buffers: *const c_void, tags: *const c_void, count: c_uint)
+    io_uring_register_buf_ring(ring: *mut c_void, request: *mut c_void, flags: c_uint)
+}
+
+static IO_SETUP: Next = Next::new(c"io_setup");
+static IO_SUBMIT: Next = Next::new(c"io_submit");
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_setup(most: c_int, context: *mut c_void) -> c_int {
+    type Meant = unsafe extern "C" fn(c_int, *mut c_void) -> c_int;
+    let meant = IO_SETUP.get();
+    if is_of_libaio(meant) {
+        AIO_IS_SEEN.store(true, Ordering::Relaxed);
+    }
+    // SAFETY: the call is the program's own; what has this name in another library gets the registers it was called with.
+    unsafe { core::mem::transmute::<*mut c_void, Meant>(meant)(most, context) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn io_submit(context: usize, count: c_long, requests: *mut c_void) -> c_int {
+    type Meant = unsafe extern "C" fn(usize, c_long, *mut c_void) -> c_int;
+    let meant = IO_SUBMIT.get();
+    if is_of_libaio(meant) {
+        before_submit(count, requests as usize);
+    }
+    // SAFETY: as above.
+    unsafe { core::mem::transmute::<*mut c_void, Meant>(meant)(context, count, requests) }
+}
+
+/// What the buffers of the requests lie in leaves.
+fn before_submit(count: c_long, requests: usize) {
+    const PREAD: u64 = 0;
+    const PREADV: u64 = 7;
+    let leave = |addr: u64, len: u64| {
+        let left = || leaving::chunks(addr as usize, len as usize, Departure::Ring).is_ok();
+        let _ = guarded(left, || false);
+    };
+    given::each(requests, usize::try_from(count).unwrap_or(0), |request: usize| {
+        // `struct iocb`: data, key and flags, operation and priority and descriptor, buffer, length, offset, …
+        let Some([_, _, operation, buffer, len, ..]) = given::read::<[u64; 8]>(request) else {
+            return ControlFlow::Break(());
+        };
+        match operation & 0xffff {
+            PREAD => leave(buffer, len),
+            PREADV => given::each(buffer as usize, len as usize, |[addr, len]: [u64; 2]| {
+                leave(addr, len);
+                ControlFlow::Continue(())
+            }),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    });
+}
+
+/// The same by `syscall(2)`; the errno with which it fails.
+pub(crate) fn before_call(number: c_long, b: c_long, c: c_long) -> Result<(), Errno> {
+    match number {
+        libc::SYS_io_setup => AIO_IS_SEEN.store(true, Ordering::Relaxed),
+        libc::SYS_io_submit => before_submit(b, c as usize),
+        // Of a ring that came in a message, too.
+        _ if !leaving::is_closed() => return before_ring(),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// What [`look`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// A ring, or a context of AIO, that was made past this library: all memory has to leave.
+    Ring,
+    /// Pages are pinned (`VmPin`): memory that leaves loses what devices do to them, and so does memory that is frozen or
+    /// thawed. It has to stay as it is.
+    Pinned,
+}
+
+/// Not before this time is looked again.
+static NOT_BEFORE_NS: AtomicU64 = AtomicU64::new(0);
+const PAUSE_NS: u64 = 1_000_000_000;
+/// Looking may take this part of the time: a process with many mappings is looked at less often.
+const PART: u64 = 200;
+
+/// Whether the kernel may know of memory in the arena in a way that no call showed. Looks at `/proc/self/maps` and
+/// `/proc/self/status`, once a second at most; in between the answer is `None`, as it is when everything has left.
+pub(crate) fn look() -> Option<Found> {
+    let now = process::now_ns();
+    let not_before = NOT_BEFORE_NS.load(Ordering::Relaxed);
+    let claim = |until| {
+        let claimed =
+            NOT_BEFORE_NS.compare_exchange(not_before, until, Ordering::Relaxed, Ordering::Relaxed);
+        claimed.is_ok()
+    };
+    if leaving::is_closed() || now < not_before || !claim(now + PAUSE_NS) {
+        return None;
+    }
+    let found = look_now();
+    let after = process::now_ns();
+    let pause = PAUSE_NS.max((after - now) * PART);
+    // What was found and not acted on is found again at once.
+    NOT_BEFORE_NS.store(if found.is_some() { after } else { after + pause }, Ordering::Relaxed);
+    found
+}
+
+/// Whether there is anything of that kind now. Asked by the service thread, which may not act on it.
+pub(crate) fn is_any() -> bool {
+    !leaving::is_closed() && look_now().is_some()
+}
+
+/// Room for what is read; whoever has it alone uses it.
+struct Room {
+    is_taken: AtomicBool,
+    bytes: UnsafeCell<[u8; ROOM_BYTES]>,
+}
+
+const ROOM_BYTES: usize = 16 << 10;
+
+// SAFETY: the bytes are touched only by who has taken the room.
+unsafe impl Sync for Room {}
+
+static ROOM: Room =
+    Room { is_taken: AtomicBool::new(false), bytes: UnsafeCell::new([0; ROOM_BYTES]) };
+
+fn look_now() -> Option<Found> {
+    if ROOM.is_taken.swap(true, Ordering::Acquire) {
+        return None;
+    }
+    // SAFETY: the room was taken just now.
+    let room = unsafe { &mut *ROOM.bytes.get() };
+    let found = if pinned_kib(room).is_some_and(|kib| kib > 0) {
+        Some(Found::Pinned)
+    } else {
+        has_ring(room).then_some(Found::Ring)
+    };
+    ROOM.is_taken.store(false, Ordering::Release);
+    found
+}
+
+fn pinned_kib(room: &mut [u8]) -> Option<u64> {
+    const FIELD: &[u8] = b"\nVmPin:";
+    let file = memfile::open_proc_self("status").ok()?;
+    let read = read(&file, room)?;
+    let text = &room[..read];
+    let at = text.windows(FIELD.len()).position(|part| part == FIELD)? + FIELD.len();
+    let digits = text[at..].iter().skip_while(|byte| !byte.is_ascii_digit());
+    Some(
+        digits
+            .map_while(|byte| char::from(*byte).to_digit(10))
+            .fold(0, |sum, digit| sum * 10 + u64::from(digit)),
+    )
+}
+
+fn has_ring(room: &mut [u8]) -> bool {
+    const RING: &[u8] = b"anon_inode:[io_uring]";
+    const AIO: &[u8] = b"/[aio]";
+    let Ok(file) = memfile::open_proc_self("maps") else { return false };
+    let looks_for_aio = !AIO_IS_SEEN.load(Ordering::Relaxed);
+    // The end of what was read before, in case a name lies across two reads.
+    let mut kept = 0;
+    while let Some(read) = read(&file, &mut room[kept..]).filter(|&read| read > 0) {
+        let text = &room[..kept + read];
+        for (at, _) in text.iter().enumerate().filter(|(_, byte)| **byte == b'[') {
+            let ends_at =
+                |name: &[u8], before: usize| at >= before && text[at - before..].starts_with(name);
+            if ends_at(RING, 11) || looks_for_aio && ends_at(AIO, 1) {
+                return true;
+            }
+        }
+        let len = text.len();
+        let from = len.saturating_sub(RING.len());
+        kept = len - from;
+        room.copy_within(from..len, 0);
+    }
+    false
+}
+
+fn read(file: &OwnedFd, place: &mut [u8]) -> Option<usize> {
+    process::read_some(file, place).ok()
+}

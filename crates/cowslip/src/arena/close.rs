@@ -1,0 +1,39 @@
+#![allow(unsafe_code)]
+//! An arena that takes nothing in any more, and gives back what address space it has no use for.
+//!
+//! # Safety
+//! What is unmapped was handed out to nobody, and is marked as not the arena's before anybody else can lock it.
+
+use super::ledger::Usage;
+use super::state::{Shared, State};
+use crate::arena::store::offset;
+use crate::error::{During, Result};
+use crate::sys::memfile;
+use crate::sys::memory::{self, Prot};
+
+const OPERATION: &str = "give an arena's address space back";
+
+impl Shared {
+    /// Unmaps what is free, for good, and old views. What a freeze that lies ahead would need is not kept.
+    pub(crate) fn close(&self, state: &mut State) -> Result<()> {
+        state.is_closed = true;
+        for view in std::mem::take(&mut state.retired_views) {
+            // SAFETY: nobody has this view any more.
+            let _ = unsafe { memory::unmap(view) };
+        }
+        let free: Vec<_> = state.ledger.free_within(self.range).collect();
+        for range in free {
+            // SAFETY: see the module.
+            unsafe { memory::unmap(range) }.during(OPERATION)?;
+            state.ledger.set(range, Usage::Foreign, Prot::NONE);
+            let start = offset(self.range, range);
+            if !matches!(
+                memfile::next_data(self.store.fd(), start, start + range.len as u64),
+                Ok(None)
+            ) {
+                let _ = self.give_back(state, range);
+            }
+        }
+        Ok(())
+    }
+}
