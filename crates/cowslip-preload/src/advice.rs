@@ -84,7 +84,7 @@ fn request(
                 // To the program nothing is mapped there; the rest is done all the same.
                 (Usage::Free, _) => whole = Err(Errno::NOMEM),
                 (Usage::Left, Answer::Wipe(wiped)) => arena.wipe_in_children(part, *wiped),
-                (Usage::Foreign, _)
+                (Usage::Foreign | Usage::Detached, _)
                 | (Usage::Used | Usage::Left, Answer::Kernel)
                 | (Usage::Left, Answer::Leave) => match asked(part) {
                     Err(Errno::NOMEM) => whole = Err(Errno::NOMEM),

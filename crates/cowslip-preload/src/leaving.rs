@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use cowslip::units::{CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, Departure, Usage};
 use cowslip_sys::Errno;
-use cowslip_sys::process::{self, Quiet};
+use cowslip_sys::process::Quiet;
 
 use crate::mapping::errno_of;
 use crate::program::{self, arenas};

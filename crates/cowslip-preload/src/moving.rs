@@ -25,24 +25,26 @@ pub(crate) unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     // SAFETY: the program's own call.
     let kernel = || unsafe { passthrough::mremap(addr, old_len, new_len, flags, to) };
-    let mut quiet = Quiet::enter();
-    match ours(addr as usize, old_len, new_len, flags) {
-        None => {
-            drop(quiet);
-            onto_arena(to as usize, new_len, flags, kernel)
-        }
-        Some(Err(errno)) => {
-            quiet.set_errno(errno);
-            FAILED
-        }
-        Some(Ok(piece)) => {
-            let moved = in_arena(&piece, new_len, flags, to);
-            moved.unwrap_or_else(|errno| {
-                quiet.set_errno(errno);
-                FAILED
-            })
+    let quiet = Quiet::enter();
+    let ours = ours(addr as usize, old_len, new_len, flags);
+    drop(quiet);
+    let is_kernels = ours.as_ref().is_none_or(|ours| ours.as_ref().is_ok_and(|it| it.is_detached));
+    if is_kernels {
+        let moved = onto_arena(to as usize, new_len, flags, kernel);
+        // What left in pieces is several mappings to the kernel, and one to the program.
+        let is_whole =
+            ours.is_none() || moved != FAILED || process::current_errno() != Errno::FAULT;
+        if is_whole {
+            return moved;
         }
     }
+    let mut quiet = Quiet::enter();
+    let moved = ours.unwrap_or(Err(Errno::FAULT));
+    let moved = moved.and_then(|piece| in_arena(&piece, new_len, flags, to));
+    moved.unwrap_or_else(|errno| {
+        quiet.set_errno(errno);
+        FAILED
+    })
 }
 
 /// Memory of the arena that is to be moved: handed out, with one protection.
@@ -50,6 +52,8 @@ struct Piece {
     arena: &'static Arena,
     range: VirtRange,
     prot: Prot,
+    /// All of it is the kernel's by now.
+    is_detached: bool,
 }
 
 /// `None`: nothing of it is the arena's, or the kernel refuses it anyway.
@@ -66,12 +70,18 @@ fn ours(addr: usize, old_len: usize, new_len: usize, flags: c_int) -> Option<Res
     if !is_sound || needs_may_move && flags & libc::MREMAP_MAYMOVE == 0 {
         return Some(Err(Errno::INVAL));
     }
-    match parts[..] {
-        [(range, Usage::Used | Usage::Left, prot)] if range.start == addr && range.len == len => {
-            Some(Ok(Piece { arena, range, prot }))
-        }
-        _ => Some(Err(Errno::FAULT)),
+    let range = VirtRange::new(addr, len);
+    let (Some((first, _, prot)), Some((last, ..))) = (parts.first(), parts.last()) else {
+        return Some(Err(Errno::FAULT));
+    };
+    let is_one = parts.iter().all(|(_, usage, its)| {
+        its == prot && matches!(usage, Usage::Used | Usage::Left | Usage::Detached)
+    });
+    if !is_one || VirtRange::between(first.start, last.end()) != range {
+        return Some(Err(Errno::FAULT));
     }
+    let is_detached = parts.iter().all(|(_, usage, _)| *usage == Usage::Detached);
+    Some(Ok(Piece { arena, range, prot: *prot, is_detached }))
 }
 
 /// A move of other memory, perhaps to a place in the arena.
@@ -102,7 +112,7 @@ fn in_arena(
     flags: c_int,
     to: *mut c_void,
 ) -> Result<*mut c_void, Errno> {
-    let Piece { arena, range: old, prot } = *piece;
+    let Piece { arena, range: old, prot, .. } = *piece;
     let page = page_size_bytes();
     let new_len = round_up(new_len, page).ok_or(Errno::INVAL)?;
     let is_fixed = flags & libc::MREMAP_FIXED != 0;

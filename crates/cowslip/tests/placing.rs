@@ -40,7 +40,7 @@ fn memory_leaves_the_arena_while_threads_write_to_it() {
         // SAFETY: as above.
         unsafe { arena.detach(range, cowslip::Departure::Advice) }.unwrap();
         let parts = arena.parts(range);
-        assert!(parts.iter().all(|(_, usage, _)| *usage == Usage::Foreign), "{parts:?}");
+        assert!(parts.iter().all(|(_, usage, _)| *usage == Usage::Detached), "{parts:?}");
     }
     assert_eq!(before, checksum(view.slice(frozen.slice())), "the base stays");
     drop(view);
@@ -99,7 +99,7 @@ fn memory_made_new_reads_zeroes_in_every_state() {
                     && arena.renew(part, Prot::RW).unwrap_or(false)
             };
             // Frozen memory without access cannot be cleaned in place, and leaves the arena.
-            assert!(is_new || is_frozen && arena.parts(part)[0].1 == Usage::Foreign, "{part}");
+            assert!(is_new || is_frozen && arena.parts(part)[0].1 == Usage::Detached, "{part}");
             if !is_new {
                 // SAFETY: as above.
                 unsafe { arena.protect(part, Prot::RW) }.unwrap();

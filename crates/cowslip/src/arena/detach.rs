@@ -126,11 +126,13 @@ impl Shared {
                 done = Err(Error::from_errno(OPERATION, errno).on(whole));
                 break;
             }
-            for span in run.iter().filter(|_| is_left) {
-                state.ledger.set(span.range, Usage::Left, span.prot);
+            for span in run {
+                match is_left {
+                    true => state.ledger.set(span.range, Usage::Left, span.prot),
+                    false => self.set_detached(state, span.range, span.prot),
+                }
             }
             if !is_left {
-                self.surrender(state, whole);
                 // If it fails, the file keeps what nobody shows.
                 let _ = self.give_back(state, whole);
             }
@@ -187,7 +189,7 @@ impl Shared {
             for span in left.collect::<Vec<_>>() {
                 // SAFETY: see the module; the child's own mapping, which nobody in it has looked at.
                 if unsafe { memory::map_anonymous(span.range, span.prot) }.is_ok() {
-                    self.surrender(state, span.range);
+                    self.set_detached(state, span.range, span.prot);
                 }
             }
         }
@@ -253,7 +255,9 @@ impl Shared {
         if detached.is_err() {
             // SAFETY: the copy is nobody else's.
             let _ = unsafe { memory::unmap(copy) };
-            self.surrender(state, VirtRange::between(whole.start, moved_to));
+            for span in spans.iter().filter(|span| span.range.end() <= moved_to) {
+                self.set_detached(state, span.range, span.prot);
+            }
         }
         if let Some(guard) = guard {
             if detached.is_err() {
@@ -277,8 +281,11 @@ impl Shared {
     ) -> Result<()> {
         self.check_content(state, range)?;
         self.with_scanner(state.service.as_ref(), |scanner| {
-            // SAFETY: as the caller promised.
-            unsafe { self.copy_content(state, range, target, scanner) }
+            state.ledger.within(range).try_for_each(|Span { range: part, .. }| {
+                let place = target + (part.start - range.start);
+                // SAFETY: as the caller promised, for a part with one usage and protection.
+                unsafe { self.copy_content(state, part, place, scanner) }
+            })
         })
         .during("copy memory of an arena")
     }
@@ -296,7 +303,7 @@ impl Shared {
     ) -> Result<(), Errno> {
         let span = state.ledger.within(range).next();
         let prot = span.map_or(Prot::NONE, |span| span.prot);
-        let is_left = span.is_some_and(|span| span.usage == Usage::Left);
+        let is_left = span.is_some_and(|span| matches!(span.usage, Usage::Left | Usage::Detached));
         let is_hidden = !prot.contains(Prot::READ);
         if is_hidden {
             // SAFETY: see the module; who may not read it may see it for a moment, instead of dying.

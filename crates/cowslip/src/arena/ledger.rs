@@ -15,6 +15,8 @@ pub enum Usage {
     Used,
     /// Another mapping is there, and the arena has no part in it any more.
     Foreign,
+    /// Handed out, and private anonymous memory by now: the kernel's, as a part of what the program mapped as one.
+    Detached,
     /// Handed out, and no longer the arena's to freeze or thaw, but mapped from its file still, privately: memory that
     /// left where nothing could hold its writers off while it was copied.
     Left,
@@ -130,7 +132,7 @@ impl Ledger {
 
     /// Whether nothing of `range` is in use, in the arena's file.
     pub(crate) fn is_unused(&self, range: VirtRange) -> bool {
-        self.within(range).all(|span| matches!(span.usage, Usage::Free | Usage::Foreign))
+        self.within(range).all(|span| !matches!(span.usage, Usage::Used | Usage::Left))
     }
 
     /// The parts of `range` that are handed out, each as long as it goes, whatever their protection.

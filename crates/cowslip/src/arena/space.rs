@@ -171,7 +171,8 @@ impl Shared {
             match (span.usage, state.role) {
                 (Usage::Free, _) => {}
                 (Usage::Used, Role::Owner) => self.release_used(state, span.range)?,
-                (Usage::Foreign | Usage::Left, _) | (Usage::Used, Role::Reader) => {
+                (Usage::Foreign | Usage::Detached | Usage::Left, _)
+                | (Usage::Used, Role::Reader) => {
                     // SAFETY: see the module. What is unmapped here is never handed out again.
                     unsafe { memory::unmap(span.range) }.during(RELEASE)?;
                     state.ledger.set(span.range, Usage::Foreign, Prot::NONE);
@@ -225,9 +226,9 @@ impl Shared {
                     // SAFETY: see the module; the base stays as it is for its other readers.
                     unsafe { memory::map_anonymous(span.range, span.prot) }.during(DISCARD)?;
                     // Not of the file any more, whoever will own it.
-                    self.surrender(state, span.range);
+                    self.set_detached(state, span.range, span.prot);
                 }
-                (Usage::Foreign, _) => {
+                (Usage::Foreign | Usage::Detached, _) => {
                     // SAFETY: see the module; the program's own mapping.
                     unsafe { memory::advise(span.range, Advice::DontNeed) }.during(DISCARD)?;
                 }
@@ -297,7 +298,7 @@ impl Shared {
             // arena, whose base stays as it is for its readers.
             // SAFETY: see the module.
             unsafe { memory::map_anonymous(piece, prot) }.during(DISCARD)?;
-            self.surrender(state, piece);
+            self.set_detached(state, piece, prot);
         }
         Ok(())
     }
@@ -362,6 +363,12 @@ impl Shared {
     /// The program maps something of its own over `range`.
     pub(crate) fn surrender(&self, state: &mut State, range: VirtRange) {
         state.ledger.set(range, Usage::Foreign, Prot::NONE);
+        self.count_used(state);
+    }
+
+    /// What is in use there is private anonymous memory now.
+    pub(crate) fn set_detached(&self, state: &mut State, range: VirtRange, prot: Prot) {
+        state.ledger.set(range, Usage::Detached, prot);
         self.count_used(state);
     }
 

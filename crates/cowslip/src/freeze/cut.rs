@@ -18,12 +18,13 @@
 //! `in_child` unmaps the view that the parent's freeze reserved, which nobody in the child knows.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard};
 
 use super::Way;
 use super::flip::{self, Flip};
 use super::readers::UsersToken;
 use super::service::Service;
-use super::share;
+use super::share::{self, Child};
 use super::thaw;
 use super::thaw::limbo::Limbo;
 use crate::arena::Arena;
@@ -43,6 +44,9 @@ const QUIET_AFTER_FORK_NS: u64 = 10_000_000;
 /// For those who call `fork` themselves, such as the preload library; others use [`fork`].
 pub struct ForkCut<'a> {
     flips: Vec<Flip<'a>>,
+    /// Who is watched, as whole in the child as the arenas. Locked last: the service thread waits for it while it should read
+    /// the events of a freeze.
+    watched: Vec<MutexGuard<'a, Vec<Arc<Child>>>>,
     way: Option<Way>,
 }
 
@@ -68,9 +72,10 @@ impl<'a> ForkCut<'a> {
         }
         let way =
             if flips.iter().all(Flip::is_empty) { None } else { Some(flip::flip(&mut flips)?) };
-        let mut cut = Self { flips, way };
+        let mut cut = Self { flips, watched: Vec::new(), way };
         // Last: whatever failed before leaves nobody counted as a reader.
         cut.flips.iter_mut().try_for_each(offer)?;
+        cut.watched.extend(cut.flips.iter().map(|flip| share::watched(flip.shared)));
         Ok(cut)
     }
 
@@ -106,6 +111,9 @@ impl<'a> ForkCut<'a> {
     }
 
     fn become_reader(mut self, shares_descriptors: bool) {
+        for children in &mut self.watched {
+            children.drain(..).for_each(|child| child.in_child(shares_descriptors));
+        }
         for flip in &mut self.flips {
             let state = &mut *flip.state;
             if state.role == Role::Owner {
@@ -123,9 +131,6 @@ impl<'a> ForkCut<'a> {
             }
             let services = state.service.take().into_iter().chain(state.buried.drain(..));
             services.for_each(|service| Service::abandon(service, shares_descriptors));
-            if let Ok(mut children) = flip.shared.children.try_lock() {
-                children.drain(..).for_each(|child| child.in_child(shares_descriptors));
-            }
             flip.shared.wipe(state);
             // Views are the parent's: the kernel left their mappings out of this process.
             state.retired_views.clear();

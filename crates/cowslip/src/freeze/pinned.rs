@@ -54,9 +54,10 @@ impl Copies {
     /// In the child: puts them where their content belongs.
     pub(super) fn place(&mut self, shared: &Shared, state: &mut State) {
         for Copied { range, copy } in self.0.drain(..) {
+            let prot = state.ledger.within(range).next().map_or(Prot::RW, |span| span.prot);
             // SAFETY: the fork left out what was live there.
             if unsafe { memory::move_mapping(copy, range) }.is_ok() {
-                shared.surrender(state, range);
+                shared.set_detached(state, range, prot);
             }
         }
     }

@@ -14,7 +14,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Barrier, MutexGuard, Weak};
+use std::sync::{Arc, Barrier, Weak};
 use std::time::Duration;
 
 use super::pressure::Gauge;
@@ -314,7 +314,7 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) -> Result<(), Errno> {
     while !tools.closing.load(Relaxed) {
         let Some(shared) = shared.upgrade() else { return Ok(()) };
         seam::panic_if_told(Op::ServicePanic);
-        let children = watched(&shared).clone();
+        let children = share::watched(&shared).clone();
         let ends = || children.iter().filter_map(|child| child.end.as_ref());
         let mut fds = vec![tools.uffd.as_fd(), tools.wake.as_fd()];
         fds.extend(ends().map(AsFd::as_fd));
@@ -331,7 +331,7 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) -> Result<(), Errno> {
         };
         let ended: Vec<_> = children.iter().filter(is_over).collect();
         if !ended.is_empty() {
-            watched(&shared).retain(|it| !ended.iter().any(|ended| Arc::ptr_eq(it, ended)));
+            share::watched(&shared).retain(|it| !ended.iter().any(|ended| Arc::ptr_eq(it, ended)));
         }
         let is_due = due_ns.is_some_and(|due| process::now_ns() >= due);
         if !has_slept && !ready.contains(&true) && ended.is_empty() && !is_due {
@@ -429,8 +429,4 @@ fn progress(shared: &Shared, state: &State) -> [u64; 5] {
         counters.thawed_pages.load(Relaxed) + counters.thawed_chunks.load(Relaxed),
         counters.thaws.load(Relaxed),
     ]
-}
-
-fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<Child>>> {
-    shared.children.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -12,7 +12,7 @@
 //! ```
 //! A child is ordinary at first, and stays so if its parent ends before anybody looked, as a daemon's does.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -50,9 +50,14 @@ struct Yielding {
     is_idle: AtomicBool,
 }
 
+/// The children that are watched.
+pub(super) fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<Child>>> {
+    shared.children.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 /// Has the child `pid`, forked just now, looked at.
 pub(super) fn watch(shared: &Shared, pid: i32) {
-    let mut children = shared.children.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut children = watched(shared);
     let ends = children.iter().filter(|child| child.end.is_some()).count();
     let end = if ends < MOST_ENDS { process::pidfd(pid).ok().map(HeldFd::hold) } else { None };
     let yielding = match shared.child_share.0.load(Relaxed) {
