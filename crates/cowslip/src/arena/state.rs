@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use super::ledger::Ledger;
 use super::store::Store;
 use super::tracking::{Known, Tracking};
+use crate::freeze::io::Holds;
 use crate::freeze::readers::{OwnerToken, ReaderToken};
 use crate::freeze::service::Service;
 use crate::freeze::share::{Child, Share};
@@ -84,6 +85,7 @@ pub(crate) struct State {
     pub(crate) owner: Option<OwnerToken>,
     /// Views of the base alive in this process.
     pub(crate) views: usize,
+    pub(crate) io: Holds,
     /// Old views, to be unmapped bit by bit.
     pub(crate) stale: Vec<VirtRange>,
     /// Before this time nothing is done in the background: a fork is being finished.
@@ -171,6 +173,7 @@ impl Shared {
             offer: Offer::None,
             owner: None,
             views: 0,
+            io: Holds::default(),
             stale: Vec::new(),
             quiet_until_ns: 0,
             forks_often: false,

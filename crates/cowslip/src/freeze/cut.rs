@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::Way;
 use super::flip::{self, Flip};
+use super::io;
 use super::service::Service;
 use super::share;
 use super::thaw;
@@ -55,9 +56,8 @@ impl<'a> ForkCut<'a> {
         order.sort_by_key(|arena| arena.range().start);
         order.iter().for_each(|arena| arena.shared().wait_restored());
         let mut flips = Vec::with_capacity(order.len());
-        for arena in order {
+        for (arena, mut state) in order.iter().zip(io::lock_released(&order)) {
             let shared = arena.shared();
-            let mut state = shared.lock();
             thaw::before_fork(shared, &mut state);
             flips.push(match state.role {
                 Role::Owner => Flip::plan(shared, state, false)?,

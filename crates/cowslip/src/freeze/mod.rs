@@ -62,6 +62,7 @@
 pub(crate) mod cut;
 pub(crate) mod flip;
 mod handover;
+pub(crate) mod io;
 mod pressure;
 pub(crate) mod readers;
 pub(crate) mod service;
@@ -86,6 +87,7 @@ use crate::sys::{self, process};
 use crate::units::VirtRange;
 
 pub use cut::{Fork, ForkCut, fork};
+pub use io::IoGuard;
 
 /// How a freeze was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -262,11 +264,13 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     if order.len() != arenas.len() {
         return Err(Error::new(ErrorKind::Usage, "freeze").hint("an arena was given twice"));
     }
-    let mut flips = Vec::with_capacity(arenas.len());
     for &i in &order {
         arenas[i].start_service();
         arenas[i].shared().wait_restored();
     }
+    // Before the flips, as its end needs their locks.
+    let _turn = io::Await::released(arenas, Some(deadline));
+    let mut flips = Vec::with_capacity(arenas.len());
     for &i in &order {
         let shared = arenas[i].shared();
         let state = wait_live(shared, shared.lock(), deadline);
@@ -274,7 +278,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(lost("freeze", shared.range));
         }
-        if state.not_live() > 0 || state.role == Role::Reader {
+        if state.not_live() > 0 || state.io.any() || state.role == Role::Reader {
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(busy(&state).on(shared.range));
         }
@@ -312,6 +316,8 @@ fn busy(state: &State) -> Error {
     let error = Error::new(ErrorKind::Busy, "freeze");
     if state.role == Role::Reader {
         error.hint("this is a forked child that reads its parent's arena")
+    } else if state.io.any() {
+        error.hint("an IoGuard holds its memory; use freeze_within")
     } else if state.views > 0 {
         error.hint("drop the view of the last freeze first, or use freeze_within")
     } else if state.readers.is_some() {

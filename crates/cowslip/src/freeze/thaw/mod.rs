@@ -86,7 +86,7 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
         }
         return Step::Again;
     }
-    if state.role == Role::Reader || state.views > 0 || state.thaw.paused {
+    if state.role == Role::Reader || state.views > 0 || state.thaw.paused || state.io.any() {
         return Step::Idle;
     }
     if state.not_live() == 0 {
@@ -333,9 +333,10 @@ fn private_pages(
 /// Thaws everything in this thread, while nobody writes.
 pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     const OPERATION: &str = "thaw";
-    if state.role == Role::Reader || state.views > 0 || is_read(shared, state) {
-        return Err(Error::from_errno(OPERATION, Errno::BUSY)
-            .hint("a view, a child or a template still reads the frozen memory"));
+    if state.role == Role::Reader || state.views > 0 || state.io.any() || is_read(shared, state) {
+        return Err(Error::from_errno(OPERATION, Errno::BUSY).hint(
+            "a view, a child or a template still reads the frozen memory, or it is held for I/O",
+        ));
     }
     state.readers = None;
     let pagemap = HeldFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);
