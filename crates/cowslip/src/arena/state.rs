@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use super::ledger::Ledger;
 use super::store::Store;
 use super::tracking::{Known, Tracking};
+use crate::freeze::io::Holds;
 use crate::freeze::readers::{Generations, UsersToken};
 use crate::freeze::service::Service;
 use crate::freeze::share::{Child, Share};
@@ -97,6 +98,7 @@ pub(crate) struct State {
     pub(crate) limbo: Limbo,
     /// Views of the base alive in this process.
     pub(crate) views: usize,
+    pub(crate) io: Holds,
     /// Old views, to be unmapped bit by bit.
     pub(crate) retired_views: Vec<VirtRange>,
     /// Before this time nothing is done in the background: a fork is being finished.
@@ -203,6 +205,7 @@ impl Shared {
             limbo: Limbo::default(),
             views: 0,
             retired_views: Vec::new(),
+            io: Holds::default(),
             quiet_until_ns: 0,
             forks_often: false,
             service: None,

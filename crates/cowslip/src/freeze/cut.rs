@@ -22,6 +22,7 @@ use std::sync::{Arc, MutexGuard};
 
 use super::Way;
 use super::flip::{self, Flip};
+use super::io;
 use super::readers::UsersToken;
 use super::service::Service;
 use super::share::{self, Child};
@@ -61,9 +62,8 @@ impl<'a> ForkCut<'a> {
         order.sort_by_key(|arena| arena.range().start);
         order.iter().for_each(|arena| arena.shared().wait_restored());
         let mut flips = Vec::with_capacity(order.len());
-        for arena in order {
+        for (arena, mut state) in order.iter().zip(io::lock_released(&order)) {
             let shared = arena.shared();
-            let mut state = shared.lock();
             thaw::before_fork(shared, &mut state);
             flips.push(match state.role {
                 Role::Owner => Flip::plan(shared, state, false)?,

@@ -62,6 +62,7 @@
 pub(crate) mod cut;
 pub(crate) mod flip;
 mod handover;
+pub(crate) mod io;
 mod pinned;
 mod pressure;
 pub(crate) mod readers;
@@ -87,6 +88,7 @@ use crate::sys::{self, process};
 use crate::units::VirtRange;
 
 pub use cut::{Fork, ForkCut, fork};
+pub use io::IoGuard;
 
 /// How a freeze was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -263,11 +265,13 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     if order.len() != arenas.len() {
         return Err(Error::new(ErrorKind::Usage, "freeze").hint("an arena was given twice"));
     }
-    let mut flips = Vec::with_capacity(arenas.len());
     for &i in &order {
         arenas[i].start_service();
         arenas[i].shared().wait_restored();
     }
+    // Before the flips, as its end needs their locks.
+    let _turn = io::Await::released(arenas, Some(deadline));
+    let mut flips = Vec::with_capacity(arenas.len());
     for &i in &order {
         let shared = arenas[i].shared();
         let state = wait_live(shared, shared.lock(), deadline);
@@ -275,7 +279,8 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(lost("freeze", shared.range));
         }
-        if state.not_live() > 0 || state.is_pinned || state.role == Role::Reader {
+        let is_held = state.is_pinned || state.io.any();
+        if state.not_live() > 0 || is_held || state.role == Role::Reader {
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(busy(&state).on(shared.range));
         }
@@ -315,6 +320,8 @@ fn busy(state: &State) -> Error {
         error.hint("this is a forked child that reads its parent's arena")
     } else if state.is_pinned {
         error.hint("its page frames are registered with the kernel or a device")
+    } else if state.io.any() {
+        error.hint("an IoGuard holds its memory; use freeze_within")
     } else if state.views > 0 {
         error.hint("drop the view of the last freeze first, or use freeze_within")
     } else if !state.generations.is_empty() {

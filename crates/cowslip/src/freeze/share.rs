@@ -12,8 +12,8 @@
 //! ```
 //! A child is ordinary at first, and stays so if its parent ends before anybody looked, as a daemon's does.
 
-use std::sync::{Arc, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use crate::arena::Arena;

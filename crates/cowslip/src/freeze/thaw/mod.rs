@@ -81,7 +81,7 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     if unmap_retired(state) {
         return Step::Again;
     }
-    let is_held = state.views > 0 || state.thaw.paused || state.is_pinned;
+    let is_held = state.views > 0 || state.thaw.paused || state.is_pinned || state.io.any();
     if state.role == Role::Reader || is_held {
         return Step::Idle;
     }
@@ -358,10 +358,11 @@ fn private_pages(
 /// Thaws everything in this thread, while nobody writes.
 pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     const OPERATION: &str = "thaw";
-    let is_held = state.views > 0 || state.is_pinned;
+    let is_held = state.views > 0 || state.is_pinned || state.io.any();
     if state.role == Role::Reader || is_held || youngest_read(shared, state).is_some() {
-        return Err(Error::from_errno(OPERATION, Errno::BUSY)
-            .hint("a view, a child or a template still reads the frozen memory"));
+        return Err(Error::from_errno(OPERATION, Errno::BUSY).hint(
+            "a view, a child or a template still reads the frozen memory, or it is held for I/O",
+        ));
     }
     let pagemap = HeldFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);
     let scanner = Scanner::new(pagemap);
