@@ -17,9 +17,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use cowslip::Departure;
 use cowslip_sys::{given, process};
 
-use crate::leaving;
 use crate::next::in_front_of;
+use crate::poked::is_address;
 use crate::program::{arena_part, guarded};
+use crate::{leaving, poked};
 
 /// Some descriptor of this process is, or may be, one.
 static POSSIBLE: AtomicBool = AtomicBool::new(false);
@@ -88,16 +89,43 @@ in_front_of! {
     read(fd: c_int, buffer: *mut c_void, len: usize) -> isize, if is_possible() => make_room(fd, buffer as usize, len);
     __read(fd: c_int, buffer: *mut c_void, len: usize) -> isize, if is_possible() => make_room(fd, buffer as usize, len);
     __read_chk(fd: c_int, buffer: *mut c_void, len: usize, room: usize) -> isize, if is_possible() => make_room(fd, buffer as usize, len);
-    pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if is_possible() => make_room(fd, buffer as usize, len);
-    pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if is_possible() => make_room(fd, buffer as usize, len);
-    __pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if is_possible() => make_room(fd, buffer as usize, len);
-    __pread_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize, if is_possible() => make_room(fd, buffer as usize, len);
-    __pread64_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize, if is_possible() => make_room(fd, buffer as usize, len);
+    pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if is_possible() || is_address(offset) => {
+        make_room(fd, buffer as usize, len);
+        poked::make_room(offset, len);
+    };
+    pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if is_possible() || is_address(offset) => {
+        make_room(fd, buffer as usize, len);
+        poked::make_room(offset, len);
+    };
+    __pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if is_possible() || is_address(offset) => {
+        make_room(fd, buffer as usize, len);
+        poked::make_room(offset, len);
+    };
+    __pread_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize, if is_possible() || is_address(offset) => {
+        make_room(fd, buffer as usize, len);
+        poked::make_room(offset, len);
+    };
+    __pread64_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize, if is_possible() || is_address(offset) => {
+        make_room(fd, buffer as usize, len);
+        poked::make_room(offset, len);
+    };
     readv(fd: c_int, buffers: *const libc::iovec, count: c_int) -> isize, if is_possible() => make_rooms(fd, buffers as usize, count);
-    preadv(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_possible() => make_rooms(fd, buffers as usize, count);
-    preadv64(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_possible() => make_rooms(fd, buffers as usize, count);
-    preadv2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, how: c_int) -> isize, if is_possible() => make_rooms(fd, buffers as usize, count);
-    preadv64v2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, how: c_int) -> isize, if is_possible() => make_rooms(fd, buffers as usize, count);
+    preadv(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_possible() || is_address(offset) => {
+        make_rooms(fd, buffers as usize, count);
+        poked::make_room(offset, 1);
+    };
+    preadv64(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_possible() || is_address(offset) => {
+        make_rooms(fd, buffers as usize, count);
+        poked::make_room(offset, 1);
+    };
+    preadv2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, how: c_int) -> isize, if is_possible() || is_address(offset) => {
+        make_rooms(fd, buffers as usize, count);
+        poked::make_room(offset, 1);
+    };
+    preadv64v2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, how: c_int) -> isize, if is_possible() || is_address(offset) => {
+        make_rooms(fd, buffers as usize, count);
+        poked::make_room(offset, 1);
+    };
     open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if is_direct(flags) => note();
     open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if is_direct(flags) => note();
     __open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if is_direct(flags) => note();

@@ -32,6 +32,7 @@ mod log;
 mod mapping;
 mod moving;
 mod next;
+mod poked;
 mod program;
 mod refusals;
 mod report;

@@ -56,11 +56,13 @@ pub enum Departure {
     Fragmented,
     /// The freeze that a fork needs was refused.
     Refused,
+    /// It is read or written as a file, which may do what its protection forbids (`proc_pid_mem(5)`).
+    Poked,
 }
 
 impl Departure {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Advice,
         Self::DirectIo,
         Self::Ring,
@@ -69,6 +71,7 @@ impl Departure {
         Self::Limit,
         Self::Fragmented,
         Self::Refused,
+        Self::Poked,
     ];
 
     /// Those that [`Metrics::left_for`](crate::Metrics::left_for) names.
@@ -92,6 +95,7 @@ impl fmt::Display for Departure {
             Self::Limit => "counted by a resource limit",
             Self::Fragmented => "cut into too many protections",
             Self::Refused => "could not be frozen",
+            Self::Poked => "read or written through /proc/PID/mem",
         })
     }
 }
@@ -111,15 +115,19 @@ impl Shared {
         let able = service.as_ref().filter(|service| !service.is_blind());
         let own = if able.is_none() { Self::own_guard() } else { None };
         let guard = able.map(Service::uffd).or(own.as_ref());
-        let is_left = guard.is_none() && process::thread_count() != Some(1);
+        let must_leave = guard.is_none() && process::thread_count() != Some(1);
         let mut done = Ok(());
         let used: Vec<_> = spans.into_iter().filter(|span| span.usage == Usage::Used).collect();
         for run in used.chunk_by(|a, b| a.range.end() == b.range.start) {
             let whole = VirtRange::between(run[0].range.start, run[run.len() - 1].range.end());
-            let left = match is_left {
-                true => run.iter().try_for_each(|span| self.leave_span(state, *span)),
+            let moved = match must_leave {
+                true => Err(Errno::BUSY),
                 false => self.detach_run(state, whole, run, service.as_ref(), guard),
             };
+            // What could not be copied, for the lack of memory or of a descriptor, need not be.
+            let is_left = moved.is_err() && state.ledger.is_all(whole, Usage::Used);
+            let leave = || run.iter().try_for_each(|span| self.leave_span(state, *span));
+            let left = if is_left { leave() } else { moved };
             if let Err(errno) = left {
                 // What was registered for a thaw may not be any more.
                 state.thaw.armed = false;
@@ -237,9 +245,7 @@ impl Shared {
                 memory::map_anonymous(copy, Prot::RW)?;
                 for Span { range, prot, .. } in spans {
                     let place = VirtRange::new(copy.start + (range.start - whole.start), range.len);
-                    self.with_scanner(service, |scanner| {
-                        self.copy_content(state, *range, place.start, scanner)
-                    })?;
+                    self.copy_content(state, *range, place.start, service)?;
                     if *prot != Prot::RW {
                         memory::protect(place, *prot)?;
                     }
@@ -280,14 +286,12 @@ impl Shared {
         target: usize,
     ) -> Result<()> {
         self.check_content(state, range)?;
-        self.with_scanner(state.service.as_ref(), |scanner| {
-            state.ledger.within(range).try_for_each(|Span { range: part, .. }| {
-                let place = target + (part.start - range.start);
-                // SAFETY: as the caller promised, for a part with one usage and protection.
-                unsafe { self.copy_content(state, part, place, scanner) }
-            })
-        })
-        .during("copy memory of an arena")
+        let copied = state.ledger.within(range).try_for_each(|Span { range: part, .. }| {
+            let place = target + (part.start - range.start);
+            // SAFETY: as the caller promised, for a part with one usage and protection.
+            unsafe { self.copy_content(state, part, place, state.service.as_ref()) }
+        });
+        copied.during("copy memory of an arena")
     }
 
     /// Copies what `range`, handed out with one protection, shows to `target`, which is all zeroes.
@@ -299,7 +303,7 @@ impl Shared {
         state: &State,
         range: VirtRange,
         target: usize,
-        scanner: &Scanner<HeldFd>,
+        service: Option<&Service>,
     ) -> Result<(), Errno> {
         let span = state.ledger.within(range).next();
         let prot = span.map_or(Prot::NONE, |span| span.prot);
@@ -333,7 +337,7 @@ impl Shared {
                 // SAFETY: both are mapped, and the target is elsewhere.
                 unsafe { core::ptr::copy_nonoverlapping(run.start as *const u8, place, run.len) }
             };
-            scanner.private_runs(part, copy).map(drop)
+            self.with_scanner(service, |scanner| scanner.private_runs(part, copy).map(drop))
         });
         if is_hidden {
             // SAFETY: as it was.

@@ -223,6 +223,9 @@ impl Shared {
                 (Usage::Free, _) => {}
                 (Usage::Used, Role::Owner) => self.discard_used(state, span.range)?,
                 (Usage::Left, _) | (Usage::Used, Role::Reader) => {
+                    // First: what is locked the kernel refuses.
+                    // SAFETY: see the module; this drops private copies only.
+                    unsafe { memory::advise(span.range, Advice::DontNeed) }.during(DISCARD)?;
                     // SAFETY: see the module; the base stays as it is for its other readers.
                     unsafe { memory::map_anonymous(span.range, span.prot) }.during(DISCARD)?;
                     // Not of the file any more, whoever will own it.

@@ -1,0 +1,44 @@
+//! Memory that is read or written as a file, `/proc/self/mem` (`proc_pid_mem(5)`).
+//!
+//! The kernel then goes past the protection of private memory, and an arena's is shared while it is live; nor does it wait
+//! for a freeze. So such memory leaves the arena first. It is known by the offset: nothing else has a byte where an
+//! arena has its addresses.
+//!
+//! # Safety
+//! See [`crate::mapping`].
+
+use core::ffi::{c_int, c_void};
+
+use cowslip::Departure;
+use cowslip_sys::process;
+
+use crate::leaving;
+use crate::next::in_front_of;
+use crate::program::{arena_part, guarded};
+
+/// Whether an offset can be an arena's address: no file has 256 TiB, and no arena lies below 1 TiB.
+#[inline(always)]
+pub(crate) fn is_address(offset: i64) -> bool {
+    offset >> 40 > 0
+}
+
+/// Before `len` bytes at `offset` of a file are read or written.
+pub(crate) fn make_room(offset: i64, len: usize) {
+    let addr = offset as usize;
+    if is_address(offset) && arena_part(addr, len.max(1)).is_some() {
+        process::uncancelled(|| {
+            let left = || leaving::chunks(addr, len.max(1), Departure::Poked).is_ok();
+            let _ = guarded(left, || false);
+        });
+    }
+}
+
+in_front_of! {
+    pwrite(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => make_room(offset, len);
+    pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => make_room(offset, len);
+    __pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => make_room(offset, len);
+    pwritev(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => make_room(offset, 1);
+    pwritev64(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => make_room(offset, 1);
+    lseek(fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => make_room(offset, 1);
+    lseek64(fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => make_room(offset, 1);
+}
