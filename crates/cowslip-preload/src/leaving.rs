@@ -5,11 +5,10 @@
 //! (`left_bytes`, `left_for`).
 //!
 //! # Safety
-//! See [`crate::mapping`]. Writers wait while their memory moves: the service thread is started for that if there are
-//! other threads and it can be had. Where it cannot, the calls that lead here are made by whoever uses the memory,
-//! before he uses it in the way that made it leave.
+//! See [`crate::mapping`]. Writers wait while their memory moves, or the kernel copies it: [`Arena::detach`] sees to it.
+//! The service thread is started for that if there are other threads.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cowslip::units::{CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, Departure, Usage};
@@ -46,26 +45,37 @@ pub(crate) fn chunks(addr: usize, len: usize, why: Departure) -> Result<(), Errn
     exactly(arena, part.outer_aligned(CHUNK_BYTES).intersect(arena.range()), why)
 }
 
-/// Has all memory leave, and keeps new memory out, whether there is an arena yet or not. What it had reserved of the
-/// address space is given back.
+/// Keeps new memory out, whether there is an arena yet or not. What the arena had reserved of the address space is given
+/// back.
+pub(crate) fn shut(why: Departure) {
+    let was_closed = CLOSED.swap(true, Ordering::SeqCst);
+    if !was_closed {
+        say!("nothing goes into an arena any more: {why}");
+    }
+    if let Some(arena) = arena()
+        && let Err(error) = arena.close()
+    {
+        say!("{error}");
+    }
+}
+
+/// Has all memory leave, and keeps new memory out.
 ///
 /// A forked child keeps what it reads of its parent's: private mappings that nobody will ever freeze or thaw.
 pub(crate) fn everything(why: Departure) -> Result<(), Errno> {
     /// Who writes waits for a piece at most, and as much memory is needed beside what is there.
     const PIECE_BYTES: usize = 32 << 20;
-    let was_closed = CLOSED.swap(true, Ordering::SeqCst);
-    let Some(arena) = arena() else { return Ok(()) };
     let _quiet = Quiet::enter();
-    if !was_closed {
-        say!("nothing goes into the arena any more: {why}");
+    shut(why);
+    match arena() {
+        Some(arena) if !arena.is_reader() => in_pieces(arena, arena.range(), PIECE_BYTES, why),
+        _ => Ok(()),
     }
-    if let Err(error) = arena.close() {
-        say!("{error}");
-    }
-    if arena.is_reader() {
-        return Ok(());
-    }
-    in_pieces(arena, arena.range(), PIECE_BYTES, why)
+}
+
+/// Whether memory can leave now without a thread being started: whoever allocates cannot start one.
+pub(crate) fn is_possible_at_once() -> bool {
+    arena().is_some_and(Arena::has_service) || process::thread_count() == Some(1)
 }
 
 fn in_pieces(
@@ -84,11 +94,22 @@ fn in_pieces(
             let piece = VirtRange::between(start, part.end().min(start + most));
             // SAFETY: see the module.
             unsafe { arena.detach(piece, why) }.map_err(|error| {
-                say!("{piece} could not leave the arena ({why}): {error}");
+                note_failure(why, &error);
                 errno_of(&error)
             })?;
         }
         say!("{part} left the arena: {why}");
     }
     Ok(())
+}
+
+/// The first of its kind: others may come with every read.
+fn note_failure(why: Departure, error: &cowslip::Error) {
+    static SAID: AtomicU32 = AtomicU32::new(0);
+    let bit = 1 << why as u32;
+    if SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        say!(
+            "it should leave the arena ({why}) and could not; more of that kind is not said: {error}"
+        );
+    }
 }

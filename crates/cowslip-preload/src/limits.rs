@@ -34,7 +34,12 @@ pub(crate) fn in_force() -> Option<MemoryLimit> {
 pub(crate) fn allow_memory() -> bool {
     let Some(limit) = in_force() else { return true };
     say!("{} is set now", limit.name());
-    let _ = leaving::everything(Departure::Limit);
+    if leaving::is_possible_at_once() {
+        // What could not leave stays, as the log says.
+        let _ = leaving::everything(Departure::Limit);
+    } else {
+        leaving::shut(Departure::Limit);
+    }
     false
 }
 

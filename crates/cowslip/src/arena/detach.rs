@@ -7,10 +7,15 @@
 //! For what an arena cannot follow, because a freeze makes new mappings: memory locked in RAM, kept from
 //! children, wiped in them, with protection keys. Its later forks cost what they cost on stock Linux.
 //!
+//! Without a userfaultfd nobody can be made to wait. If there are other threads, live memory then becomes a private
+//! mapping of the file at one instant, the kernel copies every page of it, and the file's part is given back: what is
+//! left is private memory with nothing but zeroes under it. Frozen memory cannot leave that way, as its readers need what
+//! is under it; nor need it, as nothing thaws it.
+//!
 //! # Safety
-//! The ranges were checked to be handed out. Writers wait while they are copied, if there is a
-//! userfaultfd; else the caller vouches that there are none. Every address shows the same content before
-//! and after.
+//! The ranges were checked to be handed out. Writers wait while they are copied, if there is a userfaultfd; else there is
+//! no other thread, or the kernel copies page by page as they write. Every address shows the same content before and
+//! after.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,10 +28,10 @@ use crate::error::{During, Error, Result};
 use crate::freeze::service::Service;
 use crate::freeze::thaw;
 use crate::sys::held::HeldFd;
-use crate::sys::memory::{self, Prot};
+use crate::sys::memory::{self, Advice, Prot, Sharing};
 use crate::sys::pagemap::Scanner;
 use crate::sys::uffd::RegisterMode;
-use crate::sys::{Errno, memfile};
+use crate::sys::{Errno, memfile, process};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 const OPERATION: &str = "take memory out of an arena";
@@ -109,12 +114,15 @@ impl Shared {
             state.service = service;
             // What was registered for a thaw may not be any more.
             state.thaw.armed &= detached.is_ok();
-            detached.map_err(|errno| Error::from_errno(OPERATION, errno).on(span.range))?;
+            let is_copied =
+                detached.map_err(|errno| Error::from_errno(OPERATION, errno).on(span.range))?;
             self.surrender(state, span.range);
             self.counters.left_bytes.fetch_add(span.range.len as u64, Relaxed);
             self.counters.left_for.fetch_or(why.bit(), Relaxed);
-            // If it fails, the file keeps what nobody shows until it is handed out again.
-            let _ = self.give_back(state, span.range);
+            if is_copied {
+                // If it fails, the file keeps what nobody shows until the arena ends.
+                let _ = self.give_back(state, span.range);
+            }
         }
         Ok(())
     }
@@ -127,13 +135,17 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether nothing shows what the file has any more.
     fn detach_span(
         &self,
         state: &State,
         span: Span,
         service: Option<&Service>,
-    ) -> Result<(), Errno> {
+    ) -> Result<bool, Errno> {
         let Span { range, prot, .. } = span;
+        if service.is_none() && prot.contains(Prot::WRITE) && process::thread_count() != Some(1) {
+            return self.make_private(state, range, prot);
+        }
         let copy = memory::reserve(range.len, page_size_bytes())?;
         let detached = (|| {
             if let Some(service) = service {
@@ -160,7 +172,25 @@ impl Shared {
             // After the mapping, so that who wakes finds it; on errors too (I6).
             let _ = service.uffd().wake(range).or_else(|_| service.uffd().wake(range));
         }
-        detached
+        detached.map(|()| true)
+    }
+
+    /// Makes live memory private while others write to it. Whether all of it was copied.
+    fn make_private(&self, state: &State, range: VirtRange, prot: Prot) -> Result<bool, Errno> {
+        if self.chunks_of(range).any(|chunk| state.chunk(chunk) != Chunk::Live) {
+            return Err(Errno::BUSY);
+        }
+        let at = offset(self.range, range);
+        // SAFETY: a store before this instant is in the file, which the new mapping shows; one after it is in a copy.
+        unsafe {
+            memory::map_file(range, self.store.fd(), at, Sharing::Private, prot)?;
+            // If pages are left that are not copied, the file keeps what they show.
+            let is_copied = memory::advise(range, Advice::PopulateWrite).is_ok();
+            if is_copied {
+                let _ = memfile::punch_hole(self.store.fd(), at, range.len as u64);
+            }
+            Ok(is_copied)
+        }
     }
 
     /// See [`crate::Arena::copy_to`].

@@ -293,11 +293,11 @@ impl Arena {
     ///
     /// # Errors
     /// `ENOMEM` if a part of it is not handed out, or memory or mappings run out: then what is not
-    /// detached yet stays in the arena.
+    /// detached yet stays in the arena. `EBUSY` if it is frozen, and writers cannot be made to wait: other threads are
+    /// there, and the [service thread](Self::start_service) does not run.
     ///
     /// # Safety
-    /// `range` is page-aligned. If the [service thread](Self::start_service) does not run, nobody writes
-    /// to it until this returns.
+    /// `range` is page-aligned, and the program expects no page of it to be another's.
     #[allow(unsafe_code)]
     pub unsafe fn detach(&self, range: VirtRange, why: Departure) -> Result<()> {
         let shared = self.shared();
