@@ -78,6 +78,7 @@ fn arena_or_make() -> Option<&'static Arena> {
             Ok(arena) => {
                 say!("arena of {} at {}, {}", config.capacity, arena.range(), arena.pages());
                 crate::forking::have_children_give_way(&arena);
+                crate::forking::limit_child_memory(&arena);
                 let _ = ARENA.set(arena);
             }
             Err(error) => say!("no arena, the program runs unchanged: {error}"),

@@ -118,6 +118,7 @@ impl<'a> ForkCut<'a> {
             if let Ok(mut children) = flip.shared.children.try_lock() {
                 children.drain(..).for_each(|child| child.in_child(shares_descriptors));
             }
+            flip.shared.copy_limit.in_child();
             // Views are the parent's: the kernel left their mappings out of this process.
             state.stale.clear();
             state.views = 0;
@@ -201,6 +202,7 @@ impl Arena {
     ///
     /// Nothing is done while the program forks often: looking now and then is cheaper.
     pub fn watch_child(&self, pid: i32) {
+        self.shared().copy_limit.note(pid);
         if !self.shared().lock().forks_often {
             // The service thread looks again soon after a fork, and finds it then.
             share::watch(self.shared(), pid);
