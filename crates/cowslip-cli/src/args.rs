@@ -70,6 +70,10 @@ pub(crate) struct RunArgs {
     /// that saves gives way to who serves
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) child_share: Option<u8>,
+    /// End its youngest child that still reads the memory it was forked with when more than SIZE of private copies are
+    /// there because of that
+    #[arg(long, value_name = "SIZE", value_parser = byte_count)]
+    pub(crate) child_memory: Option<ByteCount>,
     /// Help the programs that it execs as well
     #[arg(long)]
     pub(crate) follow_exec: bool,

@@ -24,6 +24,8 @@ pub(crate) struct Config {
     pub(crate) respect_thp_disable: bool,
     /// `COWSLIP_CHILD_SHARE`: children give way, and get so many percent of a processor at least.
     pub(crate) child_share_percent: Option<u8>,
+    /// `COWSLIP_CHILD_MEMORY`: private copies that children may cost.
+    pub(crate) child_memory: Option<ByteCount>,
     /// `COWSLIP_REPORT`: where the counters go at exit.
     pub(crate) report: Option<PathBuf>,
     /// `COWSLIP_LOG`: a file, or `-` for stderr.
@@ -45,6 +47,7 @@ impl Config {
             userfaultfd: text("COWSLIP_USERFAULTFD").is_none_or(|value| value != "0"),
             respect_thp_disable: text("COWSLIP_RESPECT_THP_DISABLE").is_some_and(|v| v == "1"),
             child_share_percent: text("COWSLIP_CHILD_SHARE").and_then(|share| share.parse().ok()),
+            child_memory: size("COWSLIP_CHILD_MEMORY"),
             report: var_os("COWSLIP_REPORT").map(PathBuf::from),
             log: var_os("COWSLIP_LOG"),
         }

@@ -70,6 +70,14 @@ pub(crate) fn have_children_give_way(arena: &Arena) {
     }
 }
 
+/// As the user asked.
+pub(crate) fn limit_child_memory(arena: &Arena) {
+    let Some(most) = config().child_memory else { return };
+    arena.on_child_ended(|pid| say!("child {pid} is ended: too many private copies because of it"));
+    arena.limit_copies_for_children(Some(most));
+    say!("children may cost {most} of private copies");
+}
+
 pub(crate) extern "C" fn prepare() {
     if arenas().next().is_none() {
         return;

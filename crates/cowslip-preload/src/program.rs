@@ -192,6 +192,7 @@ fn make() {
         Ok(arena) => {
             say!("arena of {} at {}, {}", config.capacity, arena.range(), arena.pages());
             crate::forking::have_children_give_way(&arena);
+            crate::forking::limit_child_memory(&arena);
             arena.ask_before_thaws(rings::is_any);
             direct_io::look_at_descriptors();
             if place.set(arena).is_ok() {

@@ -239,6 +239,14 @@ pub fn stop_group(leader: i32, stopped: bool) -> Result<()> {
     kill_process_group(leader, if stopped { Signal::STOP } else { Signal::CONT })
 }
 
+/// Asks the process `pid` to end (`SIGTERM`) or, `at_once`, ends it (`SIGKILL`). `ESRCH` if there is none, `EPERM` if it is
+/// somebody else's.
+pub fn end(pid: i32, at_once: bool) -> Result<()> {
+    use rustix::process::{Signal, kill_process};
+    let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+    kill_process(pid, if at_once { Signal::KILL } else { Signal::TERM })
+}
+
 /// Sends `SIGUSR1`. `ESRCH` if there is no such process, `EPERM` if it is somebody else's.
 pub fn signal_user(pid: i32) -> Result<()> {
     let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;

@@ -122,6 +122,8 @@ counters! {
     left_bytes,
     /// Why: bits, see [`Departure::of_metrics`](crate::Departure::of_metrics).
     left_for,
+    /// Children that were ended as their parent had more private copies than was allowed.
+    ended_children,
 }
 
 impl Counters {

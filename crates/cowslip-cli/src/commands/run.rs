@@ -76,6 +76,9 @@ fn command(args: &RunArgs, program: &Path, libraries: &[PathBuf]) -> Command {
     if let Some(percent) = args.child_share {
         command.env("COWSLIP_CHILD_SHARE", percent.to_string());
     }
+    if let Some(size) = args.child_memory {
+        command.env("COWSLIP_CHILD_MEMORY", size.0.to_string());
+    }
     if args.follow_exec {
         command.env("COWSLIP_FOLLOW_EXEC", "1");
     }

@@ -148,6 +148,7 @@ fn print(arena: &Arena) {
         ("longest stall", us(m.longest_stall_ns)),
         ("mappings elsewhere", m.passed_mappings.to_string()),
         ("left the arena", left(m)),
+        ("children ended", m.ended_children.to_string()),
     ];
     println!("process {}", m.pid);
     for (name, value) in rows {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use super::ledger::Ledger;
 use super::store::Store;
 use super::tracking::{Known, Tracking};
+use crate::freeze::copies::CopyLimit;
 use crate::freeze::io::Holds;
 use crate::freeze::readers::{Generations, UsersToken};
 use crate::freeze::service::Service;
@@ -174,6 +175,7 @@ pub(crate) struct Shared {
     /// for in a child.
     pub(crate) children: Mutex<Vec<Arc<Child>>>,
     pub(crate) child_share: Share,
+    pub(crate) copy_limit: CopyLimit,
     weak: Weak<Self>,
 }
 
@@ -224,6 +226,7 @@ impl Shared {
             changed: Condvar::new(),
             children: Mutex::new(Vec::new()),
             child_share: Share::default(),
+            copy_limit: CopyLimit::default(),
             weak: weak.clone(),
         })
     }

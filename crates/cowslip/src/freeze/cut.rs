@@ -132,6 +132,7 @@ impl<'a> ForkCut<'a> {
             let services = state.service.take().into_iter().chain(state.buried.drain(..));
             services.for_each(|service| Service::abandon(service, shares_descriptors));
             flip.shared.wipe(state);
+            flip.shared.copy_limit.in_child();
             // Views are the parent's: the kernel left their mappings out of this process.
             state.retired_views.clear();
             state.views = 0;
@@ -212,6 +213,7 @@ impl Arena {
     ///
     /// Nothing is done while the program forks often: looking now and then is cheaper.
     pub fn watch_child(&self, pid: i32) {
+        self.shared().copy_limit.note(pid);
         if !self.shared().lock().forks_often {
             // The service thread looks again soon after a fork, and finds it then.
             share::watch(self.shared(), pid);

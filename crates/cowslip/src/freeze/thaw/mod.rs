@@ -103,8 +103,9 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
         // What is left is read.
         state.thaw.end_round();
         let last_ns = if is_short { READERS_LOOK_WHEN_SHORT_NS } else { READERS_LAST_LOOK_NS };
-        let delay_ns = &mut state.thaw.delay_ns;
-        return Step::Later(backoff(delay_ns, READERS_FIRST_LOOK_NS, last_ns));
+        let soon = shared.copy_limit.keep(shared, state);
+        let delay = backoff(&mut state.thaw.delay_ns, READERS_FIRST_LOOK_NS, last_ns);
+        return Step::Later(soon.map_or(delay, |soon| soon.min(delay)));
     }
     // After a failure it waits all the same.
     let lingers = state.thaw.delay_ns == 0;
