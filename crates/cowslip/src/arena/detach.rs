@@ -337,13 +337,31 @@ impl Shared {
                 // SAFETY: both are mapped, and the target is elsewhere.
                 unsafe { core::ptr::copy_nonoverlapping(run.start as *const u8, place, run.len) }
             };
-            self.with_scanner(service, |scanner| scanner.private_runs(part, copy).map(drop))
+            let runs = |scanner: &Scanner<HeldFd>| scanner.private_runs(part, copy).map(drop);
+            self.with_scanner(service, runs).or_else(|_| {
+                // Without a descriptor to ask with, or a way to ask: what is shown is what it is.
+                Self::by_page(part).for_each(|page| {
+                    // SAFETY: mapped and readable, and nobody writes to it meanwhile.
+                    let bytes = unsafe {
+                        core::slice::from_raw_parts(page.start as *const u64, page.len / 8)
+                    };
+                    if bytes.iter().any(|&word| word != 0) || state.chunk(i) != Chunk::Overlay {
+                        copy(page);
+                    }
+                });
+                Ok(())
+            })
         });
         if is_hidden {
             // SAFETY: as it was.
             unsafe { memory::protect(range, prot) }?;
         }
         copied
+    }
+
+    fn by_page(part: VirtRange) -> impl Iterator<Item = VirtRange> {
+        let page = page_size_bytes();
+        (part.start..part.end()).step_by(page).map(move |start| VirtRange::new(start, page))
     }
 
     /// Reads what the file holds for `part`; its holes stay as they are, here and there. Whether there
