@@ -56,6 +56,28 @@ fn saves_are_exact_and_the_arena_is_live_again() {
 }
 
 #[test]
+fn a_save_that_costs_too_much_fails_and_the_server_goes_on() {
+    if !redis_is_there() {
+        return;
+    }
+    let server = Server::under_cowslip_with("costly", &["--child-memory", "16M"], &[]);
+    server.fill(200_000, 400);
+    // So slowly that it is still at it.
+    server.ask(&["config", "set", "rdb-key-save-delay", "100"]);
+    server.ask(&["bgsave"]);
+    let all =
+        "for _, key in ipairs(redis.call('keys', '*')) do redis.call('setrange', key, 9, 'x') end";
+    server.ask(&["eval", all, "0"]);
+    server.until("rdb_last_bgsave_status:err", &["info", "persistence"]);
+    assert_eq!(status(&server)["ended_children"], 1);
+    server.ask(&["config", "set", "rdb-key-save-delay", "0"]);
+    let before = server.digest();
+    server.save();
+    assert_eq!(server.digest_of_dump("after"), before);
+    assert_eq!(until_live(&server)["ended_children"], 1);
+}
+
+#[test]
 fn a_replica_has_what_its_master_has() {
     if !redis_is_there() {
         return;

@@ -130,6 +130,29 @@ fn children_are_nice_where_a_share_is_denied() {
     assert_eq!(report.expect("a report")["child_turns"], 0);
 }
 
+/// A child that reads and never ends, while its parent writes over all of its memory.
+const COSTLY: &str = r#"
+    my @values = map { "value $_ " x 50 } 0 .. 99_999;
+    my $child = fork // die "fork: $!";
+    if (!$child) {
+        sleep 1 while 1;
+    }
+    select(undef, undef, undef, 0.05);
+    for (@values) { substr($_, 0, 5) = "VALUE" }
+    waitpid($child, 0) == $child or die;
+    print "ended by $?";
+    die if grep { substr($_, 0, 6) ne "VALUE " } @values;
+"#;
+
+#[test]
+fn a_child_that_costs_too_much_is_ended_and_its_parent_goes_on() {
+    let options = ["--child-memory", "8M", "--log", "-"];
+    let Some((ran, report)) = perl(&options, COSTLY) else { return };
+    assert_eq!(ran.stdout, "ended by 15");
+    assert_eq!(report.expect("a report")["ended_children"], 1);
+    assert!(ran.stderr.contains("is ended: too many private copies"), "{}", ran.stderr);
+}
+
 /// Every function that glibc's malloc has, in a program that checks them, with one thread and with several, in
 /// children and in theirs.
 #[test]

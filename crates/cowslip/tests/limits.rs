@@ -113,6 +113,42 @@ fn inside_a_thaw_at_the_limit() {
 }
 
 #[test]
+fn near_the_limit_copies_do_not_linger_after_a_child() {
+    let Some(group) = Group::create("linger") else {
+        return skip("cgroup", "no memory group can be made here");
+    };
+    assert!(group.run("inside_forks_near_the_limit").success());
+}
+
+/// As natively: 64 MiB and 24 of copies, a few times, in what that needs and some more.
+#[test]
+fn inside_forks_near_the_limit() {
+    let Some(folder) = join() else { return };
+    let _watchdog = Watchdog::start("forks near the limit");
+    let arena = Arena::new(ByteCount::mib(128)).unwrap();
+    if !arena.start_service() {
+        return skip("userfaultfd", "what nothing thaws keeps its copies");
+    }
+    let counters = filled(&arena);
+    allow_more(&folder, ByteCount::mib(24 + 8));
+    let write = |counters: std::ops::Range<usize>, at: &Counters| {
+        counters.step_by(page_size_bytes() / 8).for_each(|i| _ = at.at(i).fetch_add(1, Relaxed));
+    };
+    let part = counters.len() / 64 * 24;
+    for _ in 0..4 {
+        let child = fork_child(&[&arena], || {
+            std::thread::sleep(std::time::Duration::from_millis(60));
+            true
+        });
+        write(0..part, &counters);
+        assert_eq!(support::status_of(child.unwrap()), 0);
+        write(part..counters.len(), &counters);
+    }
+    let first = page_size_bytes() / 8 * 5;
+    assert_eq!(counters.at(first).load(Relaxed), first as u64 + 4);
+}
+
+#[test]
 fn who_exceeds_the_limit_while_frozen_is_killed_and_leaves_nobody_behind() {
     let Some(group) = Group::create("copies") else {
         return skip("cgroup", "no memory group can be made here");

@@ -33,10 +33,15 @@ impl Server {
     }
 
     pub fn under_cowslip(name: &str, options: &[&str]) -> Self {
+        Self::under_cowslip_with(name, &[], options)
+    }
+
+    /// With options of `cowslip run`.
+    pub fn under_cowslip_with(name: &str, of_run: &[&str], options: &[&str]) -> Self {
         let folder = Folder::new(name);
         let mut command = Command::new(COWSLIP);
         command.args(["run", "--capacity", "1G", "--log"]).arg(folder.0.join("cowslip.log"));
-        command.args(["--", "redis-server"]);
+        command.args(of_run).args(["--", "redis-server"]);
         Self::start(command, folder, options)
     }
 

@@ -1,0 +1,254 @@
+/* Programs that confine themselves after their first fork, and fork again: each mode checks one thing and exits with 0, or
+ * says what is wrong. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MIB (1ul << 20)
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "%s (%s)\n", what, strerror(errno));
+	exit(1);
+}
+
+static void nap(long ms)
+{
+	struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+
+	nanosleep(&time, NULL);
+}
+
+static unsigned char *fill(unsigned char value)
+{
+	unsigned char *memory = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		fail("mmap");
+	return memset(memory, value, 8 * MIB);
+}
+
+/* A child that sees the content, and changes it for itself. Whether the fork was refused for the lack of descriptors. */
+static int has_child(unsigned char *memory)
+{
+	unsigned char before = memory[5 * MIB];
+	pid_t child = fork();
+	int status;
+
+	if (child < 0 && errno == EMFILE)
+		return 0;
+	if (child < 0)
+		fail("fork");
+	if (!child) {
+		int right = memory[5 * MIB] == before;
+
+		memory[5 * MIB] = 0;
+		_exit(right ? 0 : 1);
+	}
+	memory[5 * MIB]++;
+	if (waitpid(child, &status, 0) != child || status)
+		fail("the child saw something else");
+	if (memory[5 * MIB] != (unsigned char)(before + 1))
+		fail("a write was lost");
+	return 1;
+}
+
+static void several_children(void)
+{
+	for (int round = 0; round < 3; round++) {
+		has_child(fill(round + 1));
+		nap(60);
+	}
+}
+
+static void limit_files(rlim_t most)
+{
+	struct rlimit limit = {most, most};
+
+	if (setrlimit(RLIMIT_NOFILE, &limit))
+		fail("setrlimit");
+}
+
+/* For every thread: the call fails with EPERM. */
+static void refuse(unsigned int number)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = {4, code};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
+		fail("seccomp");
+}
+
+static unsigned int number_of(const char *call)
+{
+	static const struct {
+		const char *name;
+		unsigned int number;
+	} calls[] = {
+		{"ppoll", SYS_ppoll},
+		{"pselect6", SYS_pselect6},
+		{"clock_nanosleep", SYS_clock_nanosleep},
+		{"read", SYS_read},
+		{"readv", SYS_readv},
+	};
+
+	for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++)
+		if (!strcmp(call, calls[i].name))
+			return calls[i].number;
+	fail(call);
+	return 0;
+}
+
+static double used_s(void)
+{
+	struct timespec used;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+	return used.tv_sec + used.tv_nsec / 1e9;
+}
+
+static void rests(void)
+{
+	double before = used_s();
+
+	nap(400);
+	if (used_s() - before > 0.2)
+		fail("something spins");
+}
+
+static int end_at_once(void *unused)
+{
+	(void)unused;
+	_exit(0);
+}
+
+static void share_descriptors(void)
+{
+	static char stack[1 << 16];
+	pid_t child = clone(end_at_once, stack + sizeof stack, CLONE_FILES | SIGCHLD, NULL);
+
+	if (child < 0 || waitpid(child, NULL, 0) != child)
+		fail("clone");
+	rests();
+	several_children();
+	rests();
+}
+
+static void many_children(void)
+{
+	enum { COUNT = 120 };
+	pid_t children[COUNT];
+	int open_files = 0;
+
+	fill(1);
+	limit_files(128);
+	for (int i = 0; i < COUNT; i++) {
+		children[i] = fork();
+		if (children[i] < 0)
+			fail("fork");
+		if (!children[i]) {
+			pause();
+			_exit(0);
+		}
+		/* Those that are forked at once are not watched. */
+		nap(12);
+	}
+	while (open("/dev/null", O_RDONLY) >= 0)
+		open_files++;
+	for (int i = 0; i < COUNT; i++) {
+		kill(children[i], SIGKILL);
+		waitpid(children[i], NULL, 0);
+	}
+	if (open_files < 128 - 3 - 12)
+		fail("too many descriptors are taken");
+}
+
+static void closed(void)
+{
+	limit_files(50);
+	close(0);
+	close(1);
+	has_child(fill(1));
+	if (fcntl(0, F_GETFD) >= 0 || fcntl(1, F_GETFD) >= 0)
+		fail("what the program closed is open");
+	if (write(1, "x", 1) >= 0)
+		fail("something was written to nowhere");
+}
+
+static void affinity(void)
+{
+	cpu_set_t before, after, all;
+
+	sched_getaffinity(0, sizeof all, &all);
+	for (int one = 0; one < 2; one++) {
+		before = all;
+		if (one) {
+			CPU_ZERO(&before);
+			CPU_SET(sched_getcpu(), &before);
+			sched_setaffinity(0, sizeof before, &before);
+		}
+		has_child(fill(1));
+		sched_getaffinity(0, sizeof after, &after);
+		if (!CPU_EQUAL(&before, &after))
+			fail("it runs elsewhere now");
+	}
+}
+
+int main(int count, char **words)
+{
+	const char *mode = count > 1 ? words[1] : "";
+
+	if (!strcmp(mode, "children")) {
+		many_children();
+		return 0;
+	}
+	if (!strcmp(mode, "closed")) {
+		closed();
+		return 0;
+	}
+	if (!strcmp(mode, "affinity")) {
+		affinity();
+		return 0;
+	}
+	if (!has_child(fill(1)))
+		fail("the first fork");
+	nap(100);
+	if (!strcmp(mode, "files")) {
+		limit_files(count > 2 ? strtoul(words[2], NULL, 10) : 0);
+		nap(50);
+		several_children();
+		rests();
+	} else if (!strcmp(mode, "refuse")) {
+		for (int i = 2; i < count; i++)
+			refuse(number_of(words[i]));
+		nap(50);
+		several_children();
+		rests();
+	} else if (!strcmp(mode, "clone")) {
+		share_descriptors();
+	} else {
+		fail("a mode is missing");
+	}
+	return 0;
+}
