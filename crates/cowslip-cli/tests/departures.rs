@@ -68,6 +68,16 @@ fn so_do_those_of_descriptors_from_before() {
     assert_left(&reports, Departure::DirectIo, 12);
 }
 
+/// libc reads where nobody sees it.
+#[test]
+fn beside_a_stream_past_the_page_cache_nothing_is_in_an_arena() {
+    let Some(reports) = compared("direct", &["FILE", "stream"], &[]) else { return };
+    for report in &reports {
+        assert_eq!(left_for(report), [Departure::DirectIo], "{report}");
+        assert_eq!(report["used_bytes"], 0, "{report}");
+    }
+}
+
 #[test]
 fn beside_a_ring_nothing_is_in_an_arena() {
     for when in ["early", "late"] {

@@ -271,6 +271,7 @@ pub(crate) fn look_up() {
 }
 
 /// The same by `syscall(2)`.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn before_call(number: c_long, a: c_long, b: c_long, c: c_long) {
     let is_noted = match number {
         libc::SYS_open => is_direct(b as c_int),

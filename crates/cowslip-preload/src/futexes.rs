@@ -83,22 +83,23 @@ pub(crate) const SYS_FUTEX_REQUEUE: c_long = 456;
 const WORD_BYTES: usize = 4;
 
 /// Calls by `syscall(2)` that wait, or give the kernel a place to write to when the thread ends.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn before_call(number: c_long, args: [c_long; 5]) {
-    let [a, b, c, _, e] = args;
+    let [a, b, _, flags, e] = args;
     match number {
         libc::SYS_futex => before_futex(a as usize, b as c_int, e as usize),
         // Each is 24 bytes: value, address, flags.
         SYS_FUTEX_WAITV => each_waiter(a as usize, b as usize),
         SYS_FUTEX_REQUEUE => each_waiter(a as usize, 2),
-        SYS_FUTEX_WAIT if args[3] as c_int & PRIVATE == 0 => leave(a as usize, size_of::<u64>()),
+        SYS_FUTEX_WAIT if flags as c_int & PRIVATE == 0 => leave(a as usize, size_of::<u64>()),
         libc::SYS_set_tid_address => leave(a as usize, WORD_BYTES),
         libc::SYS_set_robust_list => leave(a as usize, b as usize),
         libc::SYS_rseq => leave(a as usize, b as usize),
         _ => {}
     }
-    let _ = c;
 }
 
+#[cfg(target_arch = "x86_64")]
 fn before_futex(word: usize, operation: c_int, other: usize) {
     if operation & PRIVATE != 0 {
         return;
@@ -118,6 +119,7 @@ fn before_futex(word: usize, operation: c_int, other: usize) {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
 fn each_waiter(waiters: usize, count: usize) {
     given::each(waiters, count, |[_, word, flags]: [u64; 3]| {
         if flags as c_int & PRIVATE == 0 {

@@ -105,6 +105,7 @@ fn place(
 }
 
 /// `mmap` by `syscall(2)`: new memory is the kernel's, as its caller may be an allocator that is not to be helped.
+#[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn mmap_by_number(
     addr: *mut c_void,
     len: usize,

@@ -137,6 +137,7 @@ fn before_submit(count: c_long, requests: usize) {
 }
 
 /// The same by `syscall(2)`; the errno with which it fails.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn before_call(number: c_long, b: c_long, c: c_long) -> Result<(), Errno> {
     match number {
         libc::SYS_io_setup => AIO_IS_SEEN.store(true, Ordering::Relaxed),

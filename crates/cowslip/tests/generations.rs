@@ -31,7 +31,7 @@ impl Old {
         Self { pid: pid.unwrap(), go }
     }
 
-    fn is_right(self) -> bool {
+    fn ends_right(self) -> bool {
         tell(&self.go);
         status_of(self.pid) == 0
     }
@@ -92,7 +92,7 @@ fn what_was_frozen_after_an_old_child_is_thawed_while_it_lives() {
     let is_thawed = until(|| arena.metrics().frozen_chunks == chunks(older));
     assert!(is_thawed, "{:?}", arena.metrics());
     assert!(holds(&counters, 2) && holds(&more, 4));
-    assert!(old.is_right());
+    assert!(old.ends_right());
     assert!(arena.wait_live(PATIENCE));
     assert!(holds(&counters, 2) && holds(&more, 4));
 }
@@ -115,7 +115,7 @@ fn more_generations_than_can_be_told_apart_are_all_kept() {
         // From the middle: neither the oldest nor the youngest first.
         let (counters, value, old) = kin.remove(kin.len() / 2);
         passing_child(&arena);
-        assert!(old.is_right(), "the child of {value}");
+        assert!(old.ends_right(), "the child of {value}");
         assert!(holds(&counters, 100 + value));
     }
     assert!(!has_service || arena.wait_live(PATIENCE), "{:?}", arena.metrics());
@@ -139,7 +139,7 @@ fn memory_given_back_between_two_forks_is_used_again() {
             fill(&part, round + 1);
             passing_child(&arena);
         }
-        assert!(old.is_right(), "userfaultfd: {userfaultfd}");
+        assert!(old.ends_right(), "userfaultfd: {userfaultfd}");
         assert!(holds(&counters, 1));
     }
 }
@@ -216,5 +216,5 @@ fn a_pinned_arena_is_copied_for_children_and_stays_where_it_is() {
         is_right && holds(&counters, 3)
     });
     assert_eq!(status_of(child.unwrap()), 0);
-    assert!(holds(&counters, 2) && old.is_right());
+    assert!(holds(&counters, 2) && old.ends_right());
 }

@@ -115,3 +115,32 @@ fn memory_made_new_reads_zeroes_in_every_state() {
         }
     }
 }
+
+#[test]
+fn a_closed_arena_takes_nothing_in_and_gives_its_space_back() {
+    let _watchdog = Watchdog::start("closing");
+    let arena = Arena::new(ByteCount::mib(64)).unwrap();
+    let kept = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap();
+    let freed = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap();
+    // SAFETY: handed out just now.
+    unsafe {
+        (kept.start as *mut u64).write(7);
+        (freed.start as *mut u64).write(8);
+        arena.release(freed).unwrap();
+    }
+    arena.close().unwrap();
+    let error = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap_err();
+    assert_eq!(error.kind(), cowslip::ErrorKind::OutOfMemory);
+    // Somebody else may be there.
+    cowslip::sys::memory::reserve_at(freed).unwrap();
+    // SAFETY: still handed out, and nobody writes to it.
+    unsafe {
+        assert_eq!((kept.start as *const u64).read(), 7);
+        arena.detach(kept, cowslip::Departure::Limit).unwrap();
+        assert_eq!((kept.start as *const u64).read(), 7);
+    }
+    assert_eq!((arena.metrics().used_bytes, arena.metrics().left_bytes), (0, 4 << 20));
+    drop(arena);
+    let taken = cowslip::sys::memory::reserve_at(freed);
+    assert_eq!(taken, Err(cowslip::sys::Errno::EXIST), "what is not the arena's stays");
+}

@@ -266,3 +266,38 @@ fn drop_is_enough_to_end_a_view() {
     assert!(holds(&counters, 5));
     drop(freeze(&arena));
 }
+
+/// Nobody holds the writers off: live memory leaves all the same, frozen memory stays where it is.
+#[test]
+fn i1_live_memory_leaves_while_threads_write_to_it() {
+    let _watchdog = Watchdog::start("leaving the plain way");
+    let arena = arena(64);
+    let counters = Counters::new(&arena, ByteCount::mib(16));
+    let range = counters.slice().range();
+    let writers = Writers::start(&counters, 2);
+    for from in (range.start..range.end()).step_by(2 * CHUNK_BYTES) {
+        let before = counters.sum();
+        eventually("the writers write", || counters.sum() > before);
+        // A chunk, then nothing, then a page.
+        let page = VirtRange::new(from + CHUNK_BYTES + page_size_bytes(), page_size_bytes());
+        for part in [VirtRange::new(from, CHUNK_BYTES), page] {
+            // SAFETY: memory of the arena, handed out.
+            unsafe { arena.detach(part, cowslip::Departure::DirectIo) }.unwrap();
+        }
+    }
+    let left = arena.metrics().left_bytes;
+    assert_eq!(left, (range.len / 2 + range.len / CHUNK_BYTES / 2 * page_size_bytes()) as u64);
+    let view = freeze(&arena);
+    let frozen = VirtRange::new(range.start + CHUNK_BYTES, page_size_bytes());
+    // SAFETY: as above.
+    let refused = unsafe { arena.detach(frozen, cowslip::Departure::DirectIo) };
+    assert_eq!(refused.unwrap_err().errno(), Some(cowslip::sys::Errno::BUSY.raw_os_error()));
+    drop(view);
+    let written = writers.stop();
+    assert_eq!(counters.sum(), written, "no update is lost");
+    // What left reads as zeroes once the program has dropped it: nothing of the file is under it.
+    let first = VirtRange::new(range.start, CHUNK_BYTES);
+    // SAFETY: nobody uses it any more.
+    unsafe { arena.discard(first) }.unwrap();
+    assert!((0..CHUNK_BYTES / 8).all(|i| counters.at(i).load(Relaxed) == 0));
+}

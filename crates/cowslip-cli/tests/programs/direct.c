@@ -82,6 +82,22 @@ static size_t wrong(const char *m, size_t len) {
   return bad;
 }
 
+/* What a stream reads by itself, into memory of the program's and into its own. */
+static int through_a_stream(void) {
+  char *m = mmap(NULL, 16 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  m = (char *)(((size_t)m + 2 * MIB - 1) & ~(2 * MIB - 1));
+  memset(m, 1, 8 * MIB);
+  FILE *file = fdopen(direct, "r");
+  setvbuf(file, m + 4 * MIB, _IOFBF, 8192);
+  pid_t pid = fork();
+  if (pid == 0) _exit(m[0] == 1 ? 0 : 1);
+  size_t got = fread(m, 1, PIECE, file);
+  int status;
+  waitpid(pid, &status, 0);
+  printf("stream: %zu, wrong %zu, child %d, after it %d\n", got, wrong(m, PIECE), status, m[PIECE]);
+  return 0;
+}
+
 static int all(int fd) {
   direct = fd;
   char *m = mmap(NULL, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -104,7 +120,8 @@ int main(int count, char **words) {
   path = words[1];
   /* Once more, with a descriptor from before. */
   int inherited = count > 2 && strcmp(words[2], "pass") == 0;
-  if (count > 2 && !inherited) return all(atoi(words[2]));
+  int in_stream = count > 2 && strcmp(words[2], "stream") == 0;
+  if (count > 2 && !inherited && !in_stream) return all(atoi(words[2]));
   char content[PIECE];
   for (size_t i = 0; i < PIECE; i++) content[i] = (char)(i * 7 / 512 + 1);
   int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -122,5 +139,5 @@ int main(int count, char **words) {
     execl(words[0], words[0], path, number, NULL);
     return 98;
   }
-  return all(direct);
+  return in_stream ? through_a_stream() : all(direct);
 }
