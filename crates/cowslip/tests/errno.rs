@@ -504,6 +504,7 @@ fn leaving_the_arena_fails_at_each_step() {
             let part = VirtRange::new(range.start + 3 * page_size_bytes(), range.len / 2);
             // SAFETY: the service thread runs.
             let leave = || {
+                // SAFETY: nobody holds a reference into the part.
                 unsafe { world.first.detach(part, cowslip::Departure::Advice) }
                     .inspect_err(explains_itself)
             };
