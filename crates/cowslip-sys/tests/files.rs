@@ -170,6 +170,46 @@ fn borrowed(fd: i32) -> std::mem::ManuallyDrop<cowslip_sys::OwnedFd> {
 }
 
 #[test]
+fn a_number_that_was_given_up_stays_taken_and_one_that_was_left_stays_open() {
+    let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let [file, other] =
+        ["file", "other"].map(|name| memfile::memfd(name, MemfdKind::Shmem, 4096).unwrap());
+    let (held, other) = (HeldFd::hold(file), HeldFd::hold(other));
+    let (number, wanted) = (held.as_raw_fd(), FileIdentity::of(other.as_fd()).unwrap());
+    held.give_up_for(&other);
+    assert_eq!(held.as_raw_fd(), number);
+    assert!(same_file(held.as_fd(), wanted) && is_held(number));
+    held.leave_open();
+    assert_eq!(FileIdentity::of(held.as_fd()), Err(Errno::BADF), "no descriptor of this value");
+    assert_eq!(FileIdentity::of(borrowed(number).as_fd()), Ok(wanted), "open for others");
+    assert!(is_held(number), "and no program closes it");
+    held.give_up_for(&other);
+    drop(held);
+    assert_eq!(FileIdentity::of(borrowed(number).as_fd()), Ok(wanted));
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn a_child_is_running_until_it_has_ended() {
+    assert!(!process::is_running_child(1) && !process::is_running_child(i32::MAX));
+    // SAFETY: the child makes system calls only, and ends.
+    let pid = match unsafe { process::fork() }.unwrap() {
+        0 => loop {
+            let _ = cowslip_sys::waiting::nap(std::time::Duration::from_secs(1));
+        },
+        pid => pid,
+    };
+    assert!(process::is_running_child(pid));
+    process::end(pid, true).unwrap();
+    while process::is_running_child(pid) {
+        std::thread::yield_now();
+    }
+    // It is there still, for who waits for it.
+    assert_eq!(process::wait_for(pid), Ok(9));
+    assert!(!process::is_running_child(pid));
+}
+
+#[test]
 fn more_held_descriptors_than_places_still_work() {
     let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let hold = |_| HeldFd::hold(process::eventfd().unwrap());
