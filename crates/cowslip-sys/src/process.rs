@@ -9,7 +9,7 @@ use core::mem::MaybeUninit;
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::seam::{self, Op};
-use crate::{BorrowedFd, Errno, OwnedFd, Result};
+use crate::{BorrowedFd, Errno, OwnedFd, Result, passthrough};
 
 /// This thread's id.
 pub fn thread_id() -> i32 {
@@ -200,7 +200,7 @@ pub fn is_running_child(pid: i32) -> bool {
     let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     // SAFETY: waitid(2) writes to the structure that it is pointed to, and not to the one that it is not.
     let answer = unsafe {
-        libc::syscall(
+        passthrough::by_number()(
             libc::SYS_waitid,
             libc::P_PID,
             pid,

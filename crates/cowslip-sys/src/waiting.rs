@@ -14,7 +14,7 @@ use core::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::seam::{self, Op};
-use crate::{AsRawFd, BorrowedFd, Errno, Result, process};
+use crate::{AsRawFd, BorrowedFd, Errno, Result, passthrough, process};
 
 /// Descriptors that one call waits for.
 pub const MOST: usize = 64;
@@ -84,7 +84,7 @@ fn by_select(fds: &[BorrowedFd<'_>], ready: &mut [bool], timeout: Option<Duratio
     // SAFETY: pselect6(2) reads and writes the first `end` bits of the set, rounded up to a word, which it has, and
     // the time if there is one; Timespec is the kernel's structure.
     let answer = unsafe {
-        libc::syscall(
+        passthrough::by_number()(
             libc::SYS_pselect6,
             end,
             wanted.as_mut_ptr(),
@@ -116,7 +116,7 @@ pub fn nap(time: Duration) -> Result<()> {
     let clock = libc::CLOCK_MONOTONIC;
     // SAFETY: clock_nanosleep(2) reads the time, whose layout is the kernel's, and writes nothing.
     let answer = unsafe {
-        libc::syscall(
+        passthrough::by_number()(
             libc::SYS_clock_nanosleep,
             clock,
             0,
