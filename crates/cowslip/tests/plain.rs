@@ -267,9 +267,9 @@ fn drop_is_enough_to_end_a_view() {
     drop(freeze(&arena));
 }
 
-/// Nobody holds the writers off: live memory leaves all the same, frozen memory stays where it is.
+/// Nobody holds the writers off: memory leaves all the same, live and frozen, where it lies.
 #[test]
-fn i1_live_memory_leaves_while_threads_write_to_it() {
+fn i1_memory_leaves_while_threads_write_to_it() {
     let _watchdog = Watchdog::start("leaving the plain way");
     let arena = arena(64);
     let counters = Counters::new(&arena, ByteCount::mib(16));
@@ -290,12 +290,12 @@ fn i1_live_memory_leaves_while_threads_write_to_it() {
     let view = freeze(&arena);
     let frozen = VirtRange::new(range.start + CHUNK_BYTES, page_size_bytes());
     // SAFETY: as above.
-    let refused = unsafe { arena.detach(frozen, cowslip::Departure::DirectIo) };
-    assert_eq!(refused.unwrap_err().errno(), Some(cowslip::sys::Errno::BUSY.raw_os_error()));
+    unsafe { arena.detach(frozen, cowslip::Departure::DirectIo) }.unwrap();
+    assert!(arena.parts(frozen).iter().all(|(_, usage, _)| *usage == cowslip::Usage::Left));
     drop(view);
     let written = writers.stop();
     assert_eq!(counters.sum(), written, "no update is lost");
-    // What left reads as zeroes once the program has dropped it: nothing of the file is under it.
+    // What left reads as zeroes once the program has dropped it, and not as what is in the file.
     let first = VirtRange::new(range.start, CHUNK_BYTES);
     // SAFETY: nobody uses it any more.
     unsafe { arena.discard(first) }.unwrap();

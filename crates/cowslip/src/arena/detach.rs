@@ -113,7 +113,8 @@ impl Shared {
         self.check_content(state, range)?;
         let service = state.service.take();
         let able = service.as_ref().filter(|service| !service.is_blind());
-        let own = if able.is_none() { Self::own_guard() } else { None };
+        let needs_own = able.is_none() && self.wants_userfaultfd;
+        let own = if needs_own { Self::own_guard() } else { None };
         let guard = able.map(Service::uffd).or(own.as_ref());
         let must_leave = guard.is_none() && process::thread_count() != Some(1);
         let mut done = Ok(());
