@@ -13,7 +13,7 @@ use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::{Errno, given, passthrough};
 
 use crate::forking::{find, in_child, in_parent, prepare, watch};
-use crate::program::arenas;
+use crate::program::config;
 use crate::{futexes, refusals};
 
 /// The child of the fork that is under way shares the table of descriptors with its parent. Written by the thread that holds
@@ -69,7 +69,7 @@ unsafe extern "C" fn _Fork() -> c_int {
     };
     // SAFETY: the program's own call.
     let call = || unsafe { real() };
-    if arenas().next().is_none() {
+    if config().off {
         return call();
     }
     forked(&mut Quiet::enter(), false, || call().into()) as c_int
@@ -124,7 +124,7 @@ unsafe extern "C" fn clone(
     if flags & libc::CLONE_VM != 0 {
         futexes::before_clone(flags as u32 as u64, child_tid as usize, tls as usize);
     }
-    if flags & libc::CLONE_VM != 0 || arenas().next().is_none() {
+    if flags & libc::CLONE_VM != 0 || config().off {
         // SAFETY: the program's own call.
         return unsafe { real(main, stack, flags, argument, parent_tid, tls, child_tid) };
     }
@@ -179,7 +179,7 @@ pub(crate) extern "C" fn forking_call(
 ) -> c_long {
     // SAFETY: the program's own call.
     let call = || unsafe { passthrough::syscall(number, a, b, c, d, e, 0) };
-    if arenas().next().is_none() {
+    if config().off {
         return call();
     }
     let flags = match number {

@@ -16,7 +16,7 @@
 //! ends before the program sees it, and `fork()` in the parent fails with the errno.
 //!
 //! # Safety
-//! [`PENDING`] is touched only by the thread that holds the arenas' locks, between the prepare and the
+//! [`PENDING`] is touched only by the thread that holds the lock of this library's allocator, between the prepare and the
 //! parent or child handler of its fork: the thread that [`crate::program::is_forking_here`] names, and its copy in the
 //! child.
 
@@ -30,7 +30,7 @@ use cowslip_sys::Errno;
 use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::scheduling;
 
-use crate::program::{self, arenas, config, owned, set_forking};
+use crate::program::{self, arenas, config, owned};
 use crate::rings::{self, Found};
 use crate::{alloc, futexes, leaving, refusals, say};
 
@@ -79,18 +79,18 @@ pub(crate) fn limit_child_memory(arena: &Arena) {
 }
 
 pub(crate) extern "C" fn prepare() {
-    if arenas().next().is_none() {
+    if config().off {
         return;
     }
     let quiet = Quiet::enter();
     // Of a fork inside libc, which nobody asked about.
     let _ = refusals::take();
     match cut() {
-        Ok(cut) => {
-            set_forking(true);
-            // SAFETY: this thread holds the arenas' locks now, through the cut.
-            unsafe { *PENDING.0.get() = Some((cut, quiet)) };
+        Ok((cut, count)) => {
             alloc::lock();
+            program::begin_fork(count);
+            // SAFETY: this thread holds the allocator's lock.
+            unsafe { *PENDING.0.get() = Some((cut, quiet)) };
         }
         Err(error) => {
             let errno = Errno::from_raw_os_error(error.errno().unwrap_or(libc::EAGAIN));
@@ -102,10 +102,12 @@ pub(crate) extern "C" fn prepare() {
     }
 }
 
-fn cut() -> cowslip::Result<ForkCut<'static>> {
+/// And of how many arenas.
+fn cut() -> cowslip::Result<(ForkCut<'static>, usize)> {
     let began_ns = process::now_ns();
     // Of a ring that was made past us nobody knows what it reads into.
-    match rings::look() {
+    let found = if arenas().next().is_some() { rings::look() } else { None };
+    match found {
         Some(Found::Ring) => _ = leaving::everything(Departure::Ring),
         Some(Found::Pinned) => owned().for_each(Arena::pin),
         None => {}
@@ -118,11 +120,12 @@ fn cut() -> cowslip::Result<ForkCut<'static>> {
     })?;
     let us = (process::now_ns() - began_ns) / 1000;
     match cut.way() {
+        _ if arenas.is_empty() => {}
         Some(Way::Userfaultfd) => say!("frozen in {us} us, forking"),
         Some(Way::Plain) => say!("frozen the plain way in {us} us, forking"),
         None => say!("nothing to freeze, ready in {us} us, forking"),
     }
-    Ok(cut)
+    Ok((cut, arenas.len()))
 }
 
 fn take_pending() -> Option<(ForkCut<'static>, Quiet)> {
@@ -134,9 +137,9 @@ pub(crate) extern "C" fn in_parent() {
     if !program::is_forking_here() {
         return;
     }
-    alloc::unlock();
     let pending = take_pending();
-    set_forking(false);
+    program::end_fork();
+    alloc::unlock();
     if let Some((cut, quiet)) = pending {
         cut.in_parent();
         drop(quiet);
@@ -149,16 +152,11 @@ pub(crate) extern "C" fn in_child() {
     }
     if !program::is_forking_here() {
         program::begin_child();
-        if program::is_forking() {
-            // Of another thread, which does not exist here: its locks are held for ever.
-            program::forget_arenas();
-        }
         return;
     }
-    alloc::unlock();
     let pending = take_pending();
-    set_forking(false);
     program::begin_child();
+    alloc::unlock();
     if let Some((cut, quiet)) = pending {
         if crate::cloning::take_shares_descriptors() {
             cut.in_child_sharing_descriptors();
@@ -198,7 +196,7 @@ unsafe extern "C" fn fork() -> c_int {
     let real = unsafe {
         core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(real.as_ptr())
     };
-    if arenas().next().is_none() {
+    if config().off {
         // SAFETY: the program's own call.
         return unsafe { real() };
     }

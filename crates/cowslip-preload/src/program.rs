@@ -46,6 +46,9 @@ static PARENT: AtomicI32 = AtomicI32::new(0);
 /// locks, and other handlers of the program run on it meanwhile. Its copy in the child has the same handle.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
 
+/// How many arenas that thread has locked.
+static LOCKED: AtomicUsize = AtomicUsize::new(0);
+
 pub(crate) fn config() -> &'static Config {
     CONFIG.get_or_init(|| {
         let config = Config::from_environment();
@@ -77,9 +80,15 @@ pub(crate) fn owned() -> impl Iterator<Item = &'static Arena> {
     arenas().filter(|arena| !arena.is_reader())
 }
 
-pub(crate) fn set_forking(forking: bool) {
-    let thread = if forking { process::thread_handle() } else { 0 };
-    FORKING.store(thread, Ordering::Relaxed);
+/// This thread has locked so many arenas, and is about to fork.
+pub(crate) fn begin_fork(arenas: usize) {
+    LOCKED.store(arenas, Ordering::Relaxed);
+    FORKING.store(process::thread_handle(), Ordering::Relaxed);
+}
+
+/// It is not any more.
+pub(crate) fn end_fork() {
+    FORKING.store(0, Ordering::Relaxed);
 }
 
 /// Whether this thread is forking, or came from a fork that it prepared.
@@ -88,25 +97,16 @@ pub(crate) fn is_forking_here() -> bool {
     forking != 0 && forking == process::thread_handle()
 }
 
-/// Whether any thread is forking.
-pub(crate) fn is_forking() -> bool {
-    FORKING.load(Ordering::Relaxed) != 0
-}
-
-/// In a child: what is the process' own is still to be made.
+/// In a child: what is the process' own is still to be made. Arenas that another thread made during the fork are not there:
+/// nothing of them was inherited, and their locks may be held for ever.
 pub(crate) fn begin_child() {
+    let inherited = if is_forking_here() { LOCKED.load(Ordering::Relaxed) } else { 0 };
+    let is_clean = COUNT.swap(inherited, Ordering::Relaxed) == inherited;
     OWN.store(0, Ordering::Relaxed);
-    MAKING.store(UNTRIED, Ordering::Relaxed);
+    MAKING.store(if is_clean { UNTRIED } else { SETTLED }, Ordering::Relaxed);
     ELSEWHERE_BYTES.store(0, Ordering::Relaxed);
     PARENT.store(process::parent_pid(), Ordering::Relaxed);
-}
-
-/// In a child that was forked by a thread which had nothing in the arenas, while another one held their locks.
-pub(crate) fn forget_arenas() {
-    COUNT.store(0, Ordering::Relaxed);
-    MAKING.store(SETTLED, Ordering::Relaxed);
-    OWN.store(0, Ordering::Relaxed);
-    FORKING.store(0, Ordering::Relaxed);
+    end_fork();
 }
 
 /// The first part of a range that lies in an arena, with the arena.

@@ -22,6 +22,14 @@ pub fn thread_handle() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
+/// Whether this thread needs memory in `range` to go on, so that it would wait for itself: its stack, or what libc and
+/// the kernel keep for it (`rseq` is written at every return from a system call) beside the thread pointer.
+pub fn stands_in(range: crate::units::VirtRange) -> bool {
+    let here = core::hint::black_box(0u8);
+    let stack = core::ptr::from_ref(&here) as usize;
+    range.contains(stack) || range.contains(thread_handle())
+}
+
 /// The errno of this thread.
 pub fn current_errno() -> Errno {
     last_errno()

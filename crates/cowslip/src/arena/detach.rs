@@ -9,7 +9,7 @@
 //! they cost on stock Linux.
 //!
 //! Writers wait while their memory is copied, in the arena's userfaultfd or in one opened for this alone. Without any,
-//! in a process that has other threads, memory is *left*: it is mapped privately where it lies, in one step that nobody
+//! in a process that has other threads, and where the caller stands on it, memory is *left*: it is mapped privately where it lies, in one step that nobody
 //! has to wait for, and never thawed. Its base stays in the file as long as the arena.
 //!
 //! # Safety
@@ -116,12 +116,13 @@ impl Shared {
         let needs_own = able.is_none() && self.wants_userfaultfd;
         let own = if needs_own { Self::own_guard() } else { None };
         let guard = able.map(Service::uffd).or(own.as_ref());
-        let must_leave = guard.is_none() && process::thread_count() != Some(1);
+        let has_writers = guard.is_none() && process::thread_count() != Some(1);
         let mut done = Ok(());
         let used: Vec<_> = spans.into_iter().filter(|span| span.usage == Usage::Used).collect();
         for run in used.chunk_by(|a, b| a.range.end() == b.range.start) {
             let whole = VirtRange::between(run[0].range.start, run[run.len() - 1].range.end());
-            let moved = match must_leave {
+            // Who copied his own stack would wait for himself, or lose what he wrote to it meanwhile.
+            let moved = match has_writers || process::stands_in(whole) {
                 true => Err(Errno::BUSY),
                 false => self.detach_run(state, whole, run, service.as_ref(), guard),
             };
@@ -199,6 +200,8 @@ impl Shared {
                 // SAFETY: see the module; the child's own mapping, which nobody in it has looked at.
                 if unsafe { memory::map_anonymous(span.range, span.prot) }.is_ok() {
                     self.set_detached(state, span.range, span.prot);
+                    // SAFETY: as above. Its children are to find it empty, too.
+                    let _ = unsafe { memory::advise(span.range, Advice::WipeOnFork) };
                 }
             }
         }

@@ -238,7 +238,9 @@ impl Arena {
         if state.role == Role::Owner {
             return Ok(true);
         }
-        if !state.users.as_ref().is_some_and(UsersToken::is_sole) {
+        // A fork must not need a descriptor that may not be to be had then.
+        let has_token = state.users.is_some() && state.generations.begin().is_ok();
+        if !has_token || !state.users.as_ref().is_some_and(UsersToken::is_sole) {
             return Ok(false);
         }
         // At once: children of this process are to be counted, whatever fails below. Without a token they never take over.

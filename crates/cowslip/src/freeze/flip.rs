@@ -292,20 +292,12 @@ fn open_free_space(state: &mut State, range: VirtRange) -> Result<()> {
     Ok(())
 }
 
-/// Whether this thread needs memory in `range` to go on, so that it would wait for itself: its stack, or what libc and
-/// the kernel keep for it (`rseq` is written at every return from a system call) beside the thread pointer.
-fn stands_in(range: VirtRange) -> bool {
-    let here = std::hint::black_box(0u8);
-    let stack = std::ptr::from_ref(&here) as usize;
-    range.contains(stack) || range.contains(process::thread_handle())
-}
-
 /// Freezes all of `flips` at one instant.
 pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
     let can_move = flips.iter().all(|flip| {
         flip.state.service.as_ref().is_some_and(|service| !service.is_blind())
             && flip.shared.store.pages != Pages::Hugetlb
-            && !stands_in(flip.shared.range)
+            && !process::stands_in(flip.shared.range)
     });
     // A handler could touch what waits for this very thread.
     let quiet = can_move.then(Quiet::enter);
