@@ -16,7 +16,7 @@ use cowslip_sys::{Errno, passthrough};
 use crate::leaving;
 use crate::mapping::errno_of;
 use crate::mapping::split;
-use crate::program::config;
+use crate::program::{self, config};
 use crate::say;
 
 /// What is done about a request for memory in the arena.
@@ -154,6 +154,38 @@ pub(crate) unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_in
     // SAFETY: the program's own call, or a part of it.
     let kernel = |r: VirtRange| unsafe { passthrough::munlock(r.start as *mut c_void, r.len) };
     request(addr, len, &Answer::Nothing, kernel)
+}
+
+/// Whether a part of a range is an arena's and handed out to nobody: to the program nothing is mapped there.
+fn has_hole(addr: *mut c_void, len: usize) -> bool {
+    let Some(end) = (addr as usize).checked_add(len) else { return false };
+    let _quiet = Quiet::enter();
+    let is_free = |part: &(VirtRange, Usage, _)| part.1 == Usage::Free;
+    program::parts(VirtRange::between(addr as usize, end))
+        .any(|(arena, part)| arena.is_some_and(|arena| arena.parts(part).iter().any(is_free)))
+}
+
+fn no_memory() -> c_int {
+    Quiet::enter().set_errno(Errno::NOMEM);
+    -1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn mincore(addr: *mut c_void, len: usize, residence: *mut u8) -> c_int {
+    if has_hole(addr, len) {
+        return no_memory();
+    }
+    // SAFETY: the program's own call.
+    unsafe { passthrough::mincore(addr, len, residence) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn msync(addr: *mut c_void, len: usize, flags: c_int) -> c_int {
+    if has_hole(addr, len) {
+        return no_memory();
+    }
+    // SAFETY: the program's own call.
+    unsafe { passthrough::msync(addr, len, flags) }
 }
 
 /// A private mapping that is locked as a whole is copied as a whole when it is made: a freeze would copy

@@ -53,6 +53,10 @@ pass!(/// `close_range(2)`
     close_range(first: u32, last: u32, flags: c_int) -> c_int = SYS_close_range);
 pass!(/// `dup3(2)`
     dup3(from: c_int, to: c_int, flags: c_int) -> c_int = SYS_dup3);
+pass!(/// `mincore(2)`
+    mincore(addr: *mut c_void, len: usize, residence: *mut u8) -> c_int = SYS_mincore);
+pass!(/// `msync(2)`
+    msync(addr: *mut c_void, len: usize, flags: c_int) -> c_int = SYS_msync);
 pass!(/// `mlock(2)`
     mlock(addr: *mut c_void, len: usize) -> c_int = SYS_mlock);
 pass!(/// `mlock2(2)`
