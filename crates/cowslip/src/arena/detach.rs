@@ -263,8 +263,12 @@ impl Shared {
             Ok(())
         })();
         if detached.is_err() {
-            // SAFETY: the copy is nobody else's.
-            let _ = unsafe { memory::unmap(copy) };
+            // Where parts were moved away from, another thread may have mapped something by now.
+            let rest = VirtRange::between(copy.start + (moved_to - whole.start), copy.end());
+            if !rest.is_empty() {
+                // SAFETY: what is left of the copy is nobody else's.
+                let _ = unsafe { memory::unmap(rest) };
+            }
             for span in spans.iter().filter(|span| span.range.end() <= moved_to) {
                 self.set_detached(state, span.range, span.prot);
             }
