@@ -36,19 +36,35 @@ pub fn holds(file: BorrowedFd<'_>, offset_bytes: u64) -> Result<bool> {
     answer.map(|()| page & 1 != 0)
 }
 
+/// What the cache holds of a part of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cached {
+    /// Bytes that it holds.
+    pub bytes: u64,
+    /// Bytes that it held and does not any more; of a file in memory: what is swapped out.
+    pub evicted_bytes: u64,
+}
+
 /// Bytes of the file that the cache holds (`cachestat(2)`, Linux 6.5; before: `ENOSYS`).
-#[allow(unsafe_code)]
 pub fn cached_bytes(file: BorrowedFd<'_>) -> Result<u64> {
     // From 0, as long as the file is.
-    let range = [0u64; 2];
+    cached(file, 0, 0).map(|cached| cached.bytes)
+}
+
+/// What the cache holds of `len_bytes` from `offset_bytes` on; 0 bytes: of all that follows (`cachestat(2)`, Linux 6.5;
+/// before: `ENOSYS`).
+#[allow(unsafe_code)]
+pub fn cached(file: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result<Cached> {
+    let range = [offset_bytes, len_bytes];
     let mut pages = [0u64; 5];
     // SAFETY: cachestat(2) reads a range of two numbers and writes five.
     let answer = unsafe {
         let (range, pages) = (range.as_ptr(), pages.as_mut_ptr());
         crate::passthrough::by_number()(SYS_CACHESTAT, file.as_raw_fd(), range, pages, 0)
     };
-    match answer {
-        0 => pages[0].checked_mul(page_size_bytes() as u64).ok_or(Errno::OVERFLOW),
-        _ => Err(crate::process::last_errno()),
+    if answer != 0 {
+        return Err(crate::process::last_errno());
     }
+    let bytes = |pages: u64| pages.checked_mul(page_size_bytes() as u64).ok_or(Errno::OVERFLOW);
+    Ok(Cached { bytes: bytes(pages[0])?, evicted_bytes: bytes(pages[3])? })
 }

@@ -217,6 +217,17 @@ pub unsafe fn protect(range: VirtRange, prot: Prot) -> Result<()> {
 /// The caller owns `range`; some advice drops its contents.
 pub unsafe fn advise(range: VirtRange, advice: Advice) -> Result<()> {
     seam::check(Op::Madvise)?;
+    // SAFETY: as the caller promised.
+    unsafe { madvise(range, advice) }
+}
+
+/// Maps what is in memory of `range`, or allocates it where that reads a hole (`MADV_POPULATE_READ`, `madvise(2)`).
+pub fn populate(range: VirtRange) -> Result<()> {
+    // SAFETY: no content changes: whoever reads gets what it would have got.
+    unsafe { madvise(range, Advice::PopulateRead) }
+}
+
+unsafe fn madvise(range: VirtRange, advice: Advice) -> Result<()> {
     // SAFETY: madvise(2) takes an address, a length and a number; the caller owns the range.
     let answer = unsafe {
         crate::passthrough::by_number()(

@@ -124,6 +124,8 @@ counters! {
     left_for,
     /// Children that were ended as their parent had more private copies than was allowed.
     ended_children,
+    /// The number of the descriptor of the arena's file.
+    file_descriptor,
 }
 
 impl Counters {

@@ -16,7 +16,7 @@ use crate::error::{During, Error, ErrorKind, Result};
 use crate::freeze::service::Service;
 use crate::host;
 use crate::metrics::{Counters, Metrics};
-use crate::sys::Errno;
+use crate::sys::{AsRawFd, Errno};
 use crate::sys::memory::{self, Advice, Prot};
 use crate::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
 
@@ -140,6 +140,7 @@ impl ArenaBuilder {
         counters.arena_start_address.store(range.start as u64, Relaxed);
         counters.capacity_bytes.store(len as u64, Relaxed);
         counters.is_owner.store(1, Relaxed);
+        counters.file_descriptor.store(shared.store.fd().as_raw_fd() as u64, Relaxed);
         counters.is_huge.store(u64::from(shared.store.pages.is_huge()), Relaxed);
         Ok(arena)
     }

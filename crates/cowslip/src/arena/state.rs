@@ -9,6 +9,7 @@ use super::tracking::{Known, Tracking};
 use crate::freeze::copies::CopyLimit;
 use crate::freeze::io::Holds;
 use crate::freeze::readers::{Generations, UsersToken};
+use crate::freeze::residency::Unmapped;
 use crate::freeze::service::Service;
 use crate::freeze::share::{Child, Share};
 use crate::freeze::thaw::limbo::Limbo;
@@ -102,6 +103,8 @@ pub(crate) struct State {
     pub(crate) io: Holds,
     /// Old views, to be unmapped bit by bit.
     pub(crate) retired_views: Vec<VirtRange>,
+    /// What is to be mapped again.
+    pub(crate) unmapped: Unmapped,
     /// Before this time nothing is done in the background: a fork is being finished.
     pub(crate) quiet_until_ns: u64,
     /// The last fork came before the one before it was looked after.
@@ -207,6 +210,7 @@ impl Shared {
             limbo: Limbo::default(),
             views: 0,
             retired_views: Vec::new(),
+            unmapped: Unmapped::default(),
             io: Holds::default(),
             quiet_until_ns: 0,
             forks_often: false,

@@ -24,6 +24,7 @@ use super::Way;
 use super::flip::{self, Flip};
 use super::io;
 use super::readers::UsersToken;
+use super::residency::Unmapped;
 use super::service::Service;
 use super::share::{self, Child};
 use super::thaw;
@@ -70,6 +71,8 @@ impl<'a> ForkCut<'a> {
                 Role::Reader => Flip::nothing(shared, state),
             });
         }
+        // Before the fork: whoever is woken after it runs, and then the child does, before the caller goes on.
+        flips.iter().for_each(tell_service);
         let way =
             if flips.iter().all(Flip::is_empty) { None } else { Some(flip::flip(&mut flips)?) };
         let mut cut = Self { flips, watched: Vec::new(), way };
@@ -88,14 +91,9 @@ impl<'a> ForkCut<'a> {
     pub fn in_parent(mut self) {
         for flip in &mut self.flips {
             let now = process::now_ns();
-            // If it is to look at this arena soon, it need not be told.
-            let is_due = now < flip.state.quiet_until_ns;
-            flip.state.forks_often = is_due;
+            flip.state.forks_often = now < flip.state.quiet_until_ns;
             flip.state.quiet_until_ns = now + QUIET_AFTER_FORK_NS;
             flip.discard_view();
-            if !is_due {
-                flip.state.notify();
-            }
         }
     }
 
@@ -135,11 +133,20 @@ impl<'a> ForkCut<'a> {
             flip.shared.copy_limit.in_child();
             // Views are the parent's: the kernel left their mappings out of this process.
             state.retired_views.clear();
+            state.unmapped = Unmapped::default();
             state.views = 0;
             flip.discard_view();
             flip.shared.counters.is_owner.store(0, Relaxed);
             flip.shared.counters.pid.store(process::pid() as u64, Relaxed);
         }
+    }
+}
+
+/// Has the service thread look at this arena when the fork is over: it finds it locked, and looks again soon. It does so
+/// anyway if it reads the event of a freeze, or looked a moment ago.
+fn tell_service(flip: &Flip<'_>) {
+    if flip.is_empty() && process::now_ns() >= flip.state.quiet_until_ns {
+        flip.state.notify();
     }
 }
 

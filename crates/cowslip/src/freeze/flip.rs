@@ -160,6 +160,7 @@ impl<'a> Flip<'a> {
                 state.set_chunk(chunk, Chunk::Frozen);
                 state.set_since(chunk, self.generation);
             }
+            state.unmapped.add_frozen(*piece);
             let free: Vec<_> = state.ledger.free_within(*piece).collect();
             for whole in free.into_iter().map(|free| free.inner_aligned(CHUNK_BYTES)) {
                 for chunk in self.shared.chunks_of(whole) {
@@ -229,32 +230,37 @@ impl<'a> Flip<'a> {
         })();
         if let Err(error) = mapped {
             self.state.views -= 1;
-            self.discard_view();
+            if self.discard_view() {
+                self.state.notify();
+            }
             return Err(error);
         }
         Ok(std::mem::take(&mut self.view))
     }
 
-    /// Gives the view up: a large one's page tables go bit by bit, in the background.
-    pub(crate) fn discard_view(&mut self) {
+    /// Gives the view up. Whether there is a part of that to do in the background: a large one's page tables go bit by bit.
+    pub(crate) fn discard_view(&mut self) -> bool {
         let view = std::mem::take(&mut self.view);
         if view.is_empty() {
-            return;
+            return false;
         }
         let moved_bytes: usize = self.pieces.iter().map(|(piece, _)| piece.len).sum();
-        if moved_bytes > thaw::VIEW_STEP_BYTES && self.state.service.is_some() {
+        let is_left = moved_bytes > thaw::VIEW_STEP_BYTES && self.state.service.is_some();
+        if is_left {
             self.state.retired_views.push(view);
-            self.state.notify();
         } else {
             // SAFETY: nobody has this view.
             let _ = unsafe { memory::unmap(view) };
         }
+        is_left
     }
 }
 
 impl Drop for Flip<'_> {
     fn drop(&mut self) {
-        self.discard_view();
+        if self.discard_view() {
+            self.state.notify();
+        }
     }
 }
 

@@ -67,6 +67,7 @@ pub(crate) mod io;
 mod pinned;
 mod pressure;
 pub(crate) mod readers;
+pub(crate) mod residency;
 pub(crate) mod service;
 pub(crate) mod share;
 mod sight;
@@ -160,6 +161,12 @@ impl Arena {
             }
         }
         shared.lock().service.is_some()
+    }
+
+    /// Ends the service thread, and waits for it: what is frozen stays so from here on.
+    pub fn end_service(&self) {
+        let service = self.shared().lock().service.take();
+        service.into_iter().for_each(service::Service::stop);
     }
 
     /// Whether the service thread is one of this process' threads.

@@ -314,7 +314,9 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) -> Result<(), Errno> {
     while !tools.closing.load(Relaxed) {
         let Some(shared) = shared.upgrade() else { return Ok(()) };
         seam::panic_if_told(Op::ServicePanic);
-        let children = share::watched(&shared).clone();
+        let listed = share::try_watched(&shared).map(|children| children.clone());
+        let again = listed.is_none().then_some(LOOK_AGAIN);
+        let children = listed.unwrap_or_default();
         let ends = || children.iter().filter_map(|child| child.end.as_ref());
         let mut fds = vec![tools.uffd.as_fd(), tools.wake.as_fd()];
         fds.extend(ends().map(AsFd::as_fd));
@@ -322,7 +324,7 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) -> Result<(), Errno> {
         let left =
             due_ns.map(|due| Duration::from_nanos(u64::saturating_sub(due, process::now_ns())));
         let look = children.iter().any(|child| child.is_looked_at()).then_some(share::LOOK);
-        let patience = left.into_iter().chain(look).min();
+        let patience = left.into_iter().chain(look).chain(again).min();
         let has_slept = !wait(tools, &fds, &mut ready, patience)?;
         let mut told = ready.iter().skip(2);
         let mut is_told = |child: &Child| child.end.is_some() && told.next() == Some(&true);
@@ -330,8 +332,10 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) -> Result<(), Errno> {
             is_told(child) || (has_slept && child.has_ended()) || !child.settle(&shared)
         };
         let ended: Vec<_> = children.iter().filter(is_over).collect();
-        if !ended.is_empty() {
-            share::watched(&shared).retain(|it| !ended.iter().any(|ended| Arc::ptr_eq(it, ended)));
+        if !ended.is_empty()
+            && let Some(mut children) = share::try_watched(&shared)
+        {
+            children.retain(|it| !ended.iter().any(|ended| Arc::ptr_eq(it, ended)));
         }
         let is_due = due_ns.is_some_and(|due| process::now_ns() >= due);
         if !has_slept && !ready.contains(&true) && ended.is_empty() && !is_due {
@@ -419,12 +423,13 @@ impl Tools {
 }
 
 /// What changes whenever something is done.
-fn progress(shared: &Shared, state: &State) -> [u64; 5] {
+fn progress(shared: &Shared, state: &State) -> [u64; 6] {
     let stale_bytes: usize = state.retired_views.iter().map(|view| view.len).sum();
     let counters = shared.counters;
     [
         state.not_live() as u64,
         stale_bytes as u64,
+        state.unmapped.bytes() as u64,
         state.thaw.look.next as u64,
         counters.thawed_pages.load(Relaxed) + counters.thawed_chunks.load(Relaxed),
         counters.thaws.load(Relaxed),

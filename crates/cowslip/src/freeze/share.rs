@@ -13,7 +13,7 @@
 //! A child is ordinary at first, and stays so if its parent ends before anybody looked, as a daemon's does.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use crate::arena::Arena;
@@ -53,6 +53,15 @@ struct Yielding {
 /// The children that are watched.
 pub(super) fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<Child>>> {
     shared.children.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// As [`watched`], if nobody has them: who forks does, and is not to be held up by waking whoever waits.
+pub(super) fn try_watched(shared: &Shared) -> Option<MutexGuard<'_, Vec<Arc<Child>>>> {
+    match shared.children.try_lock() {
+        Ok(children) => Some(children),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Has the child `pid`, forked just now, looked at.

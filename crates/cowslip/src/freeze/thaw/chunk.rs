@@ -89,6 +89,7 @@ impl Thawing<'_> {
             state.set_chunk(chunk, Chunk::Live);
         }
         state.mixed.retain(|chunk| !chunks.contains(chunk));
+        state.unmapped.add(range);
         let counters = shared.counters;
         counters.thawed_chunks.fetch_add(chunks.len() as u64, Relaxed);
         counters.thawed_pages.fetch_add(pages, Relaxed);

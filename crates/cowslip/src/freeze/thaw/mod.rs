@@ -24,7 +24,7 @@ use std::time::Duration;
 pub(super) use self::chunk::Thawing;
 pub(crate) use self::chunk::{halves, write_protect};
 pub(super) use self::copy::Window;
-use super::cut;
+use super::{cut, residency};
 use super::service::Service;
 use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::arena::store::Pages;
@@ -78,9 +78,21 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     if quiet_ns > 0 && !is_short && state.retired_views.len() < MANY_VIEWS {
         return Step::Later(Duration::from_nanos(quiet_ns));
     }
-    if unmap_retired(state) {
+    if unmap_retired(state) || (!is_short && residency::map_some(shared, state)) {
         return Step::Again;
     }
+    let round_ns = residency::begin_round(shared, state);
+    match (thaw_step(shared, state, is_short), round_ns) {
+        (Step::Idle, Some(round_ns)) => Step::Later(Duration::from_nanos(round_ns)),
+        (Step::Later(delay), Some(round_ns)) => {
+            Step::Later(delay.min(Duration::from_nanos(round_ns)))
+        }
+        (step, _) => step,
+    }
+}
+
+/// The next piece of a thaw.
+fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     let is_held = state.views > 0 || state.thaw.paused || state.is_pinned || state.io.any();
     if state.role == Role::Reader || is_held {
         return Step::Idle;
@@ -169,7 +181,7 @@ fn has_copied_much(shared: &Shared) -> bool {
     process::anonymous_pages().is_some_and(|pages| pages > used_pages / PRIVATE_SHARE)
 }
 
-fn backoff(delay_ns: &mut u64, first_ns: u64, last_ns: u64) -> Duration {
+pub(super) fn backoff(delay_ns: &mut u64, first_ns: u64, last_ns: u64) -> Duration {
     *delay_ns = (*delay_ns * 2).clamp(first_ns, last_ns);
     Duration::from_nanos(*delay_ns)
 }
