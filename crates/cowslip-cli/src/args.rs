@@ -58,11 +58,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = byte_count, default_value = "256K")]
     pub(crate) threshold: ByteCount,
     /// Whose malloc the program uses: glibc's takes memory that cannot be put into an arena
-    #[arg(long, value_enum, default_value_t = MallocArg::Auto)]
+    #[arg(long, value_enum, default_value_t = MallocArg::Bundled)]
     pub(crate) malloc: MallocArg,
-    /// Freeze the plain way even where userfaultfd works
+    /// Freeze without userfaultfd, even where it works: what was frozen once stays so, and is there twice as it is written
     #[arg(long)]
-    pub(crate) no_userfaultfd: bool,
+    pub(crate) plain: bool,
     /// Pass prctl(PR_SET_THP_DISABLE) on instead of answering it
     #[arg(long)]
     pub(crate) respect_thp_disable: bool,
@@ -74,12 +74,15 @@ pub(crate) struct RunArgs {
     /// there because of that
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub(crate) child_memory: Option<ByteCount>,
-    /// Help the programs that it execs as well
+    /// Help the programs that its children exec as well
     #[arg(long)]
     pub(crate) follow_exec: bool,
-    /// Refuse to run a program that cannot be helped, instead of running it unchanged
+    /// Refuse to run a program that cannot be helped, instead of running it as without Cowslip
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Do not say that a program cannot be helped
+    #[arg(long, short, conflicts_with = "strict")]
+    pub(crate) quiet: bool,
     /// Write the counters as JSON when the program calls exit
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
@@ -93,9 +96,16 @@ pub(crate) struct RunArgs {
 
 /// Ask a running program for its counters: arenas, freezes, thaws, private pages, longest stall
 #[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  cowslip status                # all programs with arenas\n  \
+    cowslip status 4711 --watch   # one, every second")]
 pub(crate) struct StatusArgs {
-    /// Process id
-    pub(crate) pid: i32,
+    /// Process id [default: all programs that this user may look into]
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pid: Option<i32>,
+    /// Ask again every so many seconds, until Ctrl-C
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true,
+        value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "json")]
+    pub(crate) watch: Option<u64>,
     /// Write JSON to a file, or `-` for stdout
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -268,12 +278,10 @@ pub(crate) struct OutputArgs {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MallocArg {
-    /// The bundled one, unless the program is linked with jemalloc, tcmalloc, mimalloc or the like
-    Auto,
+    /// The bundled one (jemalloc), unless the program or its user brings one along, such as tcmalloc or mimalloc
+    Bundled,
     /// The one it has
     Keep,
-    /// The bundled one (jemalloc)
-    Bundled,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

@@ -27,6 +27,10 @@ pub(crate) const DENIED: u8 = 4;
 pub(crate) const VANISHED: u8 = 5;
 /// What was read is not what it should be.
 pub(crate) const CORRUPT: u8 = 6;
+/// The program to run is there and cannot be run (`env(1)`).
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// There is no such program (`env(1)`).
+pub(crate) const NOT_FOUND: u8 = 127;
 
 impl Failure {
     pub(crate) fn new(code: u8, message: impl fmt::Display) -> Self {

@@ -10,7 +10,7 @@ use cowslip::Departure;
 use serde_json::Value;
 use support::{COWSLIP, Folder, compile, run, under_cowslip};
 
-const WAYS: [&[&str]; 2] = [&[], &["--no-userfaultfd"]];
+const WAYS: [&[&str]; 2] = [&[], &["--plain"]];
 const CHUNK_BYTES: u64 = 2 << 20;
 
 /// Runs a program natively and in both ways under Cowslip: what the reports say, with userfaultfd first. None if there is

@@ -13,7 +13,7 @@ fn as_natively(options: &[&str], what: &str) -> Option<serde_json::Value> {
     let native = run(std::process::Command::new(&program).arg(what));
     assert!(native.status.success(), "natively: {}", native.stdout);
     let mut report = None;
-    for ways in [&[][..], &["--no-userfaultfd"]] {
+    for ways in [&[][..], &["--plain"]] {
         let options = [options, ways].concat();
         let (ran, its) = under_cowslip(&options, &[program.as_os_str(), OsStr::new(what)]);
         assert_eq!(ran.stdout, native.stdout, "{what} {options:?}");

@@ -4,8 +4,8 @@
 //! jemalloc calls `mmap`, which is the preload library's. jemalloc, as its locks survive a fork from a
 //! program with threads (it registers `pthread_atfork` handlers), which not every allocator's do.
 //!
-//! `cowslip run` preloads this library after the preload library, unless the program brings an
-//! allocator of its own or `--malloc=keep` asks for glibc's.
+//! `cowslip run` preloads this library after the preload library, unless `--malloc=keep` asks for what the program has. If the
+//! program or its user brings an allocator along, all calls go on to that ([`theirs`]).
 //!
 //! # Safety
 //! Every function is libc's of that name (`malloc(3)`, `posix_memalign(3)`): its caller keeps to that
@@ -16,6 +16,8 @@
 #![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]
 
 mod forks;
+mod modules;
+mod theirs;
 
 use core::ffi::{c_char, c_int, c_void};
 
@@ -39,30 +41,45 @@ pub struct Configuration(#[allow(dead_code, reason = "read by jemalloc")] *const
 // SAFETY: it points to constant text.
 unsafe impl Sync for Configuration {}
 
+/// Functions of the family: theirs, or what stands after the `=`.
 macro_rules! replaced {
-    ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)?;)*) => {$(
+    ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)? = $ours:path;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $kind),*) $(-> $answer)? {
-            // SAFETY: the program's own call, to the function of the same contract.
-            unsafe { jemalloc::$name($($argument),*) }
+            if theirs::is_ours() {
+                // SAFETY: the program's own call, to the function of the same contract.
+                return unsafe { $ours($($argument),*) };
+            }
+            #[allow(non_upper_case_globals)]
+            static $name: theirs::Next = theirs::Next::new(
+                match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name with a zero in it"),
+                },
+            );
+            // SAFETY: the function of that name has this type, and the call is the program's own.
+            unsafe {
+                core::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn($($kind),*) $(-> $answer)?,
+                >($name.get())($($argument),*)
+            }
         }
     )*};
 }
 
 replaced! {
-    malloc(size: usize) -> *mut c_void;
-    calloc(count: usize, size: usize) -> *mut c_void;
-    realloc(pointer: *mut c_void, size: usize) -> *mut c_void;
-    free(pointer: *mut c_void);
-    posix_memalign(place: *mut *mut c_void, alignment: usize, size: usize) -> c_int;
-    aligned_alloc(alignment: usize, size: usize) -> *mut c_void;
-    malloc_usable_size(pointer: *const c_void) -> usize;
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn memalign(alignment: usize, size: usize) -> *mut c_void {
-    // SAFETY: the program's own call, and the same contract.
-    unsafe { jemalloc::aligned_alloc(alignment, size) }
+    malloc(size: usize) -> *mut c_void = jemalloc::malloc;
+    calloc(count: usize, size: usize) -> *mut c_void = jemalloc::calloc;
+    realloc(pointer: *mut c_void, size: usize) -> *mut c_void = jemalloc::realloc;
+    free(pointer: *mut c_void) = jemalloc::free;
+    posix_memalign(place: *mut *mut c_void, alignment: usize, size: usize) -> c_int = jemalloc::posix_memalign;
+    aligned_alloc(alignment: usize, size: usize) -> *mut c_void = jemalloc::aligned_alloc;
+    malloc_usable_size(pointer: *const c_void) -> usize = jemalloc::malloc_usable_size;
+    memalign(alignment: usize, size: usize) -> *mut c_void = jemalloc::aligned_alloc;
+    valloc(size: usize) -> *mut c_void = on_a_page;
+    pvalloc(size: usize) -> *mut c_void = of_pages;
+    reallocarray(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void = of_an_array;
 }
 
 fn page_bytes() -> usize {
@@ -70,14 +87,12 @@ fn page_bytes() -> usize {
     (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as usize
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn valloc(size: usize) -> *mut c_void {
+unsafe fn on_a_page(size: usize) -> *mut c_void {
     // SAFETY: the program's own call; valloc(3) aligns to a page.
     unsafe { jemalloc::aligned_alloc(page_bytes(), size) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
+unsafe fn of_pages(size: usize) -> *mut c_void {
     let page = page_bytes();
     match size.checked_next_multiple_of(page) {
         // SAFETY: the program's own call; pvalloc(3) aligns to a page and whole pages.
@@ -86,8 +101,7 @@ unsafe extern "C" fn pvalloc(size: usize) -> *mut c_void {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn reallocarray(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
+unsafe fn of_an_array(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the program's own call.
         Some(size) => unsafe { jemalloc::realloc(pointer, size) },

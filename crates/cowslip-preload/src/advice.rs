@@ -13,6 +13,7 @@ use cowslip::{Arena, Departure, Usage};
 use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::{Errno, passthrough};
 
+use crate::filters;
 use crate::leaving;
 use crate::mapping::errno_of;
 use crate::mapping::split;
@@ -248,6 +249,9 @@ pub(crate) unsafe extern "C" fn prctl(
 ) -> c_int {
     use core::sync::atomic::{AtomicBool, Ordering};
     static ANSWERED: AtomicBool = AtomicBool::new(false);
+    if option == filters::SET_BY_PRCTL {
+        filters::before();
+    }
     match option {
         PR_SET_THP_DISABLE if !config().respect_thp_disable && !config().off => {
             let _quiet = Quiet::enter();

@@ -14,7 +14,8 @@ use cowslip_sys::passthrough;
 use cowslip_sys::process::Quiet;
 
 use crate::{
-    advice, cloning, descriptors, direct_io, faults, futexes, limits, mapping, moving, rings,
+    advice, cloning, descriptors, direct_io, faults, filters, futexes, limits, mapping, moving,
+    rings,
 };
 
 const SYS_MSEAL: c_long = 462;
@@ -72,6 +73,7 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_dup2,
         libc::SYS_dup3,
         libc::SYS_prctl,
+        libc::SYS_seccomp,
         libc::SYS_setrlimit,
         libc::SYS_prlimit64,
     ];
@@ -170,6 +172,7 @@ unsafe extern "C-unwind" fn handle(
             libc::SYS_prctl => {
                 return advice::prctl(int(a), len, c as usize, d as usize, e as usize).into();
             }
+            libc::SYS_seccomp => filters::before_operation(a),
             libc::SYS_ioctl => return faults::ioctl(int(a), b as c_ulong, c as usize).into(),
             libc::SYS_setrlimit => {
                 return limits::setrlimit(a as c_uint, b as *const c_void).into();

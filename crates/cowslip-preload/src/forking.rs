@@ -32,7 +32,7 @@ use cowslip_sys::scheduling;
 
 use crate::program::{self, arenas, config, owned};
 use crate::rings::{self, Found};
-use crate::{alloc, futexes, leaving, refusals, say};
+use crate::{alloc, futexes, leaving, refusals, say, threads};
 
 struct Pending(UnsafeCell<Option<(ForkCut<'static>, Quiet)>>);
 
@@ -83,6 +83,7 @@ pub(crate) extern "C" fn prepare() {
         return;
     }
     let quiet = Quiet::enter();
+    program::note_fork();
     // Of a fork inside libc, which nobody asked about.
     let _ = refusals::take();
     match cut() {
@@ -105,8 +106,12 @@ pub(crate) extern "C" fn prepare() {
 /// And of how many arenas.
 fn cut() -> cowslip::Result<(ForkCut<'static>, usize)> {
     let began_ns = process::now_ns();
+    if HAS_NO_SERVICE.load(Ordering::Relaxed) && !config().is_plain && !leaving::is_closed() {
+        let _ = leaving::everything(Departure::NoThaw);
+    }
     // Of a ring that was made past us nobody knows what it reads into.
-    let found = if arenas().next().is_some() { rings::look() } else { None };
+    let may_freeze = arenas().next().is_some() && !leaving::is_closed();
+    let found = if may_freeze { rings::look() } else { None };
     match found {
         Some(Found::Ring) => _ = leaving::everything(Departure::Ring),
         Some(Found::Pinned) => owned().for_each(Arena::pin),
@@ -182,6 +187,9 @@ pub(crate) fn find(name: &core::ffi::CStr, cache: &AtomicPtr<c_void>) -> Option<
 
 /// Has the end of a child noticed.
 pub(crate) fn watch(pid: c_int) {
+    if leaving::is_closed() {
+        return;
+    }
     owned().for_each(|arena| arena.watch_child(pid));
 }
 
@@ -220,11 +228,15 @@ unsafe extern "C" fn fork() -> c_int {
     pid
 }
 
+/// A service thread could not be had when one was started last.
+static HAS_NO_SERVICE: AtomicBool = AtomicBool::new(false);
+
 /// Starts the service threads that do not run, unless this is the `pthread_create` of such a start.
 pub(crate) fn start_services() {
     static STARTING: AtomicBool = AtomicBool::new(false);
-    if !STARTING.swap(true, Ordering::Relaxed) {
-        owned().for_each(|arena| _ = arena.start_service());
+    if !leaving::is_closed() && !STARTING.swap(true, Ordering::Relaxed) {
+        let refused = owned().filter(|arena| !arena.start_service()).count();
+        HAS_NO_SERVICE.store(refused > 0, Ordering::Relaxed);
         STARTING.store(false, Ordering::Relaxed);
     }
 }
@@ -234,8 +246,7 @@ pub(crate) fn start_services() {
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_is_sole_thread() -> bool {
     let _quiet = Quiet::enter();
-    let ours = arenas().filter(|arena| arena.has_service()).count() as u64;
-    process::thread_count().is_some_and(|threads| threads <= 1 + ours)
+    process::thread_count().is_some_and(|threads| threads <= 1 + threads::ours())
 }
 
 /// A program that starts threads gets the service thread along with its first one, so that its first

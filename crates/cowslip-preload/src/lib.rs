@@ -23,7 +23,10 @@ mod cloning;
 mod config;
 mod descriptors;
 mod direct_io;
+mod environment;
+mod exec;
 mod faults;
+mod filters;
 mod forking;
 mod futexes;
 mod leaving;
@@ -31,12 +34,15 @@ mod limits;
 mod log;
 mod mapping;
 mod moving;
+mod namespaces;
 mod next;
+mod objects;
 mod poked;
 mod program;
 mod refusals;
 mod report;
 mod rings;
+mod threads;
 
 #[global_allocator]
 static ALLOCATOR: alloc::Own = alloc::Own;

@@ -1,5 +1,6 @@
 //! `COWSLIP_LOG`: a line for everything that matters, to a file or to stderr.
 
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::fmt;
 use std::io::Write;
 use std::sync::OnceLock;
@@ -25,8 +26,19 @@ pub(crate) fn open(target: Option<&std::ffi::OsStr>) {
     });
 }
 
+/// Nothing is written any more.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Ends it: the program may be about to forbid what it takes.
+pub(crate) fn close() {
+    IS_CLOSED.store(true, Relaxed);
+}
+
 /// Writes one line, in one write.
 pub(crate) fn line(message: fmt::Arguments<'_>) {
+    if IS_CLOSED.load(Relaxed) {
+        return;
+    }
     let Some(Some(fd)) = TARGET.get() else { return };
     let mut text = Vec::with_capacity(160);
     let pid = cowslip_sys::process::pid();

@@ -202,10 +202,14 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
 static INIT: extern "C" fn() = {
     extern "C" fn init() {
         let _quiet = Quiet::enter();
-        program::config();
+        if !program::config().off {
+            crate::say!("loaded");
+        }
         crate::forking::register();
         crate::direct_io::look_up();
-        crate::config::leave_children_alone();
+        crate::exec::look_up();
+        crate::exec::begin();
+        crate::environment::hide();
     }
     init
 };

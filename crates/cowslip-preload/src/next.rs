@@ -6,10 +6,11 @@
 //! # Safety
 //! See [`crate::mapping`].
 
-use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_char, c_int, c_long, c_void};
+use core::ffi::{CStr, c_long, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::objects;
 
 /// A function of a library that comes after this one.
 pub(crate) struct Next {
@@ -63,44 +64,16 @@ extern "C" fn missing() -> c_long {
 /// Of an object in which a function of a program's rings may be, the path begins thus after its last slash.
 const RINGS: [&[u8]; 2] = [b"liburing", b"libaio"];
 
-const PATH_BYTES: usize = 512;
-
 /// Libraries that were loaded with the scope of another one, such as a module's, come after nobody.
 fn in_loaded_libraries(name: &CStr) -> *mut c_void {
-    struct Wanted {
-        path: UnsafeCell<[u8; PATH_BYTES]>,
-    }
-    unsafe extern "C" fn look(
-        object: *mut libc::dl_phdr_info,
-        _: usize,
-        wanted: *mut c_void,
-    ) -> c_int {
-        // SAFETY: dl_iterate_phdr(3) hands over an object with a name, and what it was given, which is a `Wanted`.
-        let (path, wanted) =
-            unsafe { (CStr::from_ptr((*object).dlpi_name), &*wanted.cast::<Wanted>()) };
-        let path = path.to_bytes_with_nul();
-        if path.len() > PATH_BYTES || !is_of_rings(path) {
-            return 0;
-        }
-        // SAFETY: nobody else has it while the objects are gone through.
-        unsafe { (&mut *wanted.path.get())[..path.len()].copy_from_slice(path) };
-        1
-    }
-    let wanted = Wanted { path: UnsafeCell::new([0; PATH_BYTES]) };
-    // SAFETY: `look` is handed what it takes. The object is opened only if it is still loaded, and stays so.
+    let Some(path) = RINGS.iter().find_map(|ring| objects::find(ring)) else {
+        return ptr::null_mut();
+    };
+    // SAFETY: the object is opened only if it is still loaded, and stays so.
     unsafe {
-        if libc::dl_iterate_phdr(Some(look), ptr::from_ref(&wanted).cast_mut().cast()) == 0 {
-            return ptr::null_mut();
-        }
-        let path: *const c_char = wanted.path.get().cast();
-        let object = libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        let object = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if object.is_null() { ptr::null_mut() } else { libc::dlsym(object, name.as_ptr()) }
     }
-}
-
-fn is_of_rings(path: &[u8]) -> bool {
-    let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-    RINGS.iter().any(|name| file.starts_with(name))
 }
 
 /// Whether `function` is of libaio: names like `io_submit` are anybody's.
@@ -112,7 +85,7 @@ pub(crate) fn is_of_libaio(function: *mut c_void) -> bool {
             && !object.assume_init_ref().dli_fname.is_null()
             && {
                 let path = CStr::from_ptr(object.assume_init_ref().dli_fname).to_bytes();
-                is_of_rings(path) && path.windows(6).any(|part| part == b"libaio")
+                objects::is_named(path, b"libaio")
             }
     }
 }

@@ -7,12 +7,12 @@
 //!   its child        C                                     A, B
 //! ```
 //! A child writes, unmaps and discards what it inherited in its own mappings alone. It takes an inherited arena over when
-//! no other process has any of it, and makes one of its own when it maps enough to gain by it.
+//! no other process has any of it. A process, the first too, makes one of its own when it maps enough to gain by it.
 
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
-use cowslip::units::{ByteCount, VirtRange};
+use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Prot, Usage};
 use cowslip_sys::process;
 
@@ -34,13 +34,24 @@ const BEING_MADE: u8 = 1;
 const SETTLED: u8 = 2;
 static MAKING: AtomicU8 = AtomicU8::new(UNTRIED);
 
-/// What a child mapped so far without an arena, and how much it may before it gets one. A fork copies the page tables
-/// of less in the time that a freeze takes, and most children end before they need more.
+/// What the process mapped so far without an arena, and how much it may before it gets one. A fork copies the page tables
+/// of less in the time that a freeze takes, and most processes end before they need more.
 static ELSEWHERE_BYTES: AtomicUsize = AtomicUsize::new(0);
-const CHILD_ELSEWHERE_BYTES: usize = 4 << 20;
+const WORTH_BYTES: usize = 4 << 20;
+/// Besides, so much is in use, or so much is mapped at once: allocators map more at their start than most programs need.
+const WORTH_USED_BYTES: u64 = 2 << 20;
+const WORTH_AT_ONCE_BYTES: usize = 8 << 20;
 
 /// The process that this one was forked from; 0 in the first.
 static PARENT: AtomicI32 = AtomicI32::new(0);
+
+/// The process, before each fork of it.
+static FORKER: AtomicI32 = AtomicI32::new(0);
+
+/// Called before a fork, which may come to nothing.
+pub(crate) fn note_fork() {
+    FORKER.store(process::pid(), Ordering::Relaxed);
+}
 
 /// Handle of the thread that is between the prepare and the parent or child handler of a fork; it holds the arenas'
 /// locks, and other handlers of the program run on it meanwhile. Its copy in the child has the same handle.
@@ -105,7 +116,7 @@ pub(crate) fn begin_child() {
     OWN.store(0, Ordering::Relaxed);
     MAKING.store(if is_clean { UNTRIED } else { SETTLED }, Ordering::Relaxed);
     ELSEWHERE_BYTES.store(0, Ordering::Relaxed);
-    PARENT.store(process::parent_pid(), Ordering::Relaxed);
+    PARENT.store(FORKER.load(Ordering::Relaxed), Ordering::Relaxed);
     end_fork();
 }
 
@@ -157,11 +168,8 @@ fn own_or_make(len: usize) -> Option<&'static Arena> {
     if let Some(own) = own() {
         return Some(own);
     }
-    if PARENT.load(Ordering::Relaxed) != 0 {
-        let elsewhere = ELSEWHERE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
-        if elsewhere < CHILD_ELSEWHERE_BYTES {
-            return None;
-        }
+    if MAKING.load(Ordering::Relaxed) != UNTRIED || !is_worth(len) {
+        return None;
     }
     if MAKING.compare_exchange(UNTRIED, BEING_MADE, Ordering::Acquire, Ordering::Relaxed).is_err() {
         // Another thread makes it, or this one does and maps something on the way, or it failed.
@@ -178,6 +186,14 @@ fn own_or_make(len: usize) -> Option<&'static Arena> {
     own()
 }
 
+/// Whether a fork would gain by an arena from here on.
+fn is_worth(len: usize) -> bool {
+    let elsewhere = ELSEWHERE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
+    let used_bytes = || Some(process::anonymous_pages()? * page_size_bytes() as u64);
+    elsewhere >= WORTH_BYTES
+        && (len >= WORTH_AT_ONCE_BYTES || used_bytes().is_none_or(|used| used >= WORTH_USED_BYTES))
+}
+
 fn make() {
     let config = config();
     let Some(place) = ARENAS.get(COUNT.load(Ordering::Relaxed)) else {
@@ -186,7 +202,7 @@ fn make() {
     };
     let made = Arena::builder(config.capacity)
         .backing(config.backing)
-        .userfaultfd(config.userfaultfd)
+        .userfaultfd(!config.is_plain)
         .build();
     match made {
         Ok(arena) => {

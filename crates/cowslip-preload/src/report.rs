@@ -1,5 +1,6 @@
 //! `COWSLIP_REPORT`: the counters as JSON when the program calls `exit`.
 
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::fmt::Write;
 
 use cowslip::Footprint;
@@ -17,11 +18,13 @@ static AT_EXIT: extern "C" fn() = {
     at_exit
 };
 
-fn write() {
+/// Writes it, once.
+pub(crate) fn write() {
+    static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
     let Some(file) = &config().report else { return };
     let mut text = String::from("{\n  \"schema\": \"cowslip.report/1\"");
     // A forked child that calls exit must not overwrite what its parent will say.
-    if has_parent() {
+    if has_parent() || IS_WRITTEN.swap(true, Relaxed) {
         return;
     }
     match own().or_else(|| arenas().last()) {

@@ -15,6 +15,7 @@
 //!   program.
 //! * [`waiting`]: for descriptors, under limits and filters too.
 //! * [`scheduling`]: when and where threads run.
+//! * [`executable`]: which file a name means, and what kind of program it is.
 //! * [`program`]: a child that waits before it executes a program.
 //! * [`fault_cost`]: what a page fault costs here.
 //! * [`usage`]: what a child used.
@@ -33,6 +34,7 @@
 pub mod cache;
 pub mod damon;
 pub mod durable;
+pub mod executable;
 pub mod fault_cost;
 pub mod given;
 pub mod held;

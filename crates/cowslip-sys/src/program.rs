@@ -7,13 +7,11 @@
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use rustix::fs::Access;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::{AsRawFd, Errno, OwnedFd, Result, process};
+use crate::{AsRawFd, Errno, OwnedFd, Result, executable, process};
 
 /// A child that executes a program once it is told to; dropped, it ends without.
 #[derive(Debug)]
@@ -29,7 +27,8 @@ impl Program {
     /// # Errors
     /// `ENOENT` if there is no such program, `EACCES` if it may not be executed.
     pub fn prepare(command: &[OsString]) -> Result<Self> {
-        let program = find(command.first().ok_or(Errno::INVAL)?)?;
+        let path = std::env::var_os("PATH");
+        let program = executable::find(command.first().ok_or(Errno::INVAL)?, path.as_deref())?;
         let text = |it: &OsStr| CString::new(it.as_bytes()).map_err(|_| Errno::INVAL);
         let program = text(program.as_os_str())?;
         let arguments = command.iter().map(|it| text(it)).collect::<Result<Vec<_>>>()?;
@@ -95,24 +94,6 @@ impl Drop for Program {
             let _ = process::wait_for(self.pid);
         }
     }
-}
-
-fn find(name: &OsStr) -> Result<PathBuf> {
-    if name.as_bytes().contains(&b'/') {
-        rustix::fs::access(name, Access::EXEC_OK)?;
-        return Ok(name.into());
-    }
-    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    let mut refusal = Errno::NOENT;
-    for candidate in std::env::split_paths(&path).map(|directory| directory.join(name)) {
-        if candidate.is_file() {
-            match rustix::fs::access(&candidate, Access::EXEC_OK) {
-                Ok(()) => return Ok(candidate),
-                Err(errno) => refusal = errno,
-            }
-        }
-    }
-    Err(refusal)
 }
 
 fn run(

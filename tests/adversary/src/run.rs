@@ -71,7 +71,9 @@ impl Place {
         } else {
             let mut command = Command::new(&self.cowslip);
             command.arg("run").args(&program.options);
-            command.args((mode == Mode::Plain).then_some("--no-userfaultfd"));
+            // What has no userfaultfd, or no huge pages, has no arena unless it is asked for.
+            command.args(matches!(mode, Mode::Plain | Mode::User).then_some("--plain"));
+            command.args((mode == Mode::User).then_some("--backing=base"));
             command.arg("--").arg(&self.program);
             command.env("COWSLIP_REPORT", folder.join("report"));
             command

@@ -1,77 +1,83 @@
 //! `cowslip run`: starts a program with the preload library.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::PermissionsExt;
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use cowslip::host;
+use cowslip_sys::Errno;
+use cowslip_sys::executable::{self, Kind};
+
 use crate::args::{BackingArg, MallocArg, RunArgs};
-use crate::commands::{elf, linked};
-use crate::exit::{Answer, Failure, NO, UNSUPPORTED, USAGE};
+use crate::exit::{Answer, Failure, NO, NOT_EXECUTABLE, NOT_FOUND, UNSUPPORTED, USAGE};
 
 const LIBRARY: &str = "libcowslip_preload.so";
 pub(crate) const MALLOC: &str = "libcowslip_malloc.so";
 
 pub(crate) fn run(args: RunArgs) -> Answer {
-    let memory = cowslip::host::memory_and_swap();
+    let memory = host::memory_and_swap();
     if let Some(capacity) = args.capacity.filter(|&capacity| capacity > memory) {
         return Err(Failure::new(
             USAGE,
             format!("--capacity {capacity} is more than the {memory} of memory and swap here"),
         ));
     }
-    let name = &args.program[0];
-    let program = find(name).ok_or_else(|| {
-        Failure::new(NO, format!("cannot run {}: no such program", name.display()))
-    })?;
-    let kind = elf::kind(&program);
-    if let Some(why) = why_unhelped(&program, kind) {
-        let text = format!("{}: {why}", program.display());
-        if args.strict {
-            return Err(Failure::new(UNSUPPORTED, text));
+    for (option, file) in [("--log", &args.log), ("--report", &args.report)] {
+        if let Some(file) = file.as_deref().filter(|file| !is_stderr(option, file)) {
+            let opened = OpenOptions::new().create(true).append(true).open(file);
+            opened.map_err(|error| {
+                Failure::new(USAGE, format!("{option} {}: {error}", file.display()))
+            })?;
         }
-        eprintln!("cowslip: {text}; it runs unchanged");
     }
-    if kind == elf::Kind::Musl {
-        // Its loader would refuse to start it with a library for glibc.
-        let error = Command::new(&program).arg0(name).args(&args.program[1..]).exec();
-        return Err(Failure::new(NO, format!("cannot run {}: {error}", program.display())));
+    let name = &args.program[0];
+    let path = std::env::var_os("PATH");
+    let program = executable::find(name, path.as_deref()).map_err(|errno| cannot_run(name, errno))?;
+    let obstacle = why_unhelped(&program).map(str::to_owned).or_else(|| why_no_better_off(&args));
+    let mut command = Command::new(&program);
+    command.arg0(name).args(&args.program[1..]);
+    match obstacle {
+        Some(why) if args.strict => {
+            return Err(Failure::new(UNSUPPORTED, format!("{}: {why}", program.display())));
+        }
+        Some(why) if args.quiet => drop(why),
+        Some(why) => eprintln!("cowslip: {} runs as without Cowslip: {why}", program.display()),
+        None => prepare(&mut command, &args)?,
     }
-    let mut libraries = vec![library()?];
-    let bundled = match args.malloc {
-        MallocArg::Keep => false,
-        MallocArg::Bundled => true,
-        MallocArg::Auto => linked::own_allocator(&program).is_none(),
-    };
-    if bundled {
-        libraries.push(libraries[0].with_file_name(MALLOC));
-    }
-    let error = command(&args, &program, &libraries).exec();
-    Err(Failure::new(NO, format!("cannot run {}: {error}", program.display())))
+    let errno = Errno::from_io_error(&command.exec()).unwrap_or(Errno::NOEXEC);
+    Err(cannot_run(name, errno))
 }
 
-fn command(args: &RunArgs, program: &Path, libraries: &[PathBuf]) -> Command {
-    let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-    let preloads = libraries.iter().map(|library| library.as_os_str());
-    let preloads = preloads.chain(Some(others.as_os_str()).filter(|others| !others.is_empty()));
-    let preload = preloads.collect::<Vec<_>>().join(OsStr::new(":"));
-    let mut command = Command::new(program);
+/// As `env(1)` says it.
+fn cannot_run(name: &OsStr, errno: Errno) -> Failure {
+    let (code, why) = match errno {
+        Errno::NOENT => (NOT_FOUND, "there is no such program".to_owned()),
+        Errno::ACCESS => (NOT_EXECUTABLE, "it is not executable".to_owned()),
+        errno => (NOT_EXECUTABLE, std::io::Error::from(errno).to_string()),
+    };
+    Failure::new(code, format!("cannot run {}: {why}", name.display()))
+}
+
+fn prepare(command: &mut Command, args: &RunArgs) -> Result<(), Failure> {
+    let mut libraries = vec![library()?];
+    if args.malloc == MallocArg::Bundled {
+        libraries.push(libraries[0].with_file_name(MALLOC));
+    }
+    let ours = libraries.iter().map(|it| it.as_os_str()).collect::<Vec<_>>().join(OsStr::new(":"));
+    let mut preload = ours.clone();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
     command
-        .arg0(&args.program[0])
-        .args(&args.program[1..])
         .env("LD_PRELOAD", preload)
-        .env("COWSLIP_OTHER_PRELOADS", others)
+        .env("COWSLIP_LIBRARIES", ours)
         .env("COWSLIP_THRESHOLD", args.threshold.0.to_string())
         .env("COWSLIP_BACKING", if args.backing == BackingArg::Thp { "thp" } else { "base" });
     if let Some(capacity) = args.capacity {
         command.env("COWSLIP_CAPACITY", capacity.0.to_string());
-    }
-    if args.no_userfaultfd {
-        command.env("COWSLIP_USERFAULTFD", "0");
-    }
-    if args.respect_thp_disable {
-        command.env("COWSLIP_RESPECT_THP_DISABLE", "1");
     }
     if let Some(percent) = args.child_share {
         command.env("COWSLIP_CHILD_SHARE", percent.to_string());
@@ -79,18 +85,29 @@ fn command(args: &RunArgs, program: &Path, libraries: &[PathBuf]) -> Command {
     if let Some(size) = args.child_memory {
         command.env("COWSLIP_CHILD_MEMORY", size.0.to_string());
     }
-    if args.follow_exec {
-        command.env("COWSLIP_FOLLOW_EXEC", "1");
+    for (name, is_set) in [
+        ("COWSLIP_PLAIN", args.plain),
+        ("COWSLIP_RESPECT_THP_DISABLE", args.respect_thp_disable),
+        ("COWSLIP_FOLLOW_EXEC", args.follow_exec),
+    ] {
+        if is_set {
+            command.env(name, "1");
+        }
     }
-    for (name, file) in [("COWSLIP_REPORT", &args.report), ("COWSLIP_LOG", &args.log)] {
+    for (option, name, file) in
+        [("--report", "COWSLIP_REPORT", &args.report), ("--log", "COWSLIP_LOG", &args.log)]
+    {
         if let Some(file) = file {
-            let is_stderr = name == "COWSLIP_LOG" && file.as_os_str() == "-";
             // The program may change its directory before it writes there.
-            let file = if is_stderr { file.clone() } else { absolute(file) };
+            let file = if is_stderr(option, file) { file.clone() } else { absolute(file) };
             command.env(name, file);
         }
     }
-    command
+    Ok(())
+}
+
+fn is_stderr(option: &str, file: &Path) -> bool {
+    option == "--log" && file.as_os_str() == "-"
 }
 
 fn absolute(path: &Path) -> PathBuf {
@@ -118,40 +135,42 @@ pub(crate) fn library() -> Result<PathBuf, Failure> {
     })
 }
 
-/// The file that `name` runs, as `execvp(3)` finds it.
-pub(super) fn find(name: &OsStr) -> Option<PathBuf> {
-    let is_program = |path: &Path| {
-        path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-    };
-    if name.as_encoded_bytes().contains(&b'/') {
-        let path = PathBuf::from(name);
-        return is_program(&path).then_some(path);
-    }
-    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| is_program(path))
-}
-
 /// Why the preload library cannot help this program, if it cannot.
-fn why_unhelped(program: &Path, kind: elf::Kind) -> Option<&'static str> {
-    let mode = program.metadata().ok()?.permissions().mode();
-    if mode & 0o6000 != 0 {
-        return Some("it is setuid or setgid, and the system preloads nothing into such programs");
+fn why_unhelped(program: &Path) -> Option<&'static str> {
+    if !Path::new("/proc/self/maps").exists() {
+        return Some("there is no /proc here, by which memory is watched");
     }
-    match kind {
-        elf::Kind::Dynamic => None,
-        elf::Kind::Go => Some(
+    match executable::interpreter(program).map(|runs| executable::kind(&runs)) {
+        Some(Kind::Dynamic) => None,
+        Some(Kind::Go) => Some(
             "it is a Go program, whose memory and forks come from system calls of its own that no \
              library sees",
         ),
-        elf::Kind::Musl => Some("it is linked with musl, and the library to preload is for glibc"),
-        elf::Kind::Static => {
+        Some(Kind::Musl) => {
+            Some("it is linked with musl, and the library to preload is for glibc")
+        }
+        Some(Kind::Sanitized) => Some(
+            "it is built with a sanitizer, whose library is to be the first that is loaded and \
+             keeps the memory itself",
+        ),
+        Some(Kind::Privileged) => Some(
+            "it is setuid or setgid, and the system preloads nothing into such programs",
+        ),
+        Some(Kind::Static) => {
             Some("it is statically linked, and nothing can be preloaded into it (use the library)")
         }
-        elf::Kind::Foreign => Some("it is for another kind of machine than Cowslip was built for"),
-        elf::Kind::Script => Some(
-            "it is a script: only its interpreter is helped, not the programs it starts; name the \
-             program itself",
-        ),
-        elf::Kind::Other => Some("it is no ELF program"),
+        Some(Kind::Foreign) => {
+            Some("it is for another kind of machine than Cowslip was built for")
+        }
+        Some(Kind::Script | Kind::Other) | None => Some("it is no ELF program"),
     }
+}
+
+/// Why the program would be no better off with an arena, if that is so and it was not asked for.
+fn why_no_better_off(args: &RunArgs) -> Option<String> {
+    let thaw = if args.plain { None } else { host::thaw_obstacle() };
+    let wants_huge = args.backing == BackingArg::Thp;
+    let obstacle = thaw.or_else(|| host::huge_pages_obstacle().filter(|_| wants_huge))?;
+    let mend = obstacle.mend.map(|command| format!("; as root: {command}")).unwrap_or_default();
+    Some(format!("it may not have {}{mend}", obstacle.what))
 }

@@ -58,11 +58,17 @@ pub enum Departure {
     Refused,
     /// It is read or written as a file, which may do what its protection forbids (`proc_pid_mem(5)`).
     Poked,
+    /// The program is about to restrict its system calls (`seccomp(2)`).
+    Filter,
+    /// Code that nobody looks at may fork: a namespace of its own was loaded (`dlmopen(3)`).
+    Namespace,
+    /// It could be frozen but never thawed: there is no userfaultfd to be had.
+    NoThaw,
 }
 
 impl Departure {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Advice,
         Self::DirectIo,
         Self::Ring,
@@ -72,6 +78,9 @@ impl Departure {
         Self::Fragmented,
         Self::Refused,
         Self::Poked,
+        Self::Filter,
+        Self::Namespace,
+        Self::NoThaw,
     ];
 
     /// Those that [`Metrics::left_for`](crate::Metrics::left_for) names.
@@ -96,6 +105,9 @@ impl fmt::Display for Departure {
             Self::Fragmented => "cut into too many protections",
             Self::Refused => "could not be frozen",
             Self::Poked => "read or written through /proc/PID/mem",
+            Self::Filter => "the program is about to filter its system calls",
+            Self::Namespace => "the program loads libraries into a namespace of their own",
+            Self::NoThaw => "it could not be thawed without userfaultfd",
         })
     }
 }

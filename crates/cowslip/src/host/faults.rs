@@ -56,7 +56,7 @@ fn open(own: &OwnProcess) -> Result<Yes, No> {
     Ok(Yes::saw(through).costing(ns, "to open"))
 }
 
-fn features(own: &OwnProcess) -> Result<Yes, No> {
+pub(super) fn features(own: &OwnProcess) -> Result<Yes, No> {
     let fd = open_fd(own)?;
     if Uffd::new(fd, FEATURES).is_ok() {
         return Ok(Yes::saw(names(FEATURES)));

@@ -9,6 +9,7 @@ mod faults;
 mod hints;
 mod huge;
 mod limits;
+mod obstacle;
 mod outcome;
 mod own_process;
 mod scratch;
@@ -19,6 +20,7 @@ use crate::units::ByteCount;
 use own_process::OwnProcess;
 
 pub use capability::{Answer, Capability, Cost, Need};
+pub use obstacle::{Obstacle, huge_pages_obstacle, thaw_obstacle};
 pub use verdict::{Report, Standing};
 
 /// Memory and swap of this machine.

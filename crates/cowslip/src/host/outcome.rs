@@ -43,6 +43,14 @@ impl No {
         Self { answer: Answer::Unknown { errno }, detail: detail.into(), mend: None }
     }
 
+    /// What is in the way, if something is.
+    pub(super) fn hint(&self) -> Option<&str> {
+        match &self.answer {
+            Answer::Denied { hint } => Some(hint),
+            _ => None,
+        }
+    }
+
     pub(super) fn mend(mut self, command: impl Into<String>) -> Self {
         self.mend = Some(command.into());
         self

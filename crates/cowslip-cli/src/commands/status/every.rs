@@ -1,0 +1,64 @@
+//! All programs with arenas, one a line.
+
+use std::fs;
+
+use cowslip::units::ByteCount;
+
+use super::arena::{Arena, has_arena};
+
+/// A program, and what its arenas come to.
+pub(super) struct Program {
+    pub(super) pid: i32,
+    name: String,
+    pub(super) arenas: Vec<Arena>,
+}
+
+/// Those that this user may look into.
+pub(super) fn look() -> std::io::Result<Vec<Program>> {
+    let mut programs = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Ok(pid) = entry?.file_name().to_string_lossy().parse() else { continue };
+        if !has_arena(pid) {
+            continue;
+        }
+        // It may have ended meanwhile.
+        if let Ok(arenas) = Arena::of(pid)
+            && !arenas.is_empty()
+        {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            programs.push(Program { pid, name: name.trim_end().to_owned(), arenas });
+        }
+    }
+    programs.sort_by_key(|program| program.pid);
+    Ok(programs)
+}
+
+pub(super) fn lines(programs: &[Program]) -> Vec<String> {
+    if programs.is_empty() {
+        return vec!["no program here has an arena".into()];
+    }
+    let head = ["PID", "PROGRAM", "STATE", "HELD", "MAPPED", "COPIES", "LEFT", "FORKS"];
+    let row = |c: [&str; 8]| {
+        let [pid, name, state, held, mapped, copies, left, forks] = c;
+        format!(
+            "{pid:>8} {name:<16} {state:<9} {held:>10} {mapped:>10} {copies:>10} {left:>10} {forks:>8}"
+        )
+    };
+    let mut lines = vec![row(head)];
+    for program in programs {
+        let sum = |of: &dyn Fn(&Arena) -> u64| ByteCount(program.arenas.iter().map(of).sum());
+        let forks: u64 = program.arenas.iter().map(|arena| arena.metrics.forks).sum();
+        let own = program.arenas.iter().find(|arena| arena.metrics.is_owner == 1);
+        lines.push(row([
+            &program.pid.to_string(),
+            &program.name,
+            own.unwrap_or(&program.arenas[0]).state(),
+            &sum(&Arena::held_bytes).to_string(),
+            &sum(&|arena| arena.footprint.resident_bytes).to_string(),
+            &sum(&|arena| arena.footprint.private_bytes).to_string(),
+            &sum(&|arena| arena.metrics.left_bytes).to_string(),
+            &forks.to_string(),
+        ]));
+    }
+    lines
+}

@@ -1,0 +1,86 @@
+//! `cowslip status`: what arenas a running program has, or all programs have.
+
+mod arena;
+mod every;
+mod one;
+
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::args::StatusArgs;
+use crate::exit::{self, Answer, DENIED, Failure, NO, VANISHED};
+use crate::output::{self, sink};
+use arena::Arena;
+
+/// Moves to the top left of a terminal, and clears it.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+pub(crate) fn run(args: StatusArgs) -> Answer {
+    loop {
+        let lines = match args.pid {
+            Some(pid) => of_program(pid, &args)?,
+            None => of_all(&args)?,
+        };
+        if !lines.is_empty() {
+            let clear = if args.watch.is_some() && io::stdout().is_terminal() { CLEAR } else { "" };
+            let text = format!("{clear}{}\n", lines.join("\n"));
+            sink::print(&text).map_err(exit::io("print the status"))?;
+        }
+        match args.watch {
+            Some(seconds) => std::thread::sleep(Duration::from_secs(seconds)),
+            None => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+fn of_program(pid: i32, args: &StatusArgs) -> Result<Vec<String>, Failure> {
+    let arenas = Arena::of(pid).map_err(|error| explain(pid, &error))?;
+    if arenas.is_empty() {
+        return Err(Failure::new(
+            NO,
+            format!(
+                "process {pid} has no arena: it was not started with `cowslip run`, or needs no more memory \
+                 than a fork copies at once (4 MiB)"
+            ),
+        ));
+    }
+    if let Some(file) = &args.json {
+        let arenas: Vec<Value> = arenas.iter().map(one::to_json).collect();
+        let whole = json!({"schema": "cowslip.status/1", "pid": pid, "arenas": arenas});
+        output::json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
+        return Ok(Vec::new());
+    }
+    Ok(arenas.iter().flat_map(one::lines).collect())
+}
+
+fn of_all(args: &StatusArgs) -> Result<Vec<String>, Failure> {
+    let programs = every::look().map_err(exit::io("look for programs in /proc"))?;
+    if let Some(file) = &args.json {
+        let of = |program: &every::Program| {
+            let arenas: Vec<Value> = program.arenas.iter().map(one::to_json).collect();
+            json!({"pid": program.pid, "arenas": arenas})
+        };
+        let all: Vec<Value> = programs.iter().map(of).collect();
+        let whole = json!({"schema": "cowslip.status/1", "programs": all});
+        output::json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
+        return Ok(Vec::new());
+    }
+    Ok(every::lines(&programs))
+}
+
+fn explain(pid: i32, error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::NotFound => Failure::new(VANISHED, format!("there is no process {pid}")),
+        io::ErrorKind::PermissionDenied => Failure::new(
+            DENIED,
+            format!("may not look into process {pid}: run as its user or as root"),
+        ),
+        _ if error.raw_os_error() == Some(3) => {
+            Failure::new(VANISHED, format!("process {pid} ended meanwhile"))
+        }
+        _ => Failure::new(NO, format!("cannot look into process {pid}: {error}")),
+    }
+}

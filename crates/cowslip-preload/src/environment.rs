@@ -1,0 +1,153 @@
+//! The program's environment: without what `cowslip run` put there, so that programs it starts run as without Cowslip.
+//!
+//! libc's `setenv` and `unsetenv` are not called: a program may have its own in their place, as bash does. The entries are taken
+//! out of the array that the program was started with, which is what `environ(7)` and `main` show.
+//!
+//! # Safety
+//! Arrays of strings are as `execve(2)` has them: pointers to what ends with a zero, and a null pointer at the end.
+
+use core::ffi::{CStr, c_char};
+use std::ffi::CString;
+use std::sync::OnceLock;
+
+use crate::program::config;
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const LIBRARIES: &[u8] = b"COWSLIP_LIBRARIES=";
+
+/// What `cowslip run` sets.
+const OURS: [&[u8]; 11] = [
+    LIBRARIES,
+    b"COWSLIP_BACKING=",
+    b"COWSLIP_CAPACITY=",
+    b"COWSLIP_CHILD_MEMORY=",
+    b"COWSLIP_CHILD_SHARE=",
+    b"COWSLIP_FOLLOW_EXEC=",
+    b"COWSLIP_LOG=",
+    b"COWSLIP_PLAIN=",
+    b"COWSLIP_REPORT=",
+    b"COWSLIP_RESPECT_THP_DISABLE=",
+    b"COWSLIP_THRESHOLD=",
+];
+
+unsafe extern "C" {
+    static mut environ: *mut *mut c_char;
+}
+
+/// What was there.
+struct Hidden {
+    /// What `LD_PRELOAD` began with, without a colon at its end.
+    libraries: Vec<u8>,
+    entries: Vec<CString>,
+}
+
+static HIDDEN: OnceLock<Hidden> = OnceLock::new();
+
+fn is_ours(entry: &CStr) -> bool {
+    OURS.iter().any(|name| entry.to_bytes().starts_with(name))
+}
+
+/// `LD_PRELOAD` without the libraries that it begins with; `None` if there are no others.
+fn without(entry: &[u8], libraries: &[u8]) -> Option<CString> {
+    let value = entry.strip_prefix(PRELOAD)?;
+    let rest = value.strip_prefix(libraries).unwrap_or(value);
+    let others = rest.strip_prefix(b":").unwrap_or(rest);
+    (!others.is_empty()).then(|| CString::new([PRELOAD, others].concat()).ok()).flatten()
+}
+
+/// The entries of an array, up to its end.
+///
+/// # Safety
+/// See the module.
+unsafe fn entries<'a>(array: *const *const c_char) -> impl Iterator<Item = &'a CStr> {
+    (0..).map_while(move |i| {
+        // SAFETY: the array goes on until the null pointer.
+        unsafe {
+            let entry = *array.add(i);
+            (!entry.is_null()).then(|| CStr::from_ptr(entry))
+        }
+    })
+}
+
+/// Takes our entries out. Called by the constructor of this library, before the program has threads.
+pub(crate) fn hide() {
+    // SAFETY: nobody else uses the environment yet; entries are only moved to the front.
+    unsafe {
+        let array = environ;
+        if array.is_null() || HIDDEN.get().is_some() {
+            return;
+        }
+        let ours: Vec<CString> =
+            entries(array.cast()).filter(|it| is_ours(it)).map(CStr::to_owned).collect();
+        let libraries = ours.iter().find_map(|it| it.to_bytes().strip_prefix(LIBRARIES));
+        let libraries = libraries.unwrap_or_default().to_vec();
+        let hidden = HIDDEN.get_or_init(|| Hidden { libraries, entries: ours });
+        if config().follows_exec {
+            return;
+        }
+        let (mut from, mut to) = (array, array);
+        while !(*from).is_null() {
+            let entry = CStr::from_ptr(*from);
+            let mut kept = (!is_ours(entry)).then_some(*from);
+            if entry.to_bytes().starts_with(PRELOAD) {
+                // It stays as long as the program.
+                kept = without(entry.to_bytes(), &hidden.libraries).map(CString::into_raw);
+            }
+            if let Some(entry) = kept {
+                *to = entry;
+                to = to.add(1);
+            }
+            from = from.add(1);
+        }
+        *to = core::ptr::null_mut();
+    }
+}
+
+/// An environment for `execve(2)`.
+pub(crate) struct Environment {
+    pointers: Vec<*const c_char>,
+    _texts: Vec<CString>,
+}
+
+impl Environment {
+    pub(crate) fn as_ptr(&self) -> *const *const c_char {
+        self.pointers.as_ptr()
+    }
+
+    /// What the program hands on, with our entries, or without them.
+    ///
+    /// # Safety
+    /// See the module.
+    pub(crate) unsafe fn of(given: *const *const c_char, helps: bool) -> Option<Self> {
+        let hidden = HIDDEN.get().filter(|hidden| !hidden.libraries.is_empty())?;
+        let mut texts = if helps { hidden.entries.clone() } else { Vec::new() };
+        let mut pointers = Vec::new();
+        let mut preload = None;
+        // SAFETY: the program's own array.
+        let given = if given.is_null() { Vec::new() } else { unsafe { entries(given) }.collect() };
+        for entry in given {
+            if entry.to_bytes().starts_with(PRELOAD) {
+                preload = without(entry.to_bytes(), &hidden.libraries);
+            } else if !is_ours(entry) {
+                pointers.push(entry.as_ptr());
+            }
+        }
+        let others = preload.as_ref().map(|it| &it.to_bytes()[PRELOAD.len()..]);
+        let preload = match (helps, others) {
+            (true, Some(others)) => Some([PRELOAD, &hidden.libraries, b":", others].concat()),
+            (true, None) => Some([PRELOAD, &hidden.libraries].concat()),
+            (false, Some(others)) => Some([PRELOAD, others].concat()),
+            (false, None) => None,
+        };
+        texts.extend(preload.and_then(|preload| CString::new(preload).ok()));
+        pointers.extend(texts.iter().map(|text| text.as_ptr()));
+        pointers.push(core::ptr::null());
+        Some(Self { pointers, _texts: texts })
+    }
+}
+
+/// What the program's environment is now.
+pub(crate) fn current() -> *const *const c_char {
+    // SAFETY: the program's own variable, read as libc reads it.
+    unsafe { environ.cast() }
+}

@@ -1,0 +1,120 @@
+//! `execve` and its like: what the first process execs is the same program to whoever started it, and is helped as well.
+//!
+//! So launchers, `env` in a script's first line, version managers and `sh -c 'exec …'` keep the help; what children exec runs
+//! as without Cowslip, or, with `--follow-exec`, is helped unless it cannot be. Functions that take their arguments one by one
+//! (`execl`) are libc's own.
+//!
+//! # Safety
+//! See [`crate::mapping`].
+
+use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use cowslip_sys::executable::{self, Kind};
+use cowslip_sys::process::{self, Quiet};
+
+use crate::environment::{self, Environment};
+use crate::next::Next;
+use crate::program::config;
+use crate::say;
+
+/// The process that the program was started as.
+static FIRST: AtomicI32 = AtomicI32::new(0);
+
+/// Called by the constructor of this library.
+pub(crate) fn begin() {
+    FIRST.store(process::pid(), Relaxed);
+}
+
+/// The environment for what `program` means, if it is to be another than the one that the program hands on.
+///
+/// # Safety
+/// As for `execve(2)`.
+unsafe fn environment(
+    program: impl FnOnce() -> Option<PathBuf>,
+    given: *const *const c_char,
+) -> Option<Environment> {
+    let is_first = FIRST.load(Relaxed) == process::pid();
+    if config().off || !(is_first || config().follows_exec) {
+        return None;
+    }
+    let _quiet = Quiet::enter();
+    let program = program()?;
+    let runs = executable::interpreter(&program)?;
+    let can_help = executable::kind(&runs) == Kind::Dynamic;
+    if can_help == config().follows_exec {
+        // It is as it should be already.
+        return None;
+    }
+    say!("{} is executed, and {}", program.display(), if can_help { "helped" } else { "not helped" });
+    // SAFETY: as the caller promised.
+    unsafe { Environment::of(given, can_help) }
+}
+
+/// # Safety
+/// A string that ends with a zero, or null.
+unsafe fn path_of<'a>(text: *const c_char) -> Option<&'a OsStr> {
+    // SAFETY: as the caller promised.
+    (!text.is_null()).then(|| OsStr::from_bytes(unsafe { CStr::from_ptr(text) }.to_bytes()))
+}
+
+type Strings = *const *const c_char;
+
+/// `execve`, or `execvpe` where a name is looked for, with the environment that it is to be.
+unsafe fn execute(next: &Next, name: *const c_char, words: Strings, given: Strings) -> c_int {
+    let is_looked_for = core::ptr::eq(next, &EXECVPE);
+    let program = || {
+        // SAFETY: the program's own argument.
+        let name = unsafe { path_of(name) }?;
+        if !is_looked_for {
+            return Some(Path::new(name).to_owned());
+        }
+        executable::find(name, std::env::var_os("PATH").as_deref()).ok()
+    };
+    // SAFETY: libc's function of that name has this type; the call is the program's own.
+    unsafe {
+        let changed = environment(program, given);
+        let given = changed.as_ref().map_or(given, Environment::as_ptr);
+        let meant = core::mem::transmute::<
+            *mut core::ffi::c_void,
+            unsafe extern "C" fn(*const c_char, Strings, Strings) -> c_int,
+        >(next.get());
+        meant(name, words, given)
+    }
+}
+
+static EXECVE: Next = Next::new(c"execve");
+static EXECVPE: Next = Next::new(c"execvpe");
+
+/// Looks for them now: later may be in a signal handler, or in a child that shares this memory.
+pub(crate) fn look_up() {
+    EXECVE.get();
+    EXECVPE.get();
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execve(path: *const c_char, words: Strings, given: Strings) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { execute(&EXECVE, path, words, given) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execv(path: *const c_char, words: Strings) -> c_int {
+    // SAFETY: execv(3) is execve(2) with the current environment.
+    unsafe { execute(&EXECVE, path, words, environment::current()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvp(name: *const c_char, words: Strings) -> c_int {
+    // SAFETY: execvp(3) is execvpe(3) with the current environment.
+    unsafe { execute(&EXECVPE, name, words, environment::current()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvpe(name: *const c_char, words: Strings, given: Strings) -> c_int {
+    // SAFETY: the program's own call.
+    unsafe { execute(&EXECVPE, name, words, given) }
+}

@@ -1,0 +1,83 @@
+//! The service threads are not the program's: it does not see them where it counts its own.
+//!
+//! Python warns at a fork when `/proc/self/stat` (`proc_pid_stat(5)`) tells of more than one thread, as a fork copies but one.
+//! A fork does no harm to ours.
+//!
+//! # Safety
+//! See [`crate::mapping`].
+
+use core::ffi::{CStr, c_char, c_void};
+
+use cowslip::Arena;
+use cowslip_sys::process::Quiet;
+use cowslip_sys::{AsFd, AsRawFd, memfile};
+
+use crate::next::Next;
+use crate::program::{arenas, guarded};
+
+const FILE: &CStr = c"/proc/self/stat";
+/// Of the fields after the name, which may hold spaces and ends with a parenthesis.
+const THREADS: usize = 17;
+
+/// How many threads of this process are ours.
+pub(crate) fn ours() -> u64 {
+    arenas().filter(|arena| Arena::has_service(arena)).count() as u64
+}
+
+fn without(stat: &str, ours: u64) -> Option<String> {
+    let (name, fields) = stat.rsplit_once(')')?;
+    let mut fields: Vec<_> = fields.split(' ').map(str::to_owned).collect();
+    let threads = fields.get_mut(THREADS + 1)?;
+    *threads = threads.parse::<u64>().ok()?.saturating_sub(ours).max(1).to_string();
+    Some(format!("{name}){}", fields.join(" ")))
+}
+
+/// A file with what the program would read without us.
+fn retold() -> Option<*mut libc::FILE> {
+    let _quiet = Quiet::enter();
+    let ours = Some(ours()).filter(|&ours| ours > 0)?;
+    let text = without(&std::fs::read_to_string("/proc/self/stat").ok()?, ours)?;
+    let file = memfile::memfd("stat", memfile::MemfdKind::Shmem, 0).ok()?;
+    memfile::write_at(file.as_fd(), text.as_bytes(), 0).ok()?;
+    // SAFETY: fdopen(3) of a descriptor that nobody else has, and that is the stream's from then on.
+    let opened = unsafe { libc::fdopen(file.as_raw_fd(), c"r".as_ptr()) };
+    if opened.is_null() {
+        return None;
+    }
+    core::mem::forget(file);
+    Some(opened)
+}
+
+unsafe fn open(next: &Next, path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    // SAFETY: the program's own arguments, strings that end with a zero.
+    let is_asked = unsafe {
+        !path.is_null()
+            && !mode.is_null()
+            && CStr::from_ptr(path) == FILE
+            && CStr::from_ptr(mode).to_bytes().starts_with(b"r")
+    };
+    if let Some(file) = is_asked.then(|| guarded(retold, || None)).flatten() {
+        return file;
+    }
+    // SAFETY: libc's function of that name has this type; the call is the program's own.
+    unsafe {
+        core::mem::transmute::<
+            *mut c_void,
+            unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE,
+        >(next.get())(path, mode)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    static NEXT: Next = Next::new(c"fopen");
+    // SAFETY: the program's own call.
+    unsafe { open(&NEXT, path, mode) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    static NEXT: Next = Next::new(c"fopen64");
+    // SAFETY: the program's own call.
+    unsafe { open(&NEXT, path, mode) }
+}

@@ -1,0 +1,48 @@
+//! Why a program would be no better off with arenas than without.
+
+use super::faults;
+use super::hints;
+use super::outcome::No;
+use super::own_process::OwnProcess;
+use crate::arena::store::Store;
+use crate::arena::Backing;
+use crate::units::{ByteCount, CHUNK_BYTES};
+
+/// What is missing, and the command that mends it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Obstacle {
+    /// What is missing, and why.
+    pub what: String,
+    /// For root, if it says nothing else.
+    pub mend: Option<String>,
+}
+
+impl Obstacle {
+    fn new(missing: &str, no: &No) -> Self {
+        let why = match no.hint() {
+            Some(hint) => hint,
+            None => &no.detail,
+        };
+        Self { what: format!("{missing}: {why}"), mend: no.mend.clone() }
+    }
+}
+
+/// What keeps this process from thawing: without userfaultfd for the kernel's own accesses, memory that was frozen once stays
+/// private, and is there twice as soon as it is written.
+///
+/// It takes some microseconds, in which a userfaultfd is opened and closed.
+pub fn thaw_obstacle() -> Option<Obstacle> {
+    let refused = faults::features(&OwnProcess::look()).err()?;
+    Some(Obstacle::new("userfaultfd for the kernel's accesses", &refused))
+}
+
+/// What keeps arenas of this process from huge pages.
+pub fn huge_pages_obstacle() -> Option<Obstacle> {
+    let tried = Store::open(Backing::Thp, ByteCount(CHUNK_BYTES as u64));
+    if tried.is_ok_and(|store| store.pages.is_huge()) {
+        return None;
+    }
+    let why = "neither a tmpfs of its own (CAP_SYS_ADMIN) nor shmem_enabled gives them";
+    let refused = No::denied("", why).mend(hints::ALLOW_SHMEM_HUGE);
+    Some(Obstacle::new("huge pages for shared memory", &refused))
+}
