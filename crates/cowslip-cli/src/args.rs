@@ -57,6 +57,10 @@ pub(crate) struct RunArgs {
     /// Smallest anonymous mapping that goes into the arena
     #[arg(long, value_name = "SIZE", value_parser = byte_count, default_value = "256K")]
     pub(crate) threshold: ByteCount,
+    /// How much the program maps before it gets an arena: the fork of less gains nothing
+    #[arg(long, value_name = "SIZE", value_parser = any_byte_count, default_value = "4M",
+        overrides_with = "arena_after")]
+    pub(crate) arena_after: ByteCount,
     /// Whose malloc the program uses: glibc's takes memory that cannot be put into an arena
     #[arg(long, value_enum, default_value_t = MallocArg::Bundled)]
     pub(crate) malloc: MallocArg,
@@ -290,6 +294,10 @@ pub(crate) enum BackingArg {
     Thp,
     /// Base pages
     Base,
+}
+
+fn any_byte_count(text: &str) -> Result<ByteCount, String> {
+    ByteCount::parse(text).ok_or_else(|| "a size such as 0, 512K or 4MiB is wanted".into())
 }
 
 fn byte_count(text: &str) -> Result<ByteCount, String> {

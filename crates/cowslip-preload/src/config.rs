@@ -18,6 +18,8 @@ pub(crate) struct Config {
     pub(crate) backing: Backing,
     /// `COWSLIP_THRESHOLD`: the smallest mapping taken, in bytes.
     pub(crate) threshold_bytes: usize,
+    /// `COWSLIP_ARENA_AFTER`: what is mapped before there is an arena.
+    pub(crate) arena_after_bytes: usize,
     /// `COWSLIP_PLAIN=1`: without userfaultfd.
     pub(crate) is_plain: bool,
     /// `COWSLIP_RESPECT_THP_DISABLE=1`.
@@ -47,6 +49,7 @@ impl Config {
                 _ => Backing::Thp,
             },
             threshold_bytes: size("COWSLIP_THRESHOLD").map_or(256 << 10, |size| size.0 as usize),
+            arena_after_bytes: size("COWSLIP_ARENA_AFTER").map_or(4 << 20, |size| size.0 as usize),
             is_plain: is("COWSLIP_PLAIN", "1"),
             respect_thp_disable: is("COWSLIP_RESPECT_THP_DISABLE", "1"),
             follows_exec: is("COWSLIP_FOLLOW_EXEC", "1"),

@@ -16,8 +16,9 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARIES: &[u8] = b"COWSLIP_LIBRARIES=";
 
 /// What `cowslip run` sets.
-const OURS: [&[u8]; 11] = [
+const OURS: [&[u8]; 12] = [
     LIBRARIES,
+    b"COWSLIP_ARENA_AFTER=",
     b"COWSLIP_BACKING=",
     b"COWSLIP_CAPACITY=",
     b"COWSLIP_CHILD_MEMORY=",

@@ -34,13 +34,9 @@ const BEING_MADE: u8 = 1;
 const SETTLED: u8 = 2;
 static MAKING: AtomicU8 = AtomicU8::new(UNTRIED);
 
-/// What the process mapped so far without an arena, and how much it may before it gets one. A fork copies the page tables
-/// of less in the time that a freeze takes, and most processes end before they need more.
+/// What the process mapped so far without an arena. A fork copies the page tables of a little in the time that a freeze takes,
+/// and most processes end before they need more.
 static ELSEWHERE_BYTES: AtomicUsize = AtomicUsize::new(0);
-const WORTH_BYTES: usize = 4 << 20;
-/// Besides, so much is in use, or so much is mapped at once: allocators map more at their start than most programs need.
-const WORTH_USED_BYTES: u64 = 2 << 20;
-const WORTH_AT_ONCE_BYTES: usize = 8 << 20;
 
 /// The process that this one was forked from; 0 in the first.
 static PARENT: AtomicI32 = AtomicI32::new(0);
@@ -186,12 +182,14 @@ fn own_or_make(len: usize) -> Option<&'static Arena> {
     own()
 }
 
-/// Whether a fork would gain by an arena from here on.
+/// Whether a fork would gain by an arena from here on: enough was mapped, and half of it is in use, or twice of it comes
+/// at once. Allocators map more at their start than most programs need.
 fn is_worth(len: usize) -> bool {
+    let enough = config().arena_after_bytes;
     let elsewhere = ELSEWHERE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
-    let used_bytes = || Some(process::anonymous_pages()? * page_size_bytes() as u64);
-    elsewhere >= WORTH_BYTES
-        && (len >= WORTH_AT_ONCE_BYTES || used_bytes().is_none_or(|used| used >= WORTH_USED_BYTES))
+    let used_bytes = || Some(process::anonymous_pages()? as usize * page_size_bytes());
+    elsewhere >= enough
+        && (len >= 2 * enough || used_bytes().is_none_or(|used| used >= enough / 2))
 }
 
 fn make() {

@@ -61,6 +61,9 @@ pub(crate) fn generate(seed: u64, without: &[String]) -> Program {
     if it.one_in(12) {
         it.program.options.push("--follow-exec".to_owned());
     }
+    if it.one_in(4) {
+        it.program.options.extend(["--arena-after", "512K"].map(str::to_owned));
+    }
     if it.one_in(12) {
         it.program.options.extend(["--threshold", "4K"].map(str::to_owned));
     }

@@ -70,7 +70,8 @@ impl Place {
             Command::new(&self.program)
         } else {
             let mut command = Command::new(&self.cowslip);
-            command.arg("run").args(&program.options);
+            // Its programs are small, and most are to be in an arena whole.
+            command.args(["run", "--arena-after=0"]).args(&program.options);
             // What has no userfaultfd, or no huge pages, has no arena unless it is asked for.
             command.args(matches!(mode, Mode::Plain | Mode::User).then_some("--plain"));
             command.args((mode == Mode::User).then_some("--backing=base"));

@@ -24,14 +24,8 @@ pub(crate) fn run(args: RunArgs) -> Answer {
             format!("--capacity {capacity} is more than the {memory} of memory and swap here"),
         ));
     }
-    for (option, file) in [("--log", &args.log), ("--report", &args.report)] {
-        if let Some(file) = file.as_deref().filter(|file| !is_stderr(option, file)) {
-            let opened = OpenOptions::new().create(true).append(true).open(file);
-            opened.map_err(|error| {
-                Failure::new(USAGE, format!("{option} {}: {error}", file.display()))
-            })?;
-        }
-    }
+    check_writable("--log", args.log.as_deref())?;
+    check_writable("--report", args.report.as_deref())?;
     let name = &args.program[0];
     let path = std::env::var_os("PATH");
     let program = executable::find(name, path.as_deref()).map_err(|errno| cannot_run(name, errno))?;
@@ -48,6 +42,19 @@ pub(crate) fn run(args: RunArgs) -> Answer {
     }
     let errno = Errno::from_io_error(&command.exec()).unwrap_or(Errno::NOEXEC);
     Err(cannot_run(name, errno))
+}
+
+/// Before the program runs: afterwards nobody could be told.
+fn check_writable(option: &str, file: Option<&Path>) -> Result<(), Failure> {
+    let Some(file) = file.filter(|file| !is_stderr(option, file)) else { return Ok(()) };
+    let is_there = file.exists();
+    let opened = OpenOptions::new().create(true).append(true).open(file);
+    opened.map_err(|error| Failure::new(USAGE, format!("{option} {}: {error}", file.display())))?;
+    if !is_there {
+        // It comes when there is something to write.
+        let _ = std::fs::remove_file(file);
+    }
+    Ok(())
 }
 
 /// As `env(1)` says it.
@@ -75,6 +82,7 @@ fn prepare(command: &mut Command, args: &RunArgs) -> Result<(), Failure> {
         .env("LD_PRELOAD", preload)
         .env("COWSLIP_LIBRARIES", ours)
         .env("COWSLIP_THRESHOLD", args.threshold.0.to_string())
+        .env("COWSLIP_ARENA_AFTER", args.arena_after.0.to_string())
         .env("COWSLIP_BACKING", if args.backing == BackingArg::Thp { "thp" } else { "base" });
     if let Some(capacity) = args.capacity {
         command.env("COWSLIP_CAPACITY", capacity.0.to_string());

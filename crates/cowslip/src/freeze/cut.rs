@@ -32,6 +32,7 @@ use super::thaw::limbo::Limbo;
 use crate::arena::Arena;
 use crate::arena::ledger::Usage;
 use crate::arena::state::{Chunk, Offer, Role, Shared, State, ThawState};
+use crate::arena::store::Pages;
 use crate::error::{During, Result};
 use crate::sys;
 use crate::sys::memory::{self, Advice, Prot};
@@ -143,9 +144,10 @@ impl<'a> ForkCut<'a> {
 }
 
 /// Has the service thread look at this arena when the fork is over: it finds it locked, and looks again soon. It does so
-/// anyway if it reads the event of a freeze, or looked a moment ago.
+/// anyway if it reads the event of a freeze, which hugetlbfs has none of, or looked a moment ago.
 fn tell_service(flip: &Flip<'_>) {
-    if flip.is_empty() && process::now_ns() >= flip.state.quiet_until_ns {
+    let has_event = !flip.is_empty() && flip.shared.store.pages != Pages::Hugetlb;
+    if !has_event && process::now_ns() >= flip.state.quiet_until_ns {
         flip.state.notify();
     }
 }
