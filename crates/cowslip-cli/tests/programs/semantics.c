@@ -229,6 +229,8 @@ static void advice(char *m) {
   m[MIB] = 77;
   say("dontfork %s", name(madvise(m + MIB, MIB, MADV_DONTFORK)));
   say("wipeonfork %s", name(madvise(m + 3 * MIB, 8 * PAGE, MADV_WIPEONFORK)));
+  say("dropped and written again %s", name(madvise(m + 3 * MIB + 2 * PAGE, 2 * PAGE, MADV_DONTNEED)));
+  fill(m + 3 * MIB + 2 * PAGE, 2 * PAGE, 1 + (3 * MIB + 2 * PAGE) / PAGE % 31);
   pid_t pid = fork();
   if (pid == 0) {
     say("kept from it %d, wiped %zu, the rest %zu", touch(m + MIB, 0), not_zero(m, 3 * MIB, 3 * MIB + 8 * PAGE),

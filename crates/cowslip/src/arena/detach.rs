@@ -151,7 +151,10 @@ impl Shared {
             for span in run {
                 match is_left {
                     true => state.ledger.set(span.range, Usage::Left, span.prot),
-                    false => self.set_detached(state, span.range, span.prot),
+                    false => {
+                        self.keep_wiped(state, span.range);
+                        self.set_detached(state, span.range, span.prot);
+                    }
                 }
             }
             if !is_left {
@@ -202,6 +205,15 @@ impl Shared {
             [before, VirtRange::between(range.end().max(old.start), old.end())]
         };
         state.wiped = state.wiped.drain(..).flat_map(cut).filter(|part| !part.is_empty()).collect();
+    }
+
+    /// What children are to find empty of an anonymous mapping that takes the place of what left, the kernel empties.
+    pub(crate) fn keep_wiped(&self, state: &State, range: VirtRange) {
+        let wiped = state.wiped.iter().map(|wiped| wiped.intersect(range));
+        for part in wiped.filter(|part| !part.is_empty()) {
+            // SAFETY: see the module; the advice changes no content here.
+            let _ = unsafe { memory::advise(part, Advice::WipeOnFork) };
+        }
     }
 
     /// In a child: what it is to find empty is.

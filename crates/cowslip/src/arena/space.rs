@@ -228,6 +228,7 @@ impl Shared {
                     unsafe { memory::advise(span.range, Advice::DontNeed) }.during(DISCARD)?;
                     // SAFETY: see the module; the base stays as it is for its other readers.
                     unsafe { memory::map_anonymous(span.range, span.prot) }.during(DISCARD)?;
+                    self.keep_wiped(state, span.range);
                     // Not of the file any more, whoever will own it.
                     self.set_detached(state, span.range, span.prot);
                 }
