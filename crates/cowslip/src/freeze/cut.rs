@@ -72,10 +72,10 @@ impl<'a> ForkCut<'a> {
                 Role::Reader => Flip::nothing(shared, state),
             });
         }
-        // Before the fork: whoever is woken after it runs, and then the child does, before the caller goes on.
-        flips.iter().for_each(tell_service);
         let way =
             if flips.iter().all(Flip::is_empty) { None } else { Some(flip::flip(&mut flips)?) };
+        // Before the fork: whoever is woken after it runs, and then the child does, before the caller goes on.
+        flips.iter().for_each(|flip| tell_service(flip, way));
         let mut cut = Self { flips, watched: Vec::new(), way };
         // Last: whatever failed before leaves nobody counted as a reader.
         cut.flips.iter_mut().try_for_each(offer)?;
@@ -145,8 +145,10 @@ impl<'a> ForkCut<'a> {
 
 /// Has the service thread look at this arena when the fork is over: it finds it locked, and looks again soon. It does so
 /// anyway if it reads the event of a freeze, which hugetlbfs has none of, or looked a moment ago.
-fn tell_service(flip: &Flip<'_>) {
-    let has_event = !flip.is_empty() && flip.shared.store.pages != Pages::Hugetlb;
+fn tell_service(flip: &Flip<'_>, way: Option<Way>) {
+    let has_event = !flip.is_empty()
+        && way == Some(Way::Userfaultfd)
+        && flip.shared.store.pages != Pages::Hugetlb;
     if !has_event && process::now_ns() >= flip.state.quiet_until_ns {
         flip.state.notify();
     }
