@@ -8,8 +8,11 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cowslip::units::VirtRange;
 use cowslip_trace::model::{Access, Event, Fault, Severity, Trace, What};
@@ -346,6 +349,55 @@ fn the_exit_code_is_the_commands() {
     for wanted in ["128+N", "125", "126", "127", "cowslip trace -- report"] {
         assert!(help.contains(wanted), "{wanted}: {help}");
     }
+}
+
+/// What a recorder that is killed has seen a second before is in its file, though nothing happened since.
+#[test]
+fn a_recorder_that_is_killed_leaves_what_it_had() {
+    const PAGES: u64 = 100;
+    const ROUNDS: u64 = 5;
+    let Some((_folder, program)) = place("trace-killed") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let pid = target.child.id();
+    let mut recording = Recording::start(pid, &[]);
+    let file = recording.folder.0.join("trace");
+    let at = target.map(PAGES * ROUNDS);
+    let seen = |pages: u64| {
+        let trace = Trace::read(&file).unwrap();
+        (faults(&trace, pid, at, PAGES * ROUNDS).len() as u64 == pages).then_some(trace)
+    };
+    let mut written = Vec::new();
+    for round in 0..ROUNDS {
+        target.touch("write", at + round * PAGES * PAGE, PAGES, 1);
+        let touched = Instant::now();
+        let length = || fs::metadata(&file).unwrap().len();
+        let mut before = length();
+        while seen((round + 1) * PAGES).is_none() {
+            while length() == before {
+                assert!(touched.elapsed() < Duration::from_secs(60), "nothing is written");
+                thread::yield_now();
+            }
+            before = length();
+        }
+        written.push(touched.elapsed());
+    }
+    // Others use the machine as well.
+    assert!(*written.iter().min().unwrap() < Duration::from_secs(1), "{written:?}");
+    recording.signal("-KILL");
+    assert_eq!(recording.child.wait().unwrap().signal(), Some(9));
+
+    let trace = seen(PAGES * ROUNDS).expect("all of them are there");
+    assert!(trace.is_cut_short);
+    let report =
+        |more: &[&str]| run(Command::new(COWSLIP).args(["trace", "report"]).arg(&file).args(more));
+    let text = report(&[]).stdout;
+    let second = text.lines().nth(1).unwrap();
+    assert!(second.contains("the end is missing: the recorder was killed"), "{text}");
+    let json = report(&["--json", "-"]);
+    assert!(json.stderr.contains("the end is missing"), "{}", json.stderr);
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(json["is_cut_short"], true);
+    assert!(json["faults"].as_u64() >= Some(PAGES * ROUNDS), "{}", json["faults"]);
 }
 
 #[test]
