@@ -8,8 +8,11 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cowslip::units::VirtRange;
 use cowslip_trace::model::{Access, Event, Fault, Severity, Trace, What};
@@ -307,13 +310,94 @@ fn a_command_is_seen_from_its_first_instruction_to_its_end() {
     assert_eq!(trace.events.last().map(|event| event.what.clone()), Some(What::Exit));
     assert_eq!(json["exit_code"], 0);
     assert_eq!(json["faults"], json["faults_counted"]);
+}
 
-    let ran = run(Command::new(COWSLIP)
-        .args(["trace", "-o"])
-        .arg(folder.0.join("trace"))
-        .args(["--", "sh", "-c", "exit 7"]));
-    assert_eq!(ran.status.code(), Some(1));
-    assert!(ran.stderr.contains("exit status: 7"), "{}", ran.stderr);
+/// As of env(1) and a shell.
+#[test]
+fn the_exit_code_is_the_commands() {
+    let folder = Folder::new("trace-exit");
+    let named = folder.0.join("report");
+    fs::write(&named, "#!/bin/sh\nexit 9\n").unwrap();
+    let traced = |words: &[&str]| {
+        let mut command = Command::new(COWSLIP);
+        command.args(["trace", "-o"]).arg(folder.0.join("trace")).args(words);
+        let ran = run(command.env("PATH", format!("{}:/usr/bin:/bin", folder.0.display())));
+        (ran.status.code(), ran.stderr)
+    };
+    let (code, said) = traced(&["--", "report"]);
+    assert!(code == Some(126) && said.contains("run report: Permission denied"), "{said}");
+    fs::set_permissions(&named, fs::Permissions::from_mode(0o755)).unwrap();
+    for (words, code, said) in [
+        (&["true"][..], 0, ""),
+        (&["sh", "-c", "exit 7"], 7, "exit status: 7"),
+        (&["--", "sh", "-c", "exit 7"], 7, "exit status: 7"),
+        (&["--stacks", "none", "sh", "-c", "kill -9 $$"], 137, "signal: 9"),
+        (&["--", "report"], 9, "exit status: 9"),
+        (&["/nonexistent/program"], 127, "run /nonexistent/program: No such file"),
+        (&["no-such-program", "--help"], 127, "run no-such-program: No such file"),
+        (&["/etc"], 126, "run /etc: Permission denied"),
+        (&["--ring", "5000", "--", "true"], 125, "power of two"),
+        (&["--one-in", "2", "--detail", "access", "true"], 125, "one"),
+    ] {
+        let (got, message) = traced(words);
+        assert!(got == Some(code) && message.contains(said), "{words:?}: {got:?} {message}");
+    }
+    // The commands of its own have their names to themselves.
+    let ran = run(Command::new(COWSLIP).args(["trace", "report", "/nonexistent/trace"]));
+    assert!(ran.status.code() == Some(2) && ran.stderr.contains("/nonexistent"), "{}", ran.stderr);
+    let help = run(Command::new(COWSLIP).args(["trace", "--help"])).stdout;
+    for wanted in ["128+N", "125", "126", "127", "cowslip trace -- report"] {
+        assert!(help.contains(wanted), "{wanted}: {help}");
+    }
+}
+
+/// What a recorder that is killed has seen a second before is in its file, though nothing happened since.
+#[test]
+fn a_recorder_that_is_killed_leaves_what_it_had() {
+    const PAGES: u64 = 100;
+    const ROUNDS: u64 = 5;
+    let Some((_folder, program)) = place("trace-killed") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    let pid = target.child.id();
+    let mut recording = Recording::start(pid, &[]);
+    let file = recording.folder.0.join("trace");
+    let at = target.map(PAGES * ROUNDS);
+    let seen = |pages: u64| {
+        let trace = Trace::read(&file).unwrap();
+        (faults(&trace, pid, at, PAGES * ROUNDS).len() as u64 == pages).then_some(trace)
+    };
+    let mut written = Vec::new();
+    for round in 0..ROUNDS {
+        target.touch("write", at + round * PAGES * PAGE, PAGES, 1);
+        let touched = Instant::now();
+        let length = || fs::metadata(&file).unwrap().len();
+        let mut before = length();
+        while seen((round + 1) * PAGES).is_none() {
+            while length() == before {
+                assert!(touched.elapsed() < Duration::from_secs(60), "nothing is written");
+                thread::yield_now();
+            }
+            before = length();
+        }
+        written.push(touched.elapsed());
+    }
+    // Others use the machine as well.
+    assert!(*written.iter().min().unwrap() < Duration::from_secs(1), "{written:?}");
+    recording.signal("-KILL");
+    assert_eq!(recording.child.wait().unwrap().signal(), Some(9));
+
+    let trace = seen(PAGES * ROUNDS).expect("all of them are there");
+    assert!(trace.is_cut_short);
+    let report =
+        |more: &[&str]| run(Command::new(COWSLIP).args(["trace", "report"]).arg(&file).args(more));
+    let text = report(&[]).stdout;
+    let second = text.lines().nth(1).unwrap();
+    assert!(second.contains("the end is missing: the recorder was killed"), "{text}");
+    let json = report(&["--json", "-"]);
+    assert!(json.stderr.contains("the end is missing"), "{}", json.stderr);
+    let json: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(json["is_cut_short"], true);
+    assert!(json["faults"].as_u64() >= Some(PAGES * ROUNDS), "{}", json["faults"]);
 }
 
 #[test]
@@ -355,10 +439,6 @@ fn one_of_n_is_recorded_and_all_are_counted() {
     }
     assert!(json["faults_counted"].as_u64().unwrap() >= 10_000);
     assert_eq!(trace.header.sampling_period, 10);
-    let refused = run(Command::new(COWSLIP)
-        .args(["trace", "--one-in", "2", "--detail", "access"])
-        .args(["--", "true"]));
-    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
 }
 
 /// Threads that come while their process is attached to are neither missed nor seen twice.
@@ -523,8 +603,9 @@ fn what_cannot_be_recorded_is_said_and_leaves_the_old_trace() {
     };
     for (arguments, code, said) in [
         (&["--pid", "2147483647"][..], 5, "process 2147483647"),
-        (&["--", "/nonexistent/program"], 2, "/nonexistent/program"),
-        (&["--ring", "5000", "--", "true"], 2, "power of two"),
+        (&["--", "/nonexistent/program"], 127, "/nonexistent/program"),
+        (&["--ring", "5000", "--pid", "1"], 2, "power of two"),
+        (&["--ring", "5000", "--", "true"], 125, "power of two"),
         (&[], 2, "which program"),
     ] {
         let (got, message) = run_with(arguments);

@@ -62,6 +62,30 @@ fn pictures_go_beside_the_trace_or_where_they_are_sent() {
     assert!(svg.contains("fill='#ffffff'") && dark.contains("fill='#14171c'"));
 }
 
+/// As many faults as would take several times that memory one by one.
+#[test]
+fn many_faults_are_drawn_in_little_memory() {
+    const FAULTS: u64 = 1_000_000;
+    const KIB: u64 = 120_000;
+    let folder = Folder::new("many-pictured");
+    let file = folder.path("many.trace");
+    let mut writer = Writer::new(fs::File::create(&file).unwrap(), &Header::default()).unwrap();
+    for fault in 0..FAULTS {
+        let what = What::Fault(Fault::at(fault * 40_503 % (1 << 30), 0x40_0000));
+        writer.event(&Event { time_ns: fault * 800, pid: 1, tid: 1, what }).unwrap();
+    }
+    writer.finish(0).unwrap();
+    for command in ["html", "svg"] {
+        let script = format!("ulimit -v {KIB}; exec \"$0\" trace {command} \"$1\"");
+        let mut cowslip = Command::new("sh");
+        cowslip.args(["-c", &script, env!("CARGO_BIN_EXE_cowslip")]).arg(&file);
+        let drawn = cowslip.output().unwrap();
+        assert!(drawn.status.success(), "{command}: {drawn:?}");
+        let written = fs::read_to_string(folder.path(&format!("many.{command}"))).unwrap();
+        assert!(written.contains("1,000,000"), "{command}");
+    }
+}
+
 #[test]
 fn what_is_no_trace_or_is_not_there_is_said_with_its_name() {
     let folder = Folder::new("no-pictures");

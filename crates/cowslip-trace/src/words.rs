@@ -5,6 +5,9 @@ use cowslip_sys::units::ByteCount;
 use crate::analysis::{Group, Identity};
 use crate::attribute::Place;
 
+/// What is first to be said of a trace without its end.
+pub const CUT_SHORT: &str = "the end is missing: the recorder was killed, or the file was cut";
+
 /// A number with its thousands apart.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();

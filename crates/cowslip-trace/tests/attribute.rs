@@ -310,3 +310,35 @@ fn nonsense_is_survived() {
         }
     }
 }
+
+/// A stack that grew comes as a map of all of it (of the kernel, by perf) or of what is new (of this recorder). If each were a
+/// mapping, or were gone over, this would take hours and all of the memory.
+#[test]
+fn a_stack_that_grew_many_times_is_one_mapping() {
+    const TOP: usize = 0x7fff_ffff_f000;
+    const FIRST: usize = 33 * 4096;
+    const GROWTHS: usize = 200_000;
+    for is_whole in [true, false] {
+        let mut attributor = Attributor::new(&plain());
+        let mut happened = |what| attributor.observe(&Event { time_ns: 0, pid: 7, tid: 7, what });
+        let stack = |start, end| {
+            let (name, offset_bytes) = (Some("[stack]".into()), start as u64);
+            let range = VirtRange::between(start, end);
+            What::Map(Map { range, name, offset_bytes, flags: 2, protection: 3, ..Map::default() })
+        };
+        happened(stack(TOP - FIRST, TOP));
+        for growth in 1..=GROWTHS {
+            let start = TOP - FIRST - growth * 4096;
+            happened(stack(start, if is_whole { TOP } else { start + 4096 }));
+            let fault = happened(What::Fault(Fault::at(start as u64, 0x40_1000))).unwrap();
+            assert_eq!((fault.kind, fault.mapping), (Kind::FirstTouch, Some(MappingId(0))));
+        }
+        let again = happened(What::Fault(Fault::at((TOP - FIRST - 4096) as u64, 0x40_1000)));
+        assert_eq!(again.unwrap().kind, Kind::Repeated, "it was there, and stayed");
+        let [mapping] = attributor.mappings() else { panic!("one stack, one mapping") };
+        assert_eq!(mapping.length_bytes as usize, FIRST + GROWTHS * 4096);
+        assert_eq!(mapping.unmapped_bytes, 0);
+        let (_, spans) = attributor.finish();
+        assert_eq!(spans.len(), GROWTHS + 1);
+    }
+}

@@ -15,20 +15,30 @@ const BYTES: &str =
 #[derive(Debug)]
 pub(crate) struct Progress {
     terminal: bool,
+    has_lines: bool,
     bar: ProgressBar,
 }
 
 impl Progress {
     pub(crate) fn new() -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self { terminal: io::stderr().is_terminal() && !dumb, bar: ProgressBar::hidden() }
+        let terminal = io::stderr().is_terminal() && !dumb;
+        Self { terminal, has_lines: true, bar: ProgressBar::hidden() }
+    }
+
+    /// For what takes seconds: nothing but on a terminal.
+    pub(crate) fn brief() -> Self {
+        Self { has_lines: false, ..Self::new() }
     }
 
     /// Ends the phase before and begins the one called `name`.
     pub(crate) fn phase(&mut self, name: &str) {
         self.bar.finish_and_clear();
         if !self.terminal {
-            return eprintln!("{name}");
+            if self.has_lines {
+                eprintln!("{name}");
+            }
+            return;
         }
         self.bar = ProgressBar::no_length()
             .with_style(style(SPINNER))
@@ -70,7 +80,7 @@ mod tests {
 
     #[test]
     fn all_templates_parse_and_phases_follow_each_other() {
-        let mut progress = Progress { terminal: true, bar: ProgressBar::hidden() };
+        let mut progress = Progress { terminal: true, has_lines: true, bar: ProgressBar::hidden() };
         progress.phase("filling");
         progress.set(1, 2);
         progress.phase("saving");

@@ -9,8 +9,8 @@ use cowslip_trace::diff::{Basis, Diff, GroupDiff, GroupSide, Setting};
 use cowslip_trace::words::{count, counted, duration};
 use serde_json::{Value, json};
 
-use super::load::{Loaded, load};
-use super::tables::{callers, joined, table};
+use super::load::{Loaded, load, warn};
+use super::tables::{Extent, callers, table};
 use crate::exit::{Answer, Failure, NO, USAGE};
 use crate::output::progress::Progress;
 use crate::output::text::{align, printable, wrap};
@@ -47,7 +47,7 @@ enum By {
 }
 
 pub(super) fn run(args: &DiffArgs) -> Answer {
-    let mut progress = Progress::new();
+    let mut progress = Progress::brief();
     let mut first = load(&args.first, &mut progress)?;
     let mut second = load(&args.second, &mut progress)?;
     progress.phase("comparing");
@@ -62,8 +62,14 @@ pub(super) fn run(args: &DiffArgs) -> Answer {
     // That something went wrong must not look as if they differed.
     let trouble = |error| Failure::new(USAGE, error);
     match &args.json {
-        Some(path) => file::write(&to_json(&diff, [&first, &second]), path).map_err(trouble)?,
-        None => sink::print(&lines(&diff, [&first, &second], args.top)).map_err(trouble)?,
+        Some(path) => {
+            [&first, &second].iter().for_each(|side| warn(&side.path, side.cut_short.as_ref()));
+            file::write(&to_json(&diff, [&first, &second]), path).map_err(trouble)?;
+        }
+        None => {
+            let lines = lines(&diff, [&first, &second], args.top);
+            sink::print(&Extent::of_stdout().text(&lines)).map_err(trouble)?;
+        }
     }
     Ok(if diff.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NO) })
 }
@@ -72,15 +78,19 @@ fn to_json(diff: &Diff, sides: [&Loaded; 2]) -> Value {
     json!({
         "schema": "cowslip.trace-diff/1",
         "files": sides.map(|side| &side.path),
-        "are_cut_short": sides.map(|side| side.is_cut_short),
+        "are_cut_short": sides.map(|side| side.cut_short.is_some()),
         "headers": sides.map(|side| &side.analysis.header),
         "same": diff.is_empty(),
         "diff": diff,
     })
 }
 
-fn lines(diff: &Diff, sides: [&Loaded; 2], top: usize) -> String {
+fn lines(diff: &Diff, sides: [&Loaded; 2], top: usize) -> Vec<String> {
     let mut lines = Vec::new();
+    for side in sides {
+        let cut_short = side.cut_short.iter().map(|it| format!("{}: {it}", side.path.display()));
+        lines.extend(cut_short.flat_map(|it| wrap(&it, 2)));
+    }
     if diff.is_empty() {
         lines.push("the faults are the same".to_owned());
     }
@@ -95,7 +105,7 @@ fn lines(diff: &Diff, sides: [&Loaded; 2], top: usize) -> String {
     lines.extend(kinds(diff));
     lines.extend(groups(diff, top));
     lines.extend(settings(&diff.settings, top));
-    joined(&lines)
+    lines
 }
 
 fn wholes(diff: &Diff, sides: [&Loaded; 2]) -> Vec<String> {
@@ -111,7 +121,7 @@ fn wholes(diff: &Diff, sides: [&Loaded; 2]) -> Vec<String> {
             count(side.faults),
             duration(side.duration_ns as f64),
             count(side.lost),
-            every + if loaded.is_cut_short { ", cut short" } else { "" },
+            every + if loaded.cut_short.is_some() { ", cut short" } else { "" },
             printable(&loaded.analysis.header.command.join(" ")),
         ]);
     }

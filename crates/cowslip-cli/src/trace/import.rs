@@ -18,7 +18,7 @@ pub(super) fn run(args: &ImportArgs) -> Answer {
     }
     let failed = |error| exit::io(format!("make {}", args.output.display()))(error);
     let mut output = Stream::open(&args.output).map_err(failed)?;
-    let mut progress = Progress::new();
+    let mut progress = Progress::brief();
     progress.phase(&format!("importing {}", args.file.display()));
     let imported = import(&args.file, &mut output, &mut |done, all| progress.set_bytes(done, all));
     progress.finish();

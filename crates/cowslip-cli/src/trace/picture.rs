@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use cowslip_trace::cost::FaultCost;
-use cowslip_trace::model::Trace;
 use cowslip_trace::picture::{Picture, Theme};
 
-use crate::exit::{self, Answer, CORRUPT, Failure, USAGE};
+use super::load::{cut_short, open, unreadable, warn};
+use crate::exit::{self, Answer};
 use crate::output::progress::Progress;
 use crate::output::sink;
 
@@ -71,15 +71,16 @@ fn draw(
     file: &Path,
     output: Option<&Path>,
     extension: &str,
-    render: impl FnOnce(&Picture<'_>) -> io::Result<Vec<u8>>,
+    render: impl FnOnce(&Picture) -> io::Result<Vec<u8>>,
 ) -> Answer {
     let output = output.map_or_else(|| file.with_extension(extension), Path::to_owned);
-    let mut progress = Progress::new();
+    let mut progress = Progress::brief();
     progress.phase(&format!("reading {}", file.display()));
-    let trace = Trace::read(file).map_err(cannot_read)?;
+    let mut reader = open(file)?;
+    let cost = FaultCost::of(reader.header()).or_else(|| FaultCost::measure().ok());
+    let picture = Picture::read(&mut reader, cost).map_err(unreadable(file))?;
+    warn(file, cut_short(file, &reader)?.as_ref());
     progress.phase("drawing");
-    let cost = FaultCost::of(&trace.header).or_else(|| FaultCost::measure().ok());
-    let picture = Picture::new(&trace, cost);
     let drawn = render(&picture).map_err(exit::io("draw the trace"))?;
     progress.finish();
     sink::write_bytes(&output, &drawn).map_err(exit::io("write the picture"))?;
@@ -87,9 +88,4 @@ fn draw(
         eprintln!("{}", output.display());
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn cannot_read(error: io::Error) -> Failure {
-    let is_content = error.kind() == io::ErrorKind::InvalidData;
-    Failure::new(if is_content { CORRUPT } else { USAGE }, error)
 }

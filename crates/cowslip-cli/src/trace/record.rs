@@ -1,6 +1,6 @@
 //! `cowslip trace` itself: the recording, and what it came to.
 
-use std::io::{self, BufWriter};
+use std::io;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,21 @@ use crate::exit::{self, Answer, DENIED, Failure, NO, UNSUPPORTED, USAGE, VANISHE
 use crate::output::progress::Progress;
 use crate::output::{json, units};
 
+/// What is recorded goes out this often: with the time that it waits to be in order, a recorder that is killed loses
+/// less than a second.
+const FLUSH: Duration = Duration::from_millis(500);
 /// How long a command has to end after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &RecordArgs) -> Answer {
     if args.pid.is_empty() && args.command.is_empty() {
-        return Err(Failure::new(USAGE, "which program? Say --pid PID, or -- COMMAND"));
+        return Err(Failure::new(USAGE, "which program? Say COMMAND, or --pid PID"));
     }
+    let answer = trace(args);
+    if args.command.is_empty() { answer } else { answer.map_err(Failure::instead_of_command) }
+}
+
+fn trace(args: &RecordArgs) -> Answer {
     let mut signals = Signals::listen().map_err(exit::io("listen to signals"))?;
     let options = Options {
         detail: args.detail.into(),
@@ -43,7 +51,7 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
     }
     let write = |error| exit::io(format!("write {}", args.output.display()))(error);
     let file = create(&args.output).map_err(write)?;
-    let mut writer = Writer::new(BufWriter::new(file), recorder.header()).map_err(write)?;
+    let mut writer = Writer::new(file, recorder.header()).map_err(write)?;
     let metrics = match &args.metrics {
         Some(path) => {
             let pid = watched(args, &mut recorder)?;
@@ -52,13 +60,22 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
         None => None,
     };
     let (outcome, has_triggered) = match args.last {
-        None => record(&mut recorder, &mut signals, &mut writer, args, |_| false)?,
+        None => {
+            let mut flushed = Instant::now();
+            record(&mut recorder, &mut signals, &mut writer, args, |writer| {
+                if flushed.elapsed() >= FLUSH {
+                    writer.flush()?;
+                    flushed = Instant::now();
+                }
+                Ok(false)
+            })?
+        }
         Some(span) => {
             let mut window = Window::new(span, args.memory);
             let most = args.trigger.unwrap_or(u64::MAX);
             let answer =
-                record(&mut recorder, &mut signals, &mut window, args, |window: &Window| {
-                    window.highest_rate() > most
+                record(&mut recorder, &mut signals, &mut window, args, |window: &mut Window| {
+                    Ok(window.highest_rate() > most)
                 })?;
             window.pour(&mut writer).map_err(write)?;
             answer
@@ -67,19 +84,18 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
     metrics.map_or(Ok(()), Metrics::end)?;
     let lost = if args.last.is_some() { 0 } else { outcome.lost };
     let (file, totals) = writer.finish(lost).map_err(write)?;
-    let size = file.get_ref().metadata().map_err(write)?.len();
+    let size = file.metadata().map_err(write)?.len();
     let summary = Summary { header: recorder.header().clone(), outcome, totals, size_bytes: size };
     summary.print(args);
     let status = wait(&mut recorder, &mut signals, has_triggered).map_err(exit::io("wait"))?;
     if let Some(path) = &args.json {
         json::write(&summary.to_json(args, status), path).map_err(exit::io("write the numbers"))?;
     }
-    match status {
-        Some(status) if !status.success() && !signals.stops() => {
-            Err(Failure::new(NO, format!("the command ended with {status}")))
-        }
-        _ => Ok(ExitCode::SUCCESS),
+    let Some(status) = status else { return Ok(ExitCode::SUCCESS) };
+    if !status.success() {
+        eprintln!("  the command ended with {status}");
     }
+    Ok(exit::of(status))
 }
 
 /// Whose metrics are recorded: the command's, or the running process's.
@@ -91,13 +107,13 @@ fn watched(args: &RecordArgs, recorder: &mut Recorder) -> Result<i32, Failure> {
     }
 }
 
-/// Records until the end, or until something says that it is enough; whether that was a trigger.
+/// Records until the end, or until `after_round` says that it is enough; whether that was a trigger.
 fn record<S: Sink>(
     recorder: &mut Recorder,
     signals: &mut Signals,
     sink: &mut S,
     args: &RecordArgs,
-    is_triggered: impl Fn(&S) -> bool,
+    mut after_round: impl FnMut(&mut S) -> io::Result<bool>,
 ) -> Result<(Outcome, bool), Failure> {
     let failed = |error| exit::io("record")(error);
     recorder.start(sink)?;
@@ -108,7 +124,8 @@ fn record<S: Sink>(
     let mut has_triggered = false;
     while !recorder.has_ended() && !signals.stops() && !has_triggered {
         recorder.round(signals.woken(), sink).map_err(failed)?;
-        has_triggered = args.last.is_some() && (signals.triggers() || is_triggered(sink));
+        let is_enough = after_round(sink).map_err(failed)?;
+        has_triggered = args.last.is_some() && (signals.triggers() || is_enough);
     }
     if signals.stops()
         && let Some(program) = recorder.program()
@@ -223,8 +240,16 @@ impl From<Error> for Failure {
             ErrorKind::Unsupported => UNSUPPORTED,
             ErrorKind::Denied => DENIED,
             ErrorKind::Vanished => VANISHED,
+            ErrorKind::NotRun => {
+                let errno = error.errno().unwrap_or_default();
+                exit::not_run(&io::Error::from_raw_os_error(errno))
+            }
             _ => NO,
         };
+        if code == exit::NOT_FOUND {
+            let hint = "`cowslip trace --help` lists the commands of its own";
+            return Self::new(code, format!("{error}; {hint}"));
+        }
         Self::new(code, error)
     }
 }

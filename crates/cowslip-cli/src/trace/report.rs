@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use cowslip_trace::analysis::{Frame, Sums};
 use serde_json::{Map, Value, json};
 
-use super::load::{Loaded, load};
+use super::load::{Loaded, load, warn};
+use super::tables::Extent;
 use crate::exit::{self, Answer};
 use crate::output::progress::Progress;
 use crate::output::{json as file, sink};
@@ -30,15 +31,16 @@ pub(crate) struct ReportArgs {
 }
 
 pub(super) fn run(args: &ReportArgs) -> Answer {
-    let mut progress = Progress::new();
+    let mut progress = Progress::brief();
     let mut loaded = load(&args.file, &mut progress)?;
     progress.finish();
     match &args.json {
         Some(path) => {
+            warn(&loaded.path, loaded.cut_short.as_ref());
             file::write(&to_json(&mut loaded), path).map_err(exit::io("write the report"))?;
         }
         None => {
-            let text = lines::lines(&mut loaded, args.top);
+            let text = lines::lines(&mut loaded, args.top, Extent::of_stdout());
             sink::print(&text).map_err(exit::io("print the report"))?;
         }
     }
@@ -46,7 +48,7 @@ pub(super) fn run(args: &ReportArgs) -> Answer {
 }
 
 fn to_json(loaded: &mut Loaded) -> Value {
-    let Loaded { path, analysis, names, is_cut_short } = loaded;
+    let Loaded { path, analysis, names, cut_short } = loaded;
     let mut functions = |frames: &[Frame]| json!(names.of(frames));
     let groups: Vec<Value> = analysis
         .groups
@@ -75,7 +77,7 @@ fn to_json(loaded: &mut Loaded) -> Value {
     json!({
         "schema": "cowslip.trace-report/1",
         "file": path,
-        "is_cut_short": is_cut_short,
+        "is_cut_short": cut_short.is_some(),
         "header": analysis.header,
         "duration_ns": analysis.duration_ns,
         "sampling_period": analysis.sampling_period,

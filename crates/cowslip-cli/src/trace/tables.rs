@@ -1,5 +1,6 @@
 //! What a report and a diff have in common.
 
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use crate::output::text::{align, fit, printable};
@@ -27,7 +28,53 @@ pub(super) fn callers(before: &str, names: &[Arc<str>]) -> String {
     if shown.is_empty() { String::new() } else { format!("{before}{}{more}", shown.join(" < ")) }
 }
 
-/// The lines as one text.
-pub(super) fn joined(lines: &[String]) -> String {
-    lines.iter().map(|line| fit(line) + "\n").collect()
+/// How much of a line is shown: what a terminal has room for, or all of it to a file or a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Extent {
+    Terminal,
+    Whole,
+}
+
+impl Extent {
+    pub(super) fn of_stdout() -> Self {
+        if io::stdout().is_terminal() { Self::Terminal } else { Self::Whole }
+    }
+
+    /// Of a path, the end where there is little room.
+    pub(super) fn name(self, name: &str) -> String {
+        match name.rsplit_once('/') {
+            Some((folder, file))
+                if self == Self::Terminal && name.starts_with('/') && !folder.is_empty() =>
+            {
+                format!("…/{file}")
+            }
+            _ => name.to_owned(),
+        }
+    }
+
+    /// The lines as one text.
+    pub(super) fn text(self, lines: &[String]) -> String {
+        let line = |line: &String| match self {
+            Self::Terminal => fit(line) + "\n",
+            Self::Whole => line.trim_end().to_owned() + "\n",
+        };
+        lines.iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_terminal_has_lines_and_names_cut() {
+        let path = "/usr/lib/x86_64-linux-gnu/libc.so.6";
+        assert_eq!(Extent::Terminal.name(path), "…/libc.so.6");
+        assert_eq!(Extent::Whole.name(path), path);
+        assert_eq!(Extent::Terminal.name("8 MiB anonymous maps"), "8 MiB anonymous maps");
+        let long = ["x".repeat(150)];
+        assert_eq!(Extent::Whole.text(&long), long[0].clone() + "\n");
+        let cut = Extent::Terminal.text(&long);
+        assert!(cut.chars().count() == 100 && cut.ends_with("…\n"), "{cut}");
+    }
 }

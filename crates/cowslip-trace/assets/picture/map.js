@@ -13,7 +13,7 @@ const map = {
     this.chart = new uPlot({
       ...sizeOf(parent),
       legend: { show: false },
-      padding: [4, 12, 0, 0],
+      padding: [4, EDGE, 0, 0],
       cursor: cursorOf(false),
       scales: { x: { time: false, range: () => view.x }, y: { range: () => view.y } },
       series: [{}, { paths: () => null, points: { show: false } }],
@@ -68,6 +68,9 @@ const map = {
     ];
   },
 };
+
+// Half of the longest label of a time fits in here: one may be of the last pixel.
+const EDGE = 48;
 
 const FONT = "12px system-ui, sans-serif";
 const axisStyle = () => ({

@@ -6,7 +6,7 @@ const rate = {
     this.chart = new uPlot({
       ...sizeOf(parent),
       legend: { show: false },
-      padding: [8, 12, 0, 0],
+      padding: [8, EDGE, 0, 0],
       cursor: cursorOf(true),
       scales: { x: { time: false, range: () => view.x }, y: { range: (_, __, most) => [0, most * 1.05 || 1] } },
       series: [{}, ...this.kinds.map(kind => ({

@@ -69,7 +69,9 @@ const tables = {
     const chosen = view.chosen[part.dimension];
     const rows = Array.from(counts.keys()).filter(index => counts[index] || index === chosen);
     rows.sort((a, b) => counts[b] - counts[a]);
-    part.head.textContent = part.name + (rows.length > ROWS ? ` (${ROWS} of ${whole(rows.length)})` : "");
+    // A pattern's sentence has numbers of its own, whatever is in view.
+    const isOfAll = part.dimension !== "pattern" || total === trace.faults.count;
+    part.head.textContent = part.name + (isOfAll ? "" : ", told of the whole trace") + (rows.length > ROWS ? ` (${ROWS} of ${whole(rows.length)})` : "");
     part.body.parentElement.parentElement.hidden = !rows.length;
     part.body.replaceChildren(...rows.slice(0, ROWS).map(index => {
       const row = document.createElement("tr");

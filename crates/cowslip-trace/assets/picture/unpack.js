@@ -1,14 +1,17 @@
-// The trace as it is embedded: base64 of zlib of a length, JSON tables, and columns of small numbers.
+// The trace as it is embedded: base64 of a length, JSON tables and columns of small numbers, each of them as zlib.
 
 async function unpack(text) {
-  const packed = await fetch("data:application/octet-stream;base64," + text);
-  const plain = packed.body.pipeThrough(new DecompressionStream("deflate"));
-  const bytes = new Uint8Array(await new Response(plain).arrayBuffer());
-  const length = new DataView(bytes.buffer).getUint32(0, true);
-  const tables = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
-  let at = 4 + length;
+  const answer = await fetch("data:application/octet-stream;base64," + text);
+  const packed = await answer.arrayBuffer();
+  let at = 4;
+  const next = async size => {
+    const plain = new Blob([new Uint8Array(packed, at, size)]).stream().pipeThrough(new DecompressionStream("deflate"));
+    at += size;
+    return new Uint8Array(await new Response(plain).arrayBuffer());
+  };
+  const tables = JSON.parse(new TextDecoder().decode(await next(new DataView(packed).getUint32(0, true))));
   const columns = {};
-  for (const [name, size] of tables.columns) columns[name] = bytes.subarray(at, at += size);
+  for (const [name, size] of tables.columns) columns[name] = await next(size);
   return { ...tables, faults: faultsOf(columns, tables), bars: barsOf(columns, tables) };
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::frames::{Site, Sites};
 use super::shape::{Shape, Walks, Watch, is_arrival};
 use super::{Analysis, Group, Identity, Rate, StackSums, Sums, ThreadSums};
-use crate::attribute::{Attribution, Attributor, Mapping, Place};
+use crate::attribute::{Attribution, Attributor, Mapping, MappingId, Place};
 use crate::cost::FaultCost;
 use crate::model::{Event, Fault, Header, StackId, What};
 use crate::patterns;
@@ -105,6 +105,11 @@ impl Analyser {
     /// What is mapped where, after the events so far.
     pub fn attributor(&self) -> &Attributor {
         &self.attributor
+    }
+
+    /// The number of a mapping's group: they are numbered from 0, in the order of their first mappings.
+    pub(crate) fn group(&self, mapping: MappingId) -> u32 {
+        self.mappings[mapping.0 as usize].0
     }
 
     /// What it comes to. `cost` says what faults take that do not say so themselves.

@@ -10,7 +10,7 @@ use crate::model::Event;
 
 pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> io::Result<()> {
     let mut csv = csv::Writer::from_writer(output);
-    csv.write_record(COLUMNS.map(|(_, name, _)| name))?;
+    csv.write_record(COLUMNS.map(|(_, name, _)| name)).map_err(plain)?;
     let mut cell = String::new();
     events.each(|reader: &Reader<_>, event: &Event| {
         for (_, kind, value) in Row::new(event, reader.frames_of(event)).cells() {
@@ -30,11 +30,19 @@ pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> i
                     }
                 }
             }
-            csv.write_field(&cell)?;
+            csv.write_field(&cell).map_err(plain)?;
         }
-        Ok(csv.write_record(None::<&[u8]>)?)
+        csv.write_record(None::<&[u8]>).map_err(plain)
     })?;
     csv.flush()
+}
+
+/// The output's own error, as it can be told: a reader that went away is none.
+fn plain(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
+    }
 }
 
 fn hex(cell: &mut String, number: u64) {

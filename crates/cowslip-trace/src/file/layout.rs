@@ -11,7 +11,9 @@ pub(super) const HEADER_MOST_BYTES: u32 = 16 << 20;
 pub(super) const HEAD_BYTES: usize = 64;
 pub(super) const BLOCK_MOST_EVENTS: u32 = 65_536;
 pub(super) const CONTENT_MOST_BYTES: u32 = 4 << 20;
-/// A writer ends a block with so much content, and before an event so much younger than its first.
+/// A writer ends a block with so many events, so much content, and before an event so much younger than its first: what
+/// is behind the last whole block of a file that was cut is gone.
+pub(super) const BLOCK_ENOUGH_EVENTS: u32 = 8_192;
 pub(super) const CONTENT_ENOUGH_BYTES: usize = 1 << 20;
 pub(super) const BLOCK_SPAN_NS: u64 = 1_000_000_000;
 

@@ -30,8 +30,8 @@ pub(super) fn decode(input: &mut impl Read) -> io::Result<(Header, u64)> {
     const CUT: &str = "the file ends inside its header";
     let mut prelude = Vec::with_capacity(PRELUDE_BYTES);
     input.take(PRELUDE_BYTES as u64).read_to_end(&mut prelude)?;
-    let magic = prelude.get(..8) == Some(&MAGIC);
-    check(magic, "this is no Cowslip trace").map_err(|what| damage(0, what))?;
+    let is_trace = prelude.starts_with(&MAGIC) || MAGIC.starts_with(&prelude);
+    check(is_trace, "this is no Cowslip trace").map_err(|what| damage(0, what))?;
     let prelude: [u8; PRELUDE_BYTES] = prelude.try_into().map_err(|_| damage(0, CUT))?;
     let u32_at = |at: usize| u32::from_le_bytes(prelude[at..at + 4].try_into().expect("4 bytes"));
     let checks = [

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::block::{BlockKind, Head, Packer};
 use super::encode::Columns;
 use super::layout::{
-    BLOCK_MOST_EVENTS, BLOCK_SPAN_NS, CONTENT_ENOUGH_BYTES, FRAMES_MOST, TEXT_MOST_BYTES,
+    BLOCK_ENOUGH_EVENTS, BLOCK_SPAN_NS, CONTENT_ENOUGH_BYTES, FRAMES_MOST, TEXT_MOST_BYTES,
 };
 use super::totals::Counts;
 use super::{Checked, check, prelude};
@@ -70,8 +70,8 @@ impl<W: Write> Writer<W> {
 
     /// Ends the block: a reader sees all events so far, even if this writer is killed.
     ///
-    /// A block ends by itself with 65,536 events, and before an event that comes a second after its first.
-    /// So call this when none came for a while.
+    /// A block ends by itself with 8,192 events, and before an event that comes a second after its first.
+    /// So call this when none came for a while. Each block is one write.
     ///
     /// # Errors
     /// What the output answers. The block is then not there, or only in part.
@@ -163,7 +163,7 @@ impl<W: Write> Sink for Writer<W> {
     /// [`TEXT_MOST_BYTES`], and a stack of another trace.
     fn event(&mut self, event: &Event) -> io::Result<()> {
         self.check(event).map_err(refuse)?;
-        let is_full = self.events == BLOCK_MOST_EVENTS || self.has_enough();
+        let is_full = self.events == BLOCK_ENOUGH_EVENTS || self.has_enough();
         let is_old = event.time_ns.saturating_sub(self.first_ns) > BLOCK_SPAN_NS;
         if is_full || self.events > 0 && is_old {
             self.flush()?;

@@ -1,5 +1,7 @@
 //! The address axis without its gaps: bands of addresses that were used, each with a height.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 
 /// What is untouched in between is worth a break if it is larger.
@@ -37,7 +39,8 @@ pub(super) fn bands(spaces: &[Used]) -> Vec<Vec<Band>> {
 #[derive(Default)]
 pub(super) struct Used {
     mapped: Vec<(u64, u64)>,
-    chunks: Vec<u64>,
+    /// Faults by chunk and by the group of what is mapped.
+    touched: HashMap<(u64, u32), u64>,
 }
 
 impl Used {
@@ -45,15 +48,33 @@ impl Used {
         self.mapped.push((start, end));
     }
 
-    pub(super) fn touch(&mut self, address: u64) {
-        let chunk = address / CHUNK_BYTES;
-        if self.chunks.last() != Some(&chunk) {
-            self.chunks.push(chunk);
+    pub(super) fn touch(&mut self, address: u64, group: u32) {
+        *self.touched.entry((address / CHUNK_BYTES, group)).or_default() += 1;
+    }
+
+    pub(super) fn faults(&self) -> u64 {
+        self.touched.values().sum()
+    }
+
+    /// The group with the most faults in each of its bands.
+    pub(super) fn busiest_groups(&self, bands: &[Band]) -> Vec<Option<u32>> {
+        let mut counts: HashMap<(usize, u32), u64> = HashMap::new();
+        for ((chunk, group), count) in &self.touched {
+            // Bands are further apart than a chunk is long: what was touched in it is all in one of them.
+            let band = bands.partition_point(|band| band.end <= chunk * CHUNK_BYTES);
+            *counts.entry((band, *group)).or_default() += count;
         }
+        let mut most = vec![(0, None); bands.len()];
+        for ((band, group), count) in counts {
+            if let Some(most) = most.get_mut(band) {
+                *most = (*most).max((count, Some(group)));
+            }
+        }
+        most.into_iter().map(|(_, group)| group).collect()
     }
 
     fn ranges(&self) -> Vec<(u64, u64)> {
-        let mut chunks = self.chunks.clone();
+        let mut chunks: Vec<_> = self.touched.keys().map(|(chunk, _)| *chunk).collect();
         chunks.sort_unstable();
         chunks.dedup();
         let mut mapped = self.mapped.clone();
@@ -61,7 +82,7 @@ impl Used {
         mapped.dedup();
         let mut ranges = Vec::new();
         for &(start, end) in &mapped {
-            let first = chunks.partition_point(|chunk| (chunk + 1) * CHUNK_BYTES <= start);
+            let first = chunks.partition_point(|chunk| end_of(*chunk) <= start);
             let last = chunks.partition_point(|chunk| chunk * CHUNK_BYTES < end);
             let touched = (last - first) as u64 * CHUNK_BYTES;
             if end - start <= WHOLE_BYTES.max(16 * touched) {
@@ -70,7 +91,7 @@ impl Used {
         }
         // Of a large mapping that was hardly used, and of what no mapping is known for, the touched part.
         let chunk = |chunk: &u64| {
-            let (start, end) = (chunk * CHUNK_BYTES, chunk.saturating_add(1) * CHUNK_BYTES);
+            let (start, end) = (chunk * CHUNK_BYTES, end_of(*chunk));
             let clip = |&(from, to): &(u64, u64)| (start.max(from), end.min(to));
             let holder = mapped[..mapped.partition_point(|(from, _)| *from < end)].last();
             holder.map(clip).filter(|(from, to)| from < to).unwrap_or((start, end))
@@ -78,6 +99,11 @@ impl Used {
         ranges.extend(chunks.iter().map(chunk));
         merge(ranges)
     }
+}
+
+/// Where a chunk ends; the last of all addresses belongs to none.
+fn end_of(chunk: u64) -> u64 {
+    (chunk + 1).saturating_mul(CHUNK_BYTES)
 }
 
 /// Puts together what overlaps or is near, so that no more than [`MOST_BANDS`] are left.
@@ -123,12 +149,27 @@ mod tests {
     fn of_a_large_mapping_only_what_was_touched_is_shown() {
         let mut used = Used::default();
         used.map(MIB, 1 << 40);
-        used.touch(MIB + 5);
-        used.touch(501 * MIB);
+        used.touch(MIB + 5, 1);
+        used.touch(501 * MIB, 1);
         // Nothing is mapped here, and yet it was touched.
-        used.touch((2 << 40) + 1);
+        used.touch((2 << 40) + 1, 0);
         let wanted = [(MIB, 2 * MIB), (500 * MIB, 502 * MIB), (2 << 40, (2 << 40) + 2 * MIB)];
         assert_eq!(ends(used), wanted);
+    }
+
+    #[test]
+    fn a_band_is_named_by_what_has_the_most_faults_in_it() {
+        let mut used = Used::default();
+        used.map(MIB, 3 * MIB);
+        used.map(100 * MIB, 101 * MIB);
+        for (address, group) in [(MIB, 1), (2 * MIB, 2), (3 * MIB - 1, 2), (101 * MIB - 1, 3)] {
+            used.touch(address, group);
+        }
+        used.map(200 * MIB, 201 * MIB);
+        let used = [used];
+        let bands = &bands(&used)[0];
+        assert_eq!(bands.len(), 3);
+        assert_eq!(used[0].busiest_groups(bands), [Some(2), Some(3), None]);
     }
 
     #[test]
@@ -138,7 +179,7 @@ mod tests {
             used.map(nth * nth * 8 * MIB, nth * nth * 8 * MIB + 4096);
         }
         used.map(1 << 50, (1 << 50) + (1 << 30));
-        used.touch((1 << 50) + 1);
+        used.touch((1 << 50) + 1, 1);
         let bands = &bands(&[used])[0];
         assert!(bands.len() <= MOST_BANDS, "{}", bands.len());
         let total: f64 = bands.iter().map(|band| band.height).sum();

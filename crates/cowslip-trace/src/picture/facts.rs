@@ -18,8 +18,8 @@ pub(super) struct Sentence {
 }
 
 /// The program traced.
-pub(super) fn title(scene: &Scene<'_>) -> String {
-    let header = &scene.trace.header;
+pub(super) fn title(scene: &Scene) -> String {
+    let header = &scene.analysis.header;
     if !header.command.is_empty() {
         let words = header.command.iter().flat_map(|word| word.split_whitespace());
         return words.collect::<Vec<_>>().join(" ");
@@ -31,30 +31,29 @@ pub(super) fn title(scene: &Scene<'_>) -> String {
 }
 
 /// How complete the trace is.
-pub(super) fn statement(scene: &Scene<'_>) -> Vec<Sentence> {
-    let trace = scene.trace;
+pub(super) fn statement(scene: &Scene) -> Vec<Sentence> {
     let good = |text: String| Sentence { text, is_bad: false };
     let bad = |text: String| Sentence { text, is_bad: true };
-    let faults = scene.dots.len() as u64;
-    let lasted = duration(scene.duration_ns as f64);
-    let mut said = vec![good(format!("{} in {lasted}.", counted(faults, "fault")))];
-    said.push(match trace.totals.lost.max(scene.analysis.lost) {
+    let mut said = Vec::new();
+    if scene.is_cut_short {
+        said.push(bad(format!("Of this trace {}.", words::CUT_SHORT)));
+    }
+    let faults = counted(scene.dots.count, "fault");
+    said.push(good(format!("{faults} in {}.", duration(scene.duration_ns as f64))));
+    said.push(match scene.lost {
         0 => good("No event was lost.".to_owned()),
         lost => {
-            let all = lost.saturating_add(trace.events.len() as u64);
+            let all = lost.saturating_add(scene.events);
             let share = words::percent(lost as f64, all as f64);
             bad(format!("Lost for want of room: {} ({share}).", counted(lost, "event")))
         }
     });
-    said.push(match trace.header.sampling_period {
-        0 | 1 => good("Every fault was recorded.".to_owned()),
+    said.push(match scene.analysis.sampling_period {
+        1 => good("Every fault was recorded.".to_owned()),
         period => bad(format!(
             "One fault in {period} was recorded: rates are multiplied by that, counts are not."
         )),
     });
-    if trace.is_cut_short {
-        said.push(bad("The end of the trace is missing.".to_owned()));
-    }
     let drawn = scene.spaces.iter().filter(|space| space.is_drawn).count();
     if drawn < scene.spaces.len() {
         let all = scene.spaces.len();
@@ -63,14 +62,12 @@ pub(super) fn statement(scene: &Scene<'_>) -> Vec<Sentence> {
             _ => format!("Of {all} programs, the {drawn} with the most faults are drawn."),
         }));
     }
-    let unseen = trace.header.unseen.iter();
-    said.extend(unseen.map(|unseen| good(format!("Not seen: {unseen}."))));
     said
 }
 
 /// The machine and its settings.
-pub(super) fn facts(scene: &Scene<'_>) -> Vec<Fact> {
-    let header = &scene.trace.header;
+pub(super) fn facts(scene: &Scene) -> Vec<Fact> {
+    let header = &scene.analysis.header;
     let machine = &header.machine;
     let cost = |ns: Option<f64>| ns.map(duration).unwrap_or_default();
     let mut facts = vec![

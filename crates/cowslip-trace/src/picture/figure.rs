@@ -25,7 +25,7 @@ const LEVELS: usize = 4;
 const LEGEND_WIDTH: f64 = 260.0;
 const CHARACTER: f64 = 7.3;
 
-pub(super) fn draw(scene: &Scene<'_>, theme: Theme) -> String {
+pub(super) fn draw(scene: &Scene, theme: Theme) -> String {
     let palette = Palette::new(theme);
     let placed = still::place(scene);
     let mut svg = Svg { shapes: String::new(), palette };
@@ -47,7 +47,7 @@ pub(super) fn draw(scene: &Scene<'_>, theme: Theme) -> String {
 }
 
 impl Svg {
-    fn heading(&mut self, scene: &Scene<'_>) {
+    fn heading(&mut self, scene: &Scene) {
         let title = clip(&facts::title(scene), 120);
         self.text(LEFT, 24.0, "ink", "font-size='15' font-weight='600'", &title);
         let mut said = facts::statement(scene);
@@ -58,7 +58,7 @@ impl Svg {
         self.text(LEFT, 46.0, colour, "", &clip(&texts.join(" "), 145));
     }
 
-    fn rate(&mut self, scene: &Scene<'_>) {
+    fn rate(&mut self, scene: &Scene) {
         let columns = ((RIGHT - LEFT) / RATE_STEP) as usize;
         let rates = still::rates(scene, columns);
         let most = rates.iter().map(|step| step.iter().sum::<u64>()).max().unwrap_or(0).max(1);
@@ -91,7 +91,7 @@ impl Svg {
         }
     }
 
-    fn time_axis(&mut self, scene: &Scene<'_>) {
+    fn time_axis(&mut self, scene: &Scene) {
         let step = round_step(scene.duration_ns as f64 / 9.0);
         for tick in 0.. {
             let time_ns = tick as f64 * step;
@@ -110,7 +110,7 @@ impl Svg {
         self.text(middle, BOTTOM + 40.0, "quiet", style, "time since the trace began");
     }
 
-    fn bars(&mut self, scene: &Scene<'_>, placed: &[Placed<'_>]) {
+    fn bars(&mut self, scene: &Scene, placed: &[Placed<'_>]) {
         let mut paths = std::collections::BTreeMap::<_, String>::new();
         for bar in &scene.bars {
             let below =
@@ -138,7 +138,7 @@ impl Svg {
     }
 
     /// One path a kind and level: few in a cell are fainter.
-    fn faults(&mut self, scene: &Scene<'_>, placed: &[Placed<'_>]) {
+    fn faults(&mut self, scene: &Scene, placed: &[Placed<'_>]) {
         let columns = ((RIGHT - LEFT) / CELL) as usize;
         let rows = ((BOTTOM - TOP) / CELL) as usize;
         let cells = Cells::of(scene, placed, columns, rows);
@@ -214,7 +214,7 @@ impl Svg {
     }
 
     /// The kinds there are; returns where the picture ends.
-    fn legend(&mut self, scene: &Scene<'_>) -> f64 {
+    fn legend(&mut self, scene: &Scene) -> f64 {
         let (mut x, mut y) = (LEFT, BOTTOM + 68.0);
         for (kind, faults) in scene.analysis.sums.kinds() {
             let text = format!("{kind} {}", count(faults));
@@ -235,7 +235,7 @@ impl Svg {
     }
 }
 
-fn x_of(scene: &Scene<'_>, time_ns: u64) -> f64 {
+fn x_of(scene: &Scene, time_ns: u64) -> f64 {
     let share = time_ns as f64 / scene.duration_ns as f64;
     LEFT + share.clamp(0.0, 1.0) * (RIGHT - LEFT)
 }

@@ -6,12 +6,17 @@ use crate::analysis::{Analysis, Group, Identity};
 use crate::attribute::{MappingId, Place};
 use crate::words;
 
+/// Numbered as an [`Analyser`](crate::analysis::Analyser) does: in the order of their first mappings.
 #[derive(Debug)]
 pub(super) struct Groups {
-    /// Those of the analysis, and one for faults where nothing known is mapped.
     pub(super) rows: Vec<Row>,
+    /// By place in the analysis.
+    numbers: Vec<u32>,
     of_mapping: Vec<u32>,
 }
+
+/// The number of faults where nothing known is mapped.
+pub(super) const NOWHERE: u32 = 0;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
@@ -42,18 +47,31 @@ impl Tint {
 
 impl Groups {
     pub(super) fn of(analysis: &Analysis) -> Self {
-        let mut rows: Vec<_> = analysis.groups.iter().map(row).collect();
-        rows.push(Row {
+        let mut rows = vec![Row {
             name: "nothing known is mapped there".to_owned(),
             detail: String::new(),
             tint: Tint::Special,
-        });
-        Self { rows, of_mapping: analysis.group_of.clone() }
+        }];
+        let mut numbers = vec![NOWHERE; analysis.groups.len()];
+        let mut of_mapping = Vec::with_capacity(analysis.group_of.len());
+        for &place in &analysis.group_of {
+            let number = &mut numbers[place as usize];
+            if *number == NOWHERE {
+                *number = rows.len() as u32;
+                rows.push(row(&analysis.groups[place as usize]));
+            }
+            of_mapping.push(*number);
+        }
+        Self { rows, numbers, of_mapping }
     }
 
-    pub(super) fn of_mapping(&self, mapping: Option<MappingId>) -> u32 {
-        let known = mapping.map(|mapping| self.of_mapping[mapping.0 as usize]);
-        known.unwrap_or(self.rows.len() as u32 - 1)
+    /// The number of the group that has this place in the analysis.
+    pub(super) fn number(&self, place: usize) -> u32 {
+        self.numbers[place]
+    }
+
+    pub(super) fn of_mapping(&self, mapping: MappingId) -> u32 {
+        self.of_mapping[mapping.0 as usize]
     }
 }
 

@@ -16,6 +16,7 @@
 //! ```
 
 mod bands;
+mod dots;
 mod facts;
 mod figure;
 mod frames;
@@ -32,10 +33,11 @@ mod svg;
 mod varint;
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read};
 
 use crate::analysis::Analysis;
 use crate::cost::FaultCost;
+use crate::file::Reader;
 use crate::model::Trace;
 
 pub use palette::Theme;
@@ -51,14 +53,35 @@ pub use palette::Theme;
 /// assert!(picture.svg(Theme::Light).starts_with("<svg"));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub struct Picture<'a> {
-    scene: scene::Scene<'a>,
+pub struct Picture {
+    scene: scene::Scene,
 }
 
-impl<'a> Picture<'a> {
+impl Picture {
     /// Analyses a trace and arranges it; `cost` says what faults take that do not say so themselves.
-    pub fn new(trace: &'a Trace, cost: Option<FaultCost>) -> Self {
-        Self { scene: scene::Scene::new(trace, cost) }
+    pub fn new(trace: &Trace, cost: Option<FaultCost>) -> Self {
+        let mut replay = replay::Replay::new(&trace.header);
+        for event in &trace.events {
+            replay.observe(event, |stack| trace.frames(stack));
+        }
+        Self { scene: scene::Scene::new(replay, cost, trace.totals.lost, trace.is_cut_short) }
+    }
+
+    /// The same of what is left of a file, a block at a time: in memory are the faults as the page carries them, in a
+    /// few bytes each, and what an analysis needs.
+    ///
+    /// # Errors
+    /// Those of [`Reader::read_block`].
+    pub fn read(reader: &mut Reader<impl Read>, cost: Option<FaultCost>) -> io::Result<Self> {
+        let mut replay = replay::Replay::new(reader.header());
+        let mut events = Vec::new();
+        while reader.read_block(&mut events)? {
+            for event in events.drain(..) {
+                replay.observe(&event, |stack| reader.frames(stack));
+            }
+        }
+        let (lost, is_cut_short) = (reader.totals().lost, reader.is_cut_short());
+        Ok(Self { scene: scene::Scene::new(replay, cost, lost, is_cut_short) })
     }
 
     /// What it was arranged by.
@@ -82,8 +105,8 @@ impl<'a> Picture<'a> {
     }
 }
 
-impl fmt::Debug for Picture<'_> {
+impl fmt::Debug for Picture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Picture").field("faults", &self.scene.dots.len()).finish_non_exhaustive()
+        f.debug_struct("Picture").field("faults", &self.scene.dots.count).finish_non_exhaustive()
     }
 }

@@ -1,9 +1,9 @@
-//! The trace as the page carries it: zlib over JSON tables and columns of small numbers, as base64.
+//! The trace as the page carries it, as base64.
 //!
 //! ```text
-//!  u32 LE   length of the JSON
-//!  JSON     tables, and "columns": [[name, bytes], …]
-//!  …        the columns, in that order
+//!  u32 LE   length of the tables
+//!  zlib     JSON: the tables, and "columns": [[name, bytes], …]
+//!  zlib …   the columns, in that order, each by itself
 //! ```
 //! Seven bits a byte; `page`, `bar_start` and `bar_from` are distances with the sign in the lowest bit, `page`
 //! from the last fault of the same group; `time` is the distance from the fault before; `low` is two bytes,
@@ -18,81 +18,25 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde_json::{Value, json};
 
-use super::scene::{Bar, Dot, Scene};
+use super::dots::LOW_BITS;
+use super::scene::{Bar, Scene};
 use super::varint::Column;
 use crate::attribute::Kind;
-use crate::model::{Access, Fault, Severity};
 use crate::patterns::{Pattern, PatternName};
 
-const LOW_BITS: u32 = 12;
-
-pub(super) fn pack(scene: &Scene<'_>) -> io::Result<String> {
-    let mut columns = fault_columns(scene);
-    columns.extend(bar_columns(&scene.bars));
-    let tables = serde_json::to_vec(&tables(scene, &columns))?;
-    let mut packed = ZlibEncoder::new(Vec::new(), Compression::default());
-    packed.write_all(&u32::try_from(tables.len()).map_err(io::Error::other)?.to_le_bytes())?;
-    packed.write_all(&tables)?;
-    for (_, column) in &columns {
-        packed.write_all(column.bytes())?;
-    }
-    Ok(STANDARD.encode(packed.finish()?))
+pub(super) fn pack(scene: &Scene) -> io::Result<String> {
+    let bars = bar_columns(&scene.bars);
+    let columns: Vec<_> = scene.dots.columns.iter().chain(&bars).collect();
+    let mut tables = ZlibEncoder::new(Vec::new(), Compression::default());
+    tables.write_all(&serde_json::to_vec(&self::tables(scene, &columns))?)?;
+    let tables = tables.finish()?;
+    let mut packed = u32::try_from(tables.len()).map_err(io::Error::other)?.to_le_bytes().to_vec();
+    packed.extend(tables);
+    columns.iter().for_each(|(_, column)| packed.extend(column));
+    Ok(STANDARD.encode(packed))
 }
 
-fn fault_columns(scene: &Scene<'_>) -> Vec<(&'static str, Column)> {
-    let names = [
-        "time", "space", "thread", "group", "page", "low", "class", "flags", "latency", "stack",
-        "ip",
-    ];
-    let mut columns = names.map(|name| (name, Column::default()));
-    let [time, space, thread, group, page, low, class, flags, latency, stack, ip] = &mut columns;
-    let mut last_pages = vec![0; scene.groups.rows.len()];
-    let mut last_ns = 0;
-    for dot in &scene.dots {
-        let fault = &dot.fault;
-        let group_number = scene.groups.of_mapping(dot.mapping);
-        time.1.push(dot.time_ns - last_ns);
-        last_ns = dot.time_ns;
-        space.1.push(dot.space.into());
-        thread.1.push(dot.thread.into());
-        group.1.push(group_number.into());
-        let last_page = &mut last_pages[group_number as usize];
-        page.1.push_from(*last_page, fault.address >> LOW_BITS);
-        *last_page = fault.address >> LOW_BITS;
-        low.1.push_byte(fault.address as u8);
-        low.1.push_byte((fault.address >> 8) as u8 & 0xf);
-        class.1.push_byte(class_of(dot));
-        flags.1.push_byte(bits(fault));
-        latency.1.push(fault.latency_ns.map_or(0, |ns| u64::from(ns) + 1));
-        stack.1.push(dot.stack.map_or(0, |number| u64::from(number) + 1));
-        ip.1.push(dot.frame.into());
-    }
-    columns.into()
-}
-
-/// The kind, and above it whether a page came, and whether the kernel took the fault: what patterns are told by.
-fn class_of(dot: &Dot) -> u8 {
-    let is_of_kernel = dot.fault.in_user_mode == Some(false);
-    dot.kind as u8 | u8::from(dot.is_arrival) << 4 | u8::from(is_of_kernel) << 5
-}
-
-/// Two bits each, 0 for what is not known: access, severity, mode, huge.
-fn bits(fault: &Fault) -> u8 {
-    let access = fault.access.map_or(0, |access| match access {
-        Access::Read => 1,
-        Access::Write => 2,
-        Access::Execute => 3,
-    });
-    let severity = fault.severity.map_or(0, |severity| match severity {
-        Severity::Minor => 1,
-        Severity::Major => 2,
-    });
-    let mode = fault.in_user_mode.map_or(0, |user| 1 + u8::from(user));
-    let huge = fault.huge.map_or(0, |huge| 1 + u8::from(huge));
-    access | severity << 2 | mode << 4 | huge << 6
-}
-
-fn bar_columns(bars: &[Bar]) -> Vec<(&'static str, Column)> {
+fn bar_columns(bars: &[Bar]) -> Vec<(&'static str, Vec<u8>)> {
     let names =
         ["bar_start", "bar_pages", "bar_from", "bar_ns", "bar_space", "bar_group", "bar_offset"];
     let mut columns = names.map(|name| (name, Column::default()));
@@ -106,11 +50,11 @@ fn bar_columns(bars: &[Bar]) -> Vec<(&'static str, Column)> {
         group.1.push(bar.group.into());
         offset.1.push(bar.offset_bytes >> LOW_BITS);
     }
-    columns.into()
+    columns.map(|(name, column)| (name, column.finish())).into()
 }
 
-fn tables(scene: &Scene<'_>, columns: &[(&'static str, Column)]) -> Value {
-    let sizes = columns.iter().map(|(name, column)| (name, column.bytes().len()));
+fn tables(scene: &Scene, columns: &[&(&'static str, Vec<u8>)]) -> Value {
+    let sizes = columns.iter().map(|(name, column)| (name, column.len()));
     let spaces = scene.spaces.iter().map(|space| {
         let page = |address: u64| address >> LOW_BITS;
         let bands = space.bands.iter().map(|it| (page(it.start), page(it.end), it.height));
@@ -123,7 +67,7 @@ fn tables(scene: &Scene<'_>, columns: &[(&'static str, Column)]) -> Value {
     });
     json!({
         "columns": sizes.collect::<Vec<_>>(),
-        "fault_count": scene.dots.len(),
+        "fault_count": scene.dots.count,
         "bar_count": scene.bars.len(),
         "duration_ns": scene.duration_ns,
         "period": scene.analysis.sampling_period,
@@ -138,7 +82,7 @@ fn tables(scene: &Scene<'_>, columns: &[(&'static str, Column)]) -> Value {
     })
 }
 
-fn threads(scene: &Scene<'_>) -> Vec<Value> {
+fn threads(scene: &Scene) -> Vec<Value> {
     let known = scene.analysis.threads.iter();
     let names: HashMap<_, _> = known.map(|it| ((it.pid, it.tid), it.name.clone())).collect();
     let thread = |&(pid, tid): &(u32, u32)| json!({ "pid": pid, "tid": tid, "name": names.get(&(pid, tid)) });
@@ -146,15 +90,15 @@ fn threads(scene: &Scene<'_>) -> Vec<Value> {
 }
 
 /// The patterns, with what tells which faults are of them.
-fn patterns(scene: &Scene<'_>) -> Vec<Value> {
+fn patterns(scene: &Scene) -> Vec<Value> {
     let pattern = |pattern: &Pattern| {
         let groups = &scene.analysis.groups;
         let identity = pattern.identity.as_ref();
-        let group = identity.and_then(|it| groups.iter().position(|group| group.identity == *it));
+        let place = identity.and_then(|it| groups.iter().position(|group| group.identity == *it));
         json!({
             "sentence": pattern.sentence,
             "advice": pattern.advice,
-            "group": group,
+            "group": place.map(|place| scene.groups.number(place)),
             "kind": kind_of(pattern.name).map(|kind| kind as usize),
             "is_of_arrivals": is_of_arrivals(pattern.name),
             "is_of_kernel": pattern.name == PatternName::KernelCopies,

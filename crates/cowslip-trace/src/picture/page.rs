@@ -28,7 +28,7 @@ const SCRIPTS: [&str; 14] = [
     include_str!("../../assets/picture/main.js"),
 ];
 
-pub(super) fn render(scene: &Scene<'_>) -> io::Result<String> {
+pub(super) fn render(scene: &Scene) -> io::Result<String> {
     let safe = |text: String| Value::from_safe_string(text);
     let sentence = |Sentence { text, is_bad }| context! { text, is_bad };
     let fact = |Fact { name, text }| context! { name, text };
@@ -38,8 +38,9 @@ pub(super) fn render(scene: &Scene<'_>) -> io::Result<String> {
     let context = context! {
         title => facts::title(scene),
         statement => facts::statement(scene).into_iter().map(sentence).collect::<Vec<_>>(),
+        unseen => &scene.analysis.header.unseen,
         facts => facts::facts(scene).into_iter().map(fact).collect::<Vec<_>>(),
-        faults => words::count(scene.dots.len() as u64),
+        faults => words::count(scene.dots.count),
         packed => safe(pack::pack(scene)?),
         style => safe(include_str!("../../assets/picture/page.css").to_owned()),
         script => safe(SCRIPTS.join("\n")),

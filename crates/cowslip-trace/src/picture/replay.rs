@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 
+use super::bands::Used;
+use super::dots::{Dot, Packer};
 use super::frames::Frames;
+use super::groups::NOWHERE;
 use super::programs::Programs;
-use super::scene::Dot;
 use crate::analysis::{Analyser, is_arrival};
 use crate::attribute::Attribution;
-use crate::model::{Event, Fault, StackId, Trace, What};
+use crate::model::{Event, Fault, Header, StackId, What};
 
-pub(super) struct Replay<'a> {
-    trace: &'a Trace,
+pub(super) struct Replay {
     pub(super) analyser: Analyser,
     pub(super) programs: Programs,
     pub(super) frames: Frames,
@@ -19,41 +20,54 @@ pub(super) struct Replay<'a> {
     thread_numbers: HashMap<(u32, u32), u32>,
     /// Process and thread.
     pub(super) threads: Vec<(u32, u32)>,
-    pub(super) dots: Vec<Dot>,
+    pub(super) dots: Packer,
+    /// By program.
+    pub(super) used: Vec<Used>,
     /// When events were lost, and how many.
     pub(super) losses: Vec<(u64, u64)>,
     /// The program that each mapping was made in.
     pub(super) mapped_in: Vec<u32>,
+    pub(super) events: u64,
+    pub(super) origin_ns: u64,
     now_ns: u64,
 }
 
-impl<'a> Replay<'a> {
-    pub(super) fn new(trace: &'a Trace) -> Self {
+impl Replay {
+    pub(super) fn new(header: &Header) -> Self {
         Self {
-            trace,
-            analyser: Analyser::new(&trace.header),
+            analyser: Analyser::new(header),
             programs: Programs::default(),
-            frames: Frames::new(&trace.header),
+            frames: Frames::new(header),
             stack_numbers: HashMap::new(),
             thread_numbers: HashMap::new(),
             threads: Vec::new(),
-            dots: Vec::with_capacity(trace.events.len()),
+            dots: Packer::default(),
+            used: Vec::new(),
             losses: Vec::new(),
             mapped_in: Vec::new(),
+            events: 0,
+            origin_ns: 0,
             now_ns: 0,
         }
     }
 
-    /// Takes the next event, so many nanoseconds after the first one.
-    pub(super) fn observe(&mut self, event: &Event, time_ns: u64) {
+    /// Takes the next event in the order of time; `frames` are those of a call stack, the innermost first.
+    pub(super) fn observe<'a>(
+        &mut self,
+        event: &Event,
+        frames: impl Fn(StackId) -> &'a [u64] + Copy,
+    ) {
+        if self.events == 0 {
+            self.origin_ns = event.time_ns;
+        }
+        self.events += 1;
         // Never before the one before, whatever a file says.
-        self.now_ns = self.now_ns.max(time_ns);
+        self.now_ns = self.now_ns.max(event.time_ns.saturating_sub(self.origin_ns));
         if let What::Lost { count } = event.what {
             self.losses.push((self.now_ns, count));
         }
         self.frames.observe(event);
-        let trace = self.trace;
-        let found = self.analyser.observe(event, |stack| trace.frames(stack));
+        let found = self.analyser.observe(event, frames);
         let attributor = self.analyser.attributor();
         let program = attributor.program(event.pid);
         // Nothing runs there: the last thread ended, or events were lost.
@@ -63,27 +77,43 @@ impl<'a> Replay<'a> {
         let program = self.programs.number(program, event.pid);
         self.mapped_in.resize(attributor.mappings().len(), program);
         match (&event.what, found) {
-            (What::Fault(fault), Some(found)) => self.add(event, program, fault, found),
+            (What::Fault(fault), Some(found)) => {
+                self.add(event, program, fault, found, frames);
+            }
             _ => self.programs.observe(event, program),
         }
     }
 
-    fn add(&mut self, event: &Event, program: u32, fault: &Fault, found: Attribution) {
+    fn add<'a>(
+        &mut self,
+        event: &Event,
+        program: u32,
+        fault: &Fault,
+        found: Attribution,
+        frames: impl Fn(StackId) -> &'a [u64],
+    ) {
         let Event { pid, tid, .. } = *event;
         let thread = *self.thread_numbers.entry((pid, tid)).or_insert_with(|| {
             self.threads.push((pid, tid));
             self.threads.len() as u32 - 1
         });
-        let (frames, trace) = (&mut self.frames, self.trace);
+        let names = &mut self.frames;
         let stack = fault.stack.map(|id| {
-            let number = || frames.stack(program, pid, trace.frames(id));
+            let number = || names.stack(program, pid, frames(id));
             *self.stack_numbers.entry(id).or_insert_with(number)
         });
-        self.dots.push(Dot {
+        let mapping = found.mapping;
+        let group = mapping.map_or(NOWHERE, |mapping| self.analyser.group(mapping) + 1);
+        let used = program as usize;
+        if self.used.len() <= used {
+            self.used.resize_with(used + 1, Used::default);
+        }
+        self.used[used].touch(fault.address, group);
+        self.dots.push(&Dot {
             time_ns: self.now_ns,
             space: program,
             thread,
-            mapping: found.mapping,
+            group,
             kind: found.kind,
             is_arrival: is_arrival(found),
             frame: self.frames.number(program, pid, fault.ip),

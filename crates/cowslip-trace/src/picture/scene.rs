@@ -1,30 +1,31 @@
 //! What is drawn: faults and bars, with the tables that they refer to.
 
-use std::collections::HashMap;
-
 use super::bands::{self, Band, Used};
+use super::dots::Dots;
 use super::frames::Frames;
 use super::groups::Groups;
 use super::programs::Programs;
 use super::replay::Replay;
 use crate::analysis::Analysis;
-use crate::attribute::{Kind, MappingId, Span};
+use crate::attribute::Span;
 use crate::cost::FaultCost;
-use crate::model::{Fault, Trace};
 
 /// No more address spaces are drawn at once, and none with a smaller share of the busiest one's faults.
 const MOST_SPACES: usize = 6;
 const LEAST_SHARE: f64 = 0.1;
 
-pub(super) struct Scene<'a> {
-    pub(super) trace: &'a Trace,
+pub(super) struct Scene {
     pub(super) analysis: Analysis,
+    /// The end of the trace is missing.
+    pub(super) is_cut_short: bool,
+    pub(super) events: u64,
+    pub(super) lost: u64,
     pub(super) duration_ns: u64,
     pub(super) spaces: Vec<Space>,
     pub(super) groups: Groups,
     /// Process and thread.
     pub(super) threads: Vec<(u32, u32)>,
-    pub(super) dots: Vec<Dot>,
+    pub(super) dots: Dots,
     pub(super) bars: Vec<Bar>,
     pub(super) frames: Frames,
     /// When events were lost, in nanoseconds since the first event, and how many.
@@ -41,22 +42,6 @@ pub(super) struct Space {
     pub(super) names: Vec<String>,
 }
 
-/// A fault. The numbers are places in the scene's tables.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Dot {
-    pub(super) time_ns: u64,
-    pub(super) space: u32,
-    pub(super) thread: u32,
-    pub(super) mapping: Option<MappingId>,
-    pub(super) kind: Kind,
-    /// Whether a page came that was not there.
-    pub(super) is_arrival: bool,
-    /// The number of its instruction.
-    pub(super) frame: u32,
-    pub(super) stack: Option<u32>,
-    pub(super) fault: Fault,
-}
-
 /// A mapping, or a part of it, at one place for some time; times are since the first event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bar {
@@ -69,14 +54,16 @@ pub(super) struct Bar {
     pub(super) to_ns: u64,
 }
 
-impl<'a> Scene<'a> {
-    pub(super) fn new(trace: &'a Trace, cost: Option<FaultCost>) -> Self {
-        let origin_ns = trace.events.first().map_or(0, |event| event.time_ns);
-        let mut replay = Replay::new(trace);
-        for event in &trace.events {
-            replay.observe(event, event.time_ns.saturating_sub(origin_ns));
-        }
-        let Replay { analyser, programs, frames, threads, dots, losses, mapped_in, .. } = replay;
+impl Scene {
+    /// Arranges what was replayed. `lost`: events that are missing, as far as the trace counted.
+    pub(super) fn new(
+        replay: Replay,
+        cost: Option<FaultCost>,
+        lost: u64,
+        is_cut_short: bool,
+    ) -> Self {
+        let Replay { analyser, programs, frames, threads, dots, mut used, losses, .. } = replay;
+        let Replay { mapped_in, origin_ns, events, .. } = replay;
         let analysis = analyser.finish(cost);
         let groups = Groups::of(&analysis);
         let bar = |span: &Span| {
@@ -84,7 +71,7 @@ impl<'a> Scene<'a> {
             let ended_ns = span.ended_ns.map(|ended_ns| ended_ns.saturating_sub(origin_ns));
             Bar {
                 space: mapped_in[number],
-                group: groups.of_mapping(Some(span.mapping)),
+                group: groups.of_mapping(span.mapping),
                 start: span.range.start as u64,
                 end: span.range.end() as u64,
                 offset_bytes: analysis.mappings[number].file_offset_bytes,
@@ -93,14 +80,20 @@ impl<'a> Scene<'a> {
             }
         };
         let bars: Vec<_> = analysis.spans.iter().map(bar).collect();
+        used.resize_with(programs.all.len(), Used::default);
+        for bar in &bars {
+            used[bar.space as usize].map(bar.start, bar.end);
+        }
         Self {
-            trace,
             duration_ns: analysis.duration_ns.max(1),
-            spaces: lay_out(&programs, &dots, &bars, &groups),
+            spaces: lay_out(&programs, &used, &groups),
+            is_cut_short,
+            events,
+            lost: lost.max(analysis.lost),
             analysis,
             groups,
             threads,
-            dots,
+            dots: dots.finish(),
             bars,
             frames,
             losses,
@@ -108,18 +101,8 @@ impl<'a> Scene<'a> {
     }
 }
 
-fn lay_out(programs: &Programs, dots: &[Dot], bars: &[Bar], groups: &Groups) -> Vec<Space> {
-    let mut used: Vec<_> = programs.all.iter().map(|_| Used::default()).collect();
-    let mut faults = vec![0_u64; used.len()];
-    for bar in bars {
-        used[bar.space as usize].map(bar.start, bar.end);
-    }
-    for dot in dots {
-        used[dot.space as usize].touch(dot.fault.address);
-        faults[dot.space as usize] += 1;
-    }
-    let bands = bands::bands(&used);
-    let names = band_names(&bands, dots, groups);
+fn lay_out(programs: &Programs, used: &[Used], groups: &Groups) -> Vec<Space> {
+    let faults: Vec<u64> = used.iter().map(Used::faults).collect();
     let mut busiest: Vec<_> = (0..faults.len()).collect();
     busiest.sort_by_key(|space| std::cmp::Reverse(faults[*space]));
     busiest.truncate(MOST_SPACES);
@@ -127,34 +110,14 @@ fn lay_out(programs: &Programs, dots: &[Dot], bars: &[Bar], groups: &Groups) -> 
     busiest
         .retain(|space| faults[*space] > 0 && faults[*space] as f64 >= most as f64 * LEAST_SHARE);
     let mut spaces = Vec::new();
-    for ((index, program), (bands, names)) in
-        programs.all.iter().enumerate().zip(bands.into_iter().zip(names))
-    {
+    for (index, bands) in bands::bands(used).into_iter().enumerate() {
+        let names = used[index].busiest_groups(&bands).into_iter();
+        let name = |group: Option<u32>| {
+            group.map(|group| groups.rows[group as usize].name.clone()).unwrap_or_default()
+        };
+        let names = names.map(name).collect();
         let is_drawn = busiest.contains(&index);
-        spaces.push(Space { label: program.label(), is_drawn, bands, names });
+        spaces.push(Space { label: programs.all[index].label(), is_drawn, bands, names });
     }
     spaces
-}
-
-/// What has the most faults in each band of each space.
-fn band_names(bands: &[Vec<Band>], dots: &[Dot], groups: &Groups) -> Vec<Vec<String>> {
-    let mut counts: HashMap<(u32, usize, u32), u64> = HashMap::new();
-    for dot in dots {
-        let bands = &bands[dot.space as usize];
-        let above = bands.partition_point(|band| band.end <= dot.fault.address);
-        *counts.entry((dot.space, above, groups.of_mapping(dot.mapping))).or_default() += 1;
-    }
-    let mut most: HashMap<(u32, usize), (u64, u32)> = HashMap::new();
-    for ((space, band, group), count) in counts {
-        let most = most.entry((space, band)).or_default();
-        *most = (*most).max((count, group));
-    }
-    let name = |space: usize, band: usize| {
-        let most = most.get(&(space as u32, band));
-        most.map(|(_, group)| groups.rows[*group as usize].name.clone()).unwrap_or_default()
-    };
-    let names = |(space, bands): (usize, &Vec<Band>)| {
-        (0..bands.len()).map(|band| name(space, band)).collect()
-    };
-    bands.iter().enumerate().map(names).collect()
 }

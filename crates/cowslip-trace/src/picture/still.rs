@@ -1,7 +1,8 @@
 //! A trace binned for a still picture: cells of time and address, and steps of time.
 
 use super::bands::Band;
-use super::scene::{Dot, Scene};
+use super::dots::Spot;
+use super::scene::Scene;
 use crate::attribute::Kind;
 
 const KINDS: usize = Kind::ALL.len();
@@ -32,7 +33,7 @@ impl Placed<'_> {
 }
 
 /// The bands of the spaces that are drawn, one above the other.
-pub(super) fn place<'a>(scene: &'a Scene<'_>) -> Vec<Placed<'a>> {
+pub(super) fn place<'a>(scene: &'a Scene) -> Vec<Placed<'a>> {
     let drawn = scene.spaces.iter().enumerate().filter(|(_, space)| space.is_drawn);
     let are_several = drawn.clone().count() > 1;
     let mut placed: Vec<_> = drawn
@@ -71,18 +72,13 @@ pub(super) struct Cells {
 }
 
 impl Cells {
-    pub(super) fn of(
-        scene: &Scene<'_>,
-        placed: &[Placed<'_>],
-        columns: usize,
-        rows: usize,
-    ) -> Self {
+    pub(super) fn of(scene: &Scene, placed: &[Placed<'_>], columns: usize, rows: usize) -> Self {
         let mut counts = vec![[0; KINDS]; columns * rows];
-        for dot in &scene.dots {
-            let Some(place) = place_of(placed, dot) else { continue };
-            let column = column(scene, dot.time_ns, columns);
+        for spot in scene.dots.spots() {
+            let Some(place) = place_of(placed, &spot) else { continue };
+            let column = column(scene, spot.time_ns, columns);
             let row = ((1.0 - place) * rows as f64) as usize;
-            counts[row.min(rows - 1) * columns + column][dot.kind as usize] += 1;
+            counts[row.min(rows - 1) * columns + column][spot.kind as usize] += 1;
         }
         let most = counts.iter().map(|cell| cell.iter().sum()).max().unwrap_or(0);
         Self { columns, counts, most }
@@ -98,24 +94,24 @@ impl Cells {
     }
 }
 
-fn place_of(placed: &[Placed<'_>], dot: &Dot) -> Option<f64> {
-    let address = dot.fault.address;
-    let key = |it: &Placed<'_>| (it.space, it.band.end) <= (dot.space, address);
+fn place_of(placed: &[Placed<'_>], spot: &Spot) -> Option<f64> {
+    let Spot { address, space, .. } = *spot;
+    let key = |it: &Placed<'_>| (it.space, it.band.end) <= (space, address);
     let found = placed.get(placed.partition_point(key))?;
-    let is_inside = found.space == dot.space && found.band.start <= address;
+    let is_inside = found.space == space && found.band.start <= address;
     is_inside.then(|| found.place(address))
 }
 
 /// Faults by kind in each of `columns` steps of time.
-pub(super) fn rates(scene: &Scene<'_>, columns: usize) -> Vec<[u64; KINDS]> {
+pub(super) fn rates(scene: &Scene, columns: usize) -> Vec<[u64; KINDS]> {
     let mut rates = vec![[0; KINDS]; columns];
-    for dot in &scene.dots {
-        rates[column(scene, dot.time_ns, columns)][dot.kind as usize] += 1;
+    for spot in scene.dots.spots() {
+        rates[column(scene, spot.time_ns, columns)][spot.kind as usize] += 1;
     }
     rates
 }
 
-fn column(scene: &Scene<'_>, time_ns: u64, columns: usize) -> usize {
+fn column(scene: &Scene, time_ns: u64, columns: usize) -> usize {
     let share = time_ns as f64 / scene.duration_ns as f64;
     ((share * columns as f64) as usize).min(columns - 1)
 }

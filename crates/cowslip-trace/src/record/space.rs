@@ -9,6 +9,8 @@ use crate::model::{Event, Map, StackId, What};
 
 /// The kernel's name for what `brk(2)` moves the end of.
 const HEAP: &str = "[heap]";
+/// Its name for the first thread's stack.
+const STACK: &str = "[stack]";
 const MAP_PRIVATE: u32 = 2;
 
 /// The address space of one process.
@@ -116,10 +118,22 @@ impl Space {
         }
     }
 
-    fn insert(&mut self, map: Map) {
-        if !map.range.is_empty() {
-            self.maps.insert(map.range.start, map);
+    fn insert(&mut self, mut map: Map) {
+        if map.range.is_empty() {
+            return;
         }
+        // A stack grows page by page, and stays one mapping.
+        let end = map.range.end();
+        if map.name.as_deref() == Some(STACK)
+            && let Some(above) = self.maps.get(&end).filter(|above| is_alike(above, &map))
+        {
+            map = Map {
+                range: VirtRange::between(map.range.start, above.range.end()),
+                ..above.clone()
+            };
+            self.maps.remove(&end);
+        }
+        self.maps.insert(map.range.start, map);
     }
 
     fn set_break(&mut self, end: u64) {
@@ -149,17 +163,14 @@ impl Space {
         map.range.contains(address).then_some(map)
     }
 
-    /// What is known of `range`, in the order of addresses.
-    fn pieces(&self, range: VirtRange) -> impl Iterator<Item = Map> {
+    /// The mappings with something in `range`, in the order of addresses.
+    fn within(&self, range: VirtRange) -> impl Iterator<Item = &Map> {
         let first = self.at(range.start).map_or(range.start, |map| map.range.start);
-        let all = self.maps.range(first..range.end().max(first));
-        all.filter_map(move |(_, map)| part(map, map.range.intersect(range)))
+        self.maps.range(first..range.end().max(first)).map(|(_, map)| map)
     }
 
     fn remove(&mut self, range: VirtRange) {
-        let first = self.at(range.start).map_or(range.start, |map| map.range.start);
-        let hit: Vec<_> =
-            self.maps.range(first..range.end().max(first)).map(|(at, _)| *at).collect();
+        let hit: Vec<_> = self.within(range).map(|map| map.range.start).collect();
         for at in hit {
             let map = self.maps.remove(&at).expect("just seen");
             let below = VirtRange::between(map.range.start, range.start.min(map.range.end()));
@@ -175,22 +186,27 @@ impl Space {
     /// The parts of a mapping that are new, where the kernel told the whole of it: joined with its neighbours,
     /// or after a change of its protection.
     pub(super) fn news(&mut self, told: &Map) -> Vec<Map> {
-        let known: Vec<_> = self.pieces(told.range).filter(|it| is_same_memory(it, told)).collect();
         let mut gaps = Vec::new();
+        let mut protected = Vec::new();
         let mut from = told.range.start;
-        for piece in &known {
-            gaps.extend(part(told, VirtRange::between(from, piece.range.start)));
-            from = piece.range.end();
+        for map in self.within(told.range) {
+            let known = map.range.intersect(told.range);
+            if !is_same_memory(map, known, told) {
+                continue;
+            }
+            gaps.extend(part(told, VirtRange::between(from, known.start)));
+            from = known.end();
+            if map.protection != told.protection {
+                protected.extend(part(map, known));
+            }
         }
         gaps.extend(part(told, VirtRange::between(from, told.range.end())));
-        let (protection, is_protected) =
-            (told.protection, known.iter().any(|it| it.protection != told.protection));
-        if gaps.is_empty() && !is_protected {
+        if gaps.is_empty() && protected.is_empty() {
             return vec![told.clone()];
         }
-        for piece in known {
-            self.remove(piece.range);
-            self.insert(Map { protection, ..piece });
+        for map in protected {
+            self.remove(map.range);
+            self.insert(Map { protection: told.protection, ..map });
         }
         gaps
     }
@@ -199,24 +215,41 @@ impl Space {
 /// `map` as far as it lies in `range`; `None` if that is empty.
 fn part(map: &Map, range: VirtRange) -> Option<Map> {
     let range = map.range.intersect(range);
-    let is_file = map.name.as_deref().is_some_and(|name| name.starts_with('/'));
-    let skipped = if is_file { range.start.saturating_sub(map.range.start) as u64 } else { 0 };
-    let offset_bytes = map.offset_bytes + skipped;
+    let offset_bytes = offset_at(map, range.start);
     (!range.is_empty()).then(|| Map { range, offset_bytes, ..map.clone() })
 }
 
-/// Whether `piece`, which lies in `whole`, is of the same file and place in it, or like it of none.
-fn is_same_memory(piece: &Map, whole: &Map) -> bool {
-    let is_private = |map: &Map| map.flags & MAP_PRIVATE != 0;
-    let expected = part(whole, piece.range).map(|it| it.offset_bytes);
-    piece.name == whole.name
-        && is_private(piece) == is_private(whole)
-        && (piece.name.is_none() || expected == Some(piece.offset_bytes))
+/// Where in its file a mapping has an address; what is of no file has the same offset everywhere.
+fn offset_at(map: &Map, address: usize) -> u64 {
+    let skipped = if is_file(map) { address.saturating_sub(map.range.start) as u64 } else { 0 };
+    map.offset_bytes + skipped
+}
+
+fn is_file(map: &Map) -> bool {
+    map.name.as_deref().is_some_and(|name| name.starts_with('/'))
+}
+
+fn is_private(map: &Map) -> bool {
+    map.flags & MAP_PRIVATE != 0
+}
+
+/// Whether `map`, as far as it lies in `range`, is what `told` is there: the same place of the same file, or memory of no
+/// file alike. The kernel counts offsets into the latter as well, a stack's from where it begins now.
+fn is_same_memory(map: &Map, range: VirtRange, told: &Map) -> bool {
+    map.name == told.name
+        && is_private(map) == is_private(told)
+        && (!is_file(map) || offset_at(map, range.start) == offset_at(told, range.start))
+}
+
+/// Whether two mappings of no file differ by their addresses only.
+fn is_alike(one: &Map, other: &Map) -> bool {
+    let facts = |map: &Map| (map.protection, map.flags, map.stack);
+    one.name == other.name && facts(one) == facts(other)
 }
 
 /// Whether it is private memory of no file.
 pub(super) fn is_anonymous(map: &Map) -> bool {
-    map.flags & MAP_PRIVATE != 0
+    is_private(map)
         && map.name.as_deref().is_none_or(|name| name == HEAP || name.starts_with("[anon"))
 }
 
@@ -252,6 +285,27 @@ mod tests {
         assert_eq!(news(&mut space, map(0x6000, 0xb000, 3, None)), [(0x9000, 0xb000)]);
         assert_eq!(news(&mut space, map(0x6000, 0x9000, 3, None)), [(0x6000, 0x9000)], "again");
         assert_eq!(news(&mut space, map(0x6000, 0x8000, 3, Some("/a"))), [(0x6000, 0x8000)]);
+    }
+
+    /// The kernel tells the whole of a stack whenever it grew, with another offset each time.
+    #[test]
+    fn a_stack_that_grew_is_one_mapping_of_which_the_growth_is_new() {
+        const TOP: usize = 0x7fff_0000_0000;
+        let stack = |pages: usize| {
+            let offset_bytes = (0x7_ffff_0000 - pages as u64) << 12;
+            Map { offset_bytes, ..map(TOP - pages * 0x1000, TOP, 3, Some(STACK)) }
+        };
+        let mut space = Space::default();
+        assert_eq!(news(&mut space, stack(33)), [(TOP - 33 * 0x1000, TOP)]);
+        for pages in 34..20_000 {
+            let growth = (TOP - pages * 0x1000, TOP - (pages - 1) * 0x1000);
+            assert_eq!(news(&mut space, stack(pages)), [growth]);
+            assert_eq!(space.maps.len(), 1);
+        }
+        assert_eq!(space.at(TOP - 1).unwrap().range, stack(19_999).range);
+        // An executable stack is the same one.
+        assert_eq!(news(&mut space, Map { protection: 7, ..stack(19_999) }), []);
+        assert_eq!(space.maps.len(), 1);
     }
 
     #[test]

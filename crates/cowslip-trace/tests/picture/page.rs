@@ -74,6 +74,7 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     let faults = faults(&trace);
 
     // All of it, by kind and by mapping.
+    assert_eq!(browser.text("#patterns th"), "Patterns");
     assert_eq!(counted(&mut browser), words(faults.len()));
     let kinds = browser.text("#kinds");
     for (kind, count) in picture.analysis().sums.kinds() {
@@ -137,6 +138,19 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
         (left..=right).contains(time) && (low..=high).contains(&(fault.address as f64))
     };
     assert_eq!(in_view, words(faults.iter().filter(is_in).count()));
+
+    // A pattern's sentence has numbers of its own; the last label of the time axis is whole, however long.
+    assert_eq!(browser.text("#patterns th"), "Patterns, told of the whole trace");
+    let overhang = browser.evaluate(
+        "(() => {
+           const { chart } = map, [axis] = chart.axes, { ctx } = chart;
+           ctx.font = axis.font[0];
+           const ends = axis._splits.map((time, at) =>
+             chart.valToPos(time, 'x', true) + ctx.measureText(axis._values[at]).width / 2);
+           return Math.max(...ends) - ctx.canvas.width;
+         })()",
+    );
+    assert!(overhang.as_f64().unwrap() <= 0.0, "{overhang}");
 
     // Reset, then a brush around the pool's whole band for a part of the time.
     browser.key("0");
@@ -230,6 +244,11 @@ fn what_a_trace_says_cannot_become_code() {
     assert_eq!(page.matches("<script").count(), 3, "data, library and ours");
     assert!(page.contains("default-src 'none'"), "and what got in all the same could load nothing");
     assert!(picture.png(Theme::Dark).is_ok(), "well-formed XML");
+    let unseen = page.find("What the recorder could not see").expect("it is said, folded");
+    assert!(page[..unseen].trim_end().ends_with("<summary>"), "{}", &page[unseen - 99..unseen]);
+    let without_script =
+        page.split("<noscript>").nth(1).expect("there is something without JavaScript");
+    assert!(without_script.contains("switched off here"));
 
     let Some(mut browser) = Browser::start("hostile") else { return };
     let folder = Folder::new("hostile");
@@ -316,7 +335,7 @@ fn many_programs_one_fault_or_none() {
     trace.header.sampling_period = 10;
     trace.is_cut_short = true;
     let page = Picture::new(&trace, None).html().unwrap();
-    assert!(page.contains("One fault in 10") && page.contains("The end of the trace is missing"));
+    assert!(page.contains("One fault in 10") && page.contains("the end is missing"));
     browser.open(&folder.write("many.html", &page));
     assert_eq!(counted(&mut browser), "39", "those of the six busiest: 9 + 8 + … + 4");
     let option = browser.evaluate("[...document.querySelectorAll('#spaces option')].findIndex(it => it.text.startsWith('program-2 '))");

@@ -9,21 +9,21 @@ use super::cost;
 use crate::output::text::{clip, printable, wrap};
 use crate::output::units;
 use crate::trace::load::Loaded;
-use crate::trace::tables::{callers, joined, table};
+use crate::trace::tables::{Extent, callers, table};
 
 /// Columns of the picture of the rate.
 const COLUMNS: usize = 80;
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-pub(super) fn lines(loaded: &mut Loaded, top: usize) -> String {
+pub(super) fn lines(loaded: &mut Loaded, top: usize, extent: Extent) -> String {
     let mut lines = heading(loaded);
     lines.extend(rate(&loaded.analysis.rate));
     lines.extend(kinds(loaded));
-    lines.extend(groups(loaded, top));
+    lines.extend(groups(loaded, top, extent));
     lines.extend(stacks(loaded, top));
     lines.extend(threads(loaded, top));
     lines.extend(patterns(&loaded.analysis, top));
-    joined(&lines)
+    extent.text(&lines)
 }
 
 fn heading(loaded: &Loaded) -> Vec<String> {
@@ -41,19 +41,19 @@ fn heading(loaded: &Loaded) -> Vec<String> {
         facts.push(format!("one in {} recorded", count(analysis.sampling_period)));
     }
     let thp = machine.thp.get("enabled").map_or("unknown", |value| chosen(value));
-    let mut lines = vec![
-        format!("{}: {}", loaded.path.display(), printable(&header.command.join(" "))),
-        format!("  {}", facts.join(", ")),
-        printable(&format!("  Linux {}, transparent huge pages {thp}", machine.kernel_release)),
-    ];
+    let mut lines =
+        vec![format!("{}: {}", loaded.path.display(), printable(&header.command.join(" ")))];
+    lines.extend(loaded.cut_short.iter().flat_map(|it| wrap(&format!("  {it}"), 4)));
+    lines.push(format!("  {}", facts.join(", ")));
+    lines.push(printable(&format!(
+        "  Linux {}, transparent huge pages {thp}",
+        machine.kernel_release
+    )));
     if let Some(cost) = analysis.cost_of(sums) {
         let bound = if analysis.cost_is_a_bound() { "at least " } else { "" };
         let (ns, measured) = (duration(cost.ns), cost.measured);
         let took = format!("  faults took {bound}{ns} of all threads' time, {measured}");
         lines.extend(wrap(&took, 4));
-    }
-    if loaded.is_cut_short {
-        lines.push("  the end is missing: the recorder was killed, or the file was cut".into());
     }
     let unseen = header.unseen.iter().flat_map(|unseen| wrap(&format!("  not seen: {unseen}"), 4));
     lines.extend(unseen);
@@ -111,7 +111,7 @@ fn kinds(loaded: &Loaded) -> Vec<String> {
     table("what they were for", &["     faults", " share", "kind"], rows)
 }
 
-fn groups(loaded: &mut Loaded, top: usize) -> Vec<String> {
+fn groups(loaded: &mut Loaded, top: usize, extent: Extent) -> Vec<String> {
     let mut names = std::mem::take(&mut loaded.names);
     let groups = loaded.analysis.groups.iter().filter(|group| group.sums.faults() > 0);
     let row = |group: &cowslip_trace::analysis::Group| {
@@ -120,7 +120,7 @@ fn groups(loaded: &mut Loaded, top: usize) -> Vec<String> {
             true => String::new(),
             false => callers(" by ", &names.of(&group.identity.mapped_by)),
         };
-        let name = shortened(&printable(&mappings(group))) + &callers;
+        let name = extent.name(&printable(&mappings(group))) + &callers;
         let size = ByteCount(group.mapped_bytes).to_string();
         let facts = [count(group.mappings), size, kind, name];
         common(loaded, &group.sums).into_iter().chain(facts).collect()
@@ -130,14 +130,6 @@ fn groups(loaded: &mut Loaded, top: usize) -> Vec<String> {
     loaded.names = names;
     let heads = ["     faults", " share", "   cost", "maps", "mapped", "mostly", "mappings"];
     table("where", &heads, rows)
-}
-
-/// Of a path, the end.
-fn shortened(name: &str) -> String {
-    match name.rsplit_once('/') {
-        Some((folder, file)) if name.starts_with('/') && !folder.is_empty() => format!("…/{file}"),
-        _ => name.to_owned(),
-    }
 }
 
 fn stacks(loaded: &mut Loaded, top: usize) -> Vec<String> {

@@ -16,7 +16,7 @@ const MAP_POPULATE: u32 = 0x8000;
 const PROT_READ: u32 = 1;
 const PROT_WRITE: u32 = 2;
 
-/// How far a stack grows by itself: the usual limit (`ulimit -s`).
+/// How far a stack is believed to have grown without an event: the usual limit (`ulimit -s`).
 const STACK_BYTES: usize = 8 << 20;
 
 impl Space {
@@ -28,7 +28,11 @@ impl Space {
                 return;
             }
         }
-        if self.grow_to(map, &place, ledger) {
+        let has_grown = match place {
+            Place::Stack => self.grow_stack_to(map.range, ledger),
+            _ => self.grow_to(map, &place, ledger),
+        };
+        if has_grown {
             return;
         }
         self.unmap(map.range, ledger);
@@ -191,22 +195,37 @@ impl Space {
         heap.is_some()
     }
 
-    /// A stack grows down to what was touched, without an event.
+    /// A stack that grew comes as a map of what is new below it, or of all of it. Whether there was one.
+    fn grow_stack_to(&mut self, range: VirtRange, ledger: &mut Ledger) -> bool {
+        let first = self.areas.at(range.start).or_else(|| self.areas.above(range.start)).copied();
+        let lowest = first.filter(|area| {
+            ledger.get(area.mapping).place == Place::Stack && area.range.start <= range.end()
+        });
+        if let Some(lowest) = lowest.filter(|lowest| range.start < lowest.range.start) {
+            self.grow_down(&lowest, range.start, ledger);
+        }
+        lowest.is_some()
+    }
+
+    /// Where events are missing, a stack grows down to what was touched.
     pub(super) fn grow_stack(&mut self, address: usize, ledger: &mut Ledger) {
         if self.areas.at(address).is_some() {
             return;
         }
         let Some(above) = self.areas.above(address).copied() else { return };
-        let top = above.range.end();
-        if ledger.get(above.mapping).place != Place::Stack || top - address > STACK_BYTES {
-            return;
+        let is_stack = ledger.get(above.mapping).place == Place::Stack;
+        if is_stack && above.range.end() - address <= STACK_BYTES {
+            let start = address & !(ledger.circumstances.page_bytes as usize - 1);
+            self.grow_down(&above, start, ledger);
         }
-        let start = address & !(ledger.circumstances.page_bytes as usize - 1);
-        self.areas.take(above.range, ledger);
-        let range = VirtRange::between(start, top);
-        let span = above.span.map(|span| ledger.change(span, range));
-        self.areas.insert(Area { span, ..above.moved(start, top) });
-        let stack = ledger.get_mut(above.mapping);
+    }
+
+    fn grow_down(&mut self, area: &Area, start: usize, ledger: &mut Ledger) {
+        self.areas.take(area.range, ledger);
+        let range = VirtRange::between(start, area.range.end());
+        let span = area.span.map(|span| ledger.change(span, range));
+        self.areas.insert(Area { span, range, ..*area });
+        let stack = ledger.get_mut(area.mapping);
         stack.length_bytes = stack.length_bytes.max(range.len as u64);
     }
 
