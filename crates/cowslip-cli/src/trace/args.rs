@@ -11,6 +11,7 @@ use cowslip_trace::record::{Detail, Stacks};
 use super::diff::DiffArgs;
 use super::picture::{HtmlArgs, StillArgs};
 use super::report::ReportArgs;
+use crate::exit::OF_COMMANDS;
 
 /// Record every page fault and mapping of a program and of what it forks, or look at such a trace
 ///
@@ -18,10 +19,15 @@ use super::report::ReportArgs;
 #[derive(clap::Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  \
-    cowslip trace -o build.trace -- make\n  cowslip trace --pid 4711 --detail access\n  \
-    cowslip trace --pid 4711 --last 10 --trigger 'faults/s > 100000'\n  cowslip trace ladder\n\n\
-    Everybody may trace programs of their own; `cowslip trace ladder` says what privileges add."
+    override_usage = "cowslip trace [OPTIONS] [--] COMMAND...\n       cowslip trace [OPTIONS] --pid PID\n       \
+    cowslip trace report|diff|html|svg|png|export|import|ladder ...",
+    after_help = format!("Examples:\n  \
+    cowslip trace -o build.trace make -j4\n  cowslip trace --pid 4711 --detail access\n  \
+    cowslip trace --pid 4711 --last 10 --trigger 'faults/s > 100000'\n  \
+    cowslip trace report cowslip.trace\n  \
+    cowslip trace -- report          a program that is named like a command of this one\n\n\
+    {}\n\n\
+    Everybody may trace programs of their own; `cowslip trace ladder` says what privileges add.", OF_COMMANDS)
 )]
 pub(crate) struct TraceArgs {
     #[command(subcommand)]
@@ -133,8 +139,8 @@ pub(crate) struct RecordArgs {
     /// Write what was recorded, in numbers, as JSON to a file, or `-` for stdout
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
-    /// The command to record, after `--`
-    #[arg(last = true, value_name = "COMMAND", conflicts_with = "pid")]
+    /// The command to record, and its arguments
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", conflicts_with = "pid")]
     pub(super) command: Vec<OsString>,
 }
 

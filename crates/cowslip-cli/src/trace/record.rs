@@ -22,8 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &RecordArgs) -> Answer {
     if args.pid.is_empty() && args.command.is_empty() {
-        return Err(Failure::new(USAGE, "which program? Say --pid PID, or -- COMMAND"));
+        return Err(Failure::new(USAGE, "which program? Say COMMAND, or --pid PID"));
     }
+    let answer = trace(args);
+    if args.command.is_empty() { answer } else { answer.map_err(Failure::instead_of_command) }
+}
+
+fn trace(args: &RecordArgs) -> Answer {
     let mut signals = Signals::listen().map_err(exit::io("listen to signals"))?;
     let options = Options {
         detail: args.detail.into(),
@@ -74,12 +79,11 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
     if let Some(path) = &args.json {
         json::write(&summary.to_json(args, status), path).map_err(exit::io("write the numbers"))?;
     }
-    match status {
-        Some(status) if !status.success() && !signals.stops() => {
-            Err(Failure::new(NO, format!("the command ended with {status}")))
-        }
-        _ => Ok(ExitCode::SUCCESS),
+    let Some(status) = status else { return Ok(ExitCode::SUCCESS) };
+    if !status.success() {
+        eprintln!("  the command ended with {status}");
     }
+    Ok(exit::of(status))
 }
 
 /// Whose metrics are recorded: the command's, or the running process's.
@@ -223,8 +227,16 @@ impl From<Error> for Failure {
             ErrorKind::Unsupported => UNSUPPORTED,
             ErrorKind::Denied => DENIED,
             ErrorKind::Vanished => VANISHED,
+            ErrorKind::NotRun => {
+                let errno = error.errno().unwrap_or_default();
+                exit::not_run(&io::Error::from_raw_os_error(errno))
+            }
             _ => NO,
         };
+        if code == exit::NOT_FOUND {
+            let hint = "`cowslip trace --help` lists the commands of its own";
+            return Self::new(code, format!("{error}; {hint}"));
+        }
         Self::new(code, error)
     }
 }

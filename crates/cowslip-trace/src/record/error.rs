@@ -17,6 +17,8 @@ pub enum ErrorKind {
     Denied,
     /// The process asked about is gone.
     Vanished,
+    /// The command cannot be run; [`Error::errno`] says why.
+    NotRun,
     /// Another reason.
     System,
 }
@@ -43,6 +45,15 @@ impl Error {
             Refusal::TooManyFiles | Refusal::Other => ErrorKind::System,
         };
         Self { errno: Some(errno), ..Self::new(kind, what) }
+    }
+
+    pub(super) fn not_run(name: &str, errno: Errno) -> Self {
+        let what = format!("run {name}");
+        match errno {
+            // It is not the command that is wrong.
+            Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE => Self::refused(what, errno),
+            _ => Self { errno: Some(errno), ..Self::new(ErrorKind::NotRun, what) },
+        }
     }
 
     pub(super) fn hint(self, hint: impl Into<String>) -> Self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cowslip_sys::perf::{self, Count, Ready};
 use cowslip_sys::program::Program;
 use cowslip_sys::units::ByteCount;
-use cowslip_sys::{BorrowedFd, Errno, process};
+use cowslip_sys::{BorrowedFd, process};
 
 use super::assemble::Assembler;
 use super::attach::Attached;
@@ -94,7 +94,8 @@ impl Recorder {
 
     /// Prepares the recording of a command: a program and its arguments, which do not run yet.
     pub fn launch(command: &[OsString], options: &Options) -> Result<Self, Error> {
-        let program = Program::prepare(command).map_err(|errno| not_run(command.first(), errno))?;
+        let name = command.first().map(|name| name.display().to_string()).unwrap_or_default();
+        let program = Program::prepare(command).map_err(|errno| Error::not_run(&name, errno))?;
         let mut recorder = Self::new(&[program.pid()], Some(program), options)?;
         recorder.header.command =
             command.iter().map(|it| it.to_string_lossy().into_owned()).collect();
@@ -148,8 +149,8 @@ impl Recorder {
         self.merge.begin_round(process::now_ns());
         if let Some(program) = &mut self.program {
             self.assembler.spaces.add_thread(program.pid().unsigned_abs());
-            let name = OsString::from(self.header.command.first().cloned().unwrap_or_default());
-            return program.start().map_err(|errno| not_run(Some(&name), errno));
+            let name = self.header.command.first().map_or("", String::as_str);
+            return program.start().map_err(|errno| Error::not_run(name, errno));
         }
         let began_ns = process::now_ns();
         self.merge.last_ns = began_ns;
@@ -257,16 +258,5 @@ impl Recorder {
             assembler.take(told, sink)?;
         }
         if is_end { assembler.finish(sink) } else { Ok(()) }
-    }
-}
-
-fn not_run(name: Option<&OsString>, errno: Errno) -> Error {
-    let what = format!("run {}", name.map(|name| name.display().to_string()).unwrap_or_default());
-    match errno {
-        // It is the command that is wrong, not the kernel that lacks something.
-        Errno::NOENT | Errno::NOTDIR | Errno::NOEXEC | Errno::INVAL => {
-            Error::new(ErrorKind::Usage, format!("{what}: {}", io::Error::from(errno)))
-        }
-        _ => Error::refused(what, errno),
     }
 }
