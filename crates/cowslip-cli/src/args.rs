@@ -8,6 +8,7 @@ use cowslip::units::ByteCount;
 
 use crate::bench::{bloat, cow, fork, restore, trace};
 use crate::compare::args::{CompareArgs, RecordArgs};
+use crate::numbers::whole;
 use crate::promote::args::PromoteArgs;
 use crate::restoring::StrategyArg;
 use crate::trace::args::TraceArgs;
@@ -68,7 +69,7 @@ pub(crate) struct RunArgs {
     pub(crate) respect_thp_disable: bool,
     /// Have its children run while a processor has nothing else to do, and for PERCENT of one in any case, so that one
     /// that saves gives way to who serves
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", value_parser = whole(1..=100u8))]
     pub(crate) child_share: Option<u8>,
     /// End its youngest child that still reads the memory it was forked with when more than SIZE of private copies are
     /// there because of that
@@ -95,6 +96,7 @@ pub(crate) struct RunArgs {
 #[derive(clap::Args, Debug)]
 pub(crate) struct StatusArgs {
     /// Process id
+    #[arg(value_parser = whole(1..=i32::MAX))]
     pub(crate) pid: i32,
     /// Write JSON to a file, or `-` for stdout
     #[arg(long, value_name = "FILE")]
@@ -116,10 +118,10 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub(crate) size: Option<ByteCount>,
     /// Saves a rival
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 5, value_parser = whole(1..=100u32))]
     pub(crate) saves: u32,
     /// Connections that write to Redis during the saves, each a request at a time
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 50, value_parser = whole(1..=64u32))]
     pub(crate) clients: u32,
     /// Only the store of our own, without Redis
     #[arg(long)]
@@ -197,7 +199,7 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_enum, default_value_t = StrategyArg::Hybrid)]
     pub(crate) strategy: StrategyArg,
     /// Which of the image's arenas
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u32::MAX))]
     pub(crate) arena: u32,
     /// Hand it to whoever of this user connects to this Unix socket (`Template::receive`)
     #[arg(long, value_name = "SOCKET", conflicts_with = "dump")]
@@ -246,7 +248,7 @@ pub(crate) struct BenchArgs<P: ValueEnum + Send + Sync + 'static> {
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub(crate) size: Option<ByteCount>,
     /// Repetitions of each measurement of a pause
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 9, value_parser = whole(1..=1000u32))]
     pub(crate) runs: u32,
     /// Measure only this; may be given several times [default: everything]
     #[arg(long, value_enum, value_name = "PART")]
