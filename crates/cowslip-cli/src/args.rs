@@ -8,6 +8,7 @@ use cowslip::units::ByteCount;
 
 use crate::bench::{bloat, cow, fork, restore, trace};
 use crate::compare::args::{CompareArgs, RecordArgs};
+use crate::numbers::whole;
 use crate::promote::args::PromoteArgs;
 use crate::restoring::StrategyArg;
 use crate::trace::args::TraceArgs;
@@ -72,7 +73,7 @@ pub(crate) struct RunArgs {
     pub(crate) respect_thp_disable: bool,
     /// Have its children run while a processor has nothing else to do, and for PERCENT of one in any case, so that one
     /// that saves gives way to who serves
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", value_parser = whole(1..=100u8))]
     pub(crate) child_share: Option<u8>,
     /// End its youngest child that still reads the memory it was forked with when more than SIZE of private copies are
     /// there because of that
@@ -104,11 +105,11 @@ pub(crate) struct RunArgs {
     cowslip status 4711 --watch   # one, every second")]
 pub(crate) struct StatusArgs {
     /// Process id [default: all programs that this user may look into]
-    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_parser = whole(1..=i32::MAX))]
     pub(crate) pid: Option<i32>,
     /// Ask again every so many seconds, until Ctrl-C
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true,
-        value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "json")]
+        value_parser = whole(1..=u64::MAX), conflicts_with = "json")]
     pub(crate) watch: Option<u64>,
     /// Write JSON to a file, or `-` for stdout
     #[arg(long, value_name = "FILE")]
@@ -130,10 +131,10 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub(crate) size: Option<ByteCount>,
     /// Saves a rival
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 5, value_parser = whole(1..=100u32))]
     pub(crate) saves: u32,
     /// Connections that write to Redis during the saves, each a request at a time
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 50, value_parser = whole(1..=64u32))]
     pub(crate) clients: u32,
     /// Only the store of our own, without Redis
     #[arg(long)]
@@ -211,7 +212,7 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_enum, default_value_t = StrategyArg::Hybrid)]
     pub(crate) strategy: StrategyArg,
     /// Which of the image's arenas
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u32::MAX))]
     pub(crate) arena: u32,
     /// Hand it to whoever of this user connects to this Unix socket (`Template::receive`)
     #[arg(long, value_name = "SOCKET", conflicts_with = "dump")]
@@ -260,7 +261,7 @@ pub(crate) struct BenchArgs<P: ValueEnum + Send + Sync + 'static> {
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub(crate) size: Option<ByteCount>,
     /// Repetitions of each measurement of a pause
-    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 9, value_parser = whole(1..=1000u32))]
     pub(crate) runs: u32,
     /// Measure only this; may be given several times [default: everything]
     #[arg(long, value_enum, value_name = "PART")]

@@ -1,4 +1,15 @@
 //! Exit codes, and how a command fails.
+//!
+//! | code | |
+//! | --- | --- |
+//! | 0 | it did what was asked; the answer is yes |
+//! | 1 | it ran, and the answer is no; there was not enough memory, or somebody was in the way |
+//! | 2 | the request makes no sense, or a file that it names is missing or cannot be read or written |
+//! | 3 | the kernel lacks it |
+//! | 4 | not permitted: a file too |
+//! | 5 | the target vanished |
+//! | 6 | a file is not what it should be: damaged, or of another kind |
+//! | 125, 126, 127 | of commands that run others, as `env(1)`: it failed, cannot be run, is not there |
 
 use std::fmt;
 use std::io;
@@ -19,7 +30,7 @@ pub(crate) type Answer = Result<ExitCode, Failure>;
 
 /// It ran, and the answer is no.
 pub(crate) const NO: u8 = 1;
-/// The request makes no sense.
+/// The request makes no sense, or a file that it names cannot be read or written.
 pub(crate) const USAGE: u8 = 2;
 /// The kernel lacks it.
 pub(crate) const UNSUPPORTED: u8 = 3;
@@ -61,6 +72,33 @@ pub(crate) fn not_run(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }
 }
 
+// What runs a command passes its exit code on. The codes of what went wrong instead are those of env(1).
+
+/// Cowslip failed, not the command.
+pub(crate) const NOT_THE_COMMAND: u8 = 125;
+/// The command is there and cannot be run.
+pub(crate) const CANNOT_RUN: u8 = 126;
+/// There is no such command.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// Above this is the number of the signal that killed the command.
+const KILLED: i32 = 128;
+
+/// For the help of what runs a command.
+pub(crate) const OF_COMMANDS: &str = "Exit code: the command's, or 128+N if signal N killed it. 125: \
+cowslip failed, 126: the command cannot be run, 127: it was not found.";
+
+/// The exit code that passes on how a command ended, as a shell would.
+pub(crate) fn of(status: ExitStatus) -> u8 {
+    let killed = status.signal().map(|signal| KILLED + signal);
+    let code = status.code().or(killed).and_then(|code| u8::try_from(code).ok());
+    code.unwrap_or(NOT_THE_COMMAND)
+}
+
+/// The exit code of a command that could not be started.
+pub(crate) fn not_run(error: &io::Error) -> u8 {
+    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }
+}
+
 impl Failure {
     pub(crate) fn new(code: u8, message: impl fmt::Display) -> Self {
         Self { code, message: message.to_string() }
@@ -95,7 +133,7 @@ impl fmt::Display for Failure {
 impl From<cowslip::Error> for Failure {
     fn from(error: cowslip::Error) -> Self {
         let code = match error.kind() {
-            ErrorKind::Usage => USAGE,
+            ErrorKind::Usage | ErrorKind::File => USAGE,
             ErrorKind::Unsupported => UNSUPPORTED,
             ErrorKind::Denied => DENIED,
             ErrorKind::Vanished => VANISHED,
@@ -107,14 +145,15 @@ impl From<cowslip::Error> for Failure {
 }
 
 /// Gives an I/O error the sentence of what was being done, and its exit code.
-pub(crate) fn io(what: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Failure {
-    use std::io::ErrorKind as Io;
+pub(crate) fn io(what: impl fmt::Display) -> impl FnOnce(io::Error) -> Failure {
+    use io::ErrorKind as Io;
     move |error| {
         let code = match error.kind() {
             Io::PermissionDenied => DENIED,
             Io::Unsupported => UNSUPPORTED,
             Io::InvalidData => CORRUPT,
-            _ => NO,
+            Io::OutOfMemory => NO,
+            _ => USAGE,
         };
         Failure::new(code, format!("{what}: {error}"))
     }

@@ -2,12 +2,12 @@
 //! (`cowslip … | head -1`, a log's reader that has ended).
 //!
 //! To lose a reader is no error: what is being done goes on, and what was changed is put back in the end. Any other
-//! error of standard output (a full disk) ends the program, with exit code 1.
+//! error of standard output (a full disk) ends the program, with exit code 2.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
 
-use crate::exit::{Failure, NO};
+use crate::exit::{Failure, USAGE};
 use crate::output::sink;
 
 /// As the standard one, for a reader that may go away.
@@ -23,7 +23,7 @@ macro_rules! eprintln {
 
 pub(crate) fn print(line: Arguments<'_>) {
     if let Err(error) = sink::print(&line.to_string()) {
-        Failure::new(NO, error).exit();
+        Failure::new(USAGE, error).exit();
     }
 }
 

@@ -9,6 +9,7 @@ mod commands;
 mod compare;
 mod demo;
 mod exit;
+mod numbers;
 mod output;
 mod promote;
 mod restoring;

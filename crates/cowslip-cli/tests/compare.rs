@@ -118,11 +118,16 @@ fn bad_input_has_its_exit_code_and_says_what_is_wrong() {
     let good = write(&folder, "good.csv", "a\n1\n2\n3\n");
     let other = write(&folder, "other.csv", "b\n1\n2\n3\n");
     let binary = write(&folder, "binary", "\0\0");
+    let twice = write(&folder, "twice.csv", "a,b,a\n1,2,3\n");
+    let page = write(&folder, "page.html", "<!DOCTYPE html>\n<p>1, 2\n");
     let both = |bad: &Path| compare(&[], &good, bad);
     for (ran, code, said) in [
         (both(Path::new("/nowhere")), 2, "/nowhere"),
         (both(Path::new("--all")), 2, "options go before it"),
         (both(&binary), 6, "neither a recording"),
+        (both(&twice), 6, "twice.csv: as CSV: columns 1 and 3 are both called `a`"),
+        (both(&page), 6, "page.html: neither a recording"),
+        (both(&folder.0), 6, "every file of a directory is taken for runs"),
         (both(&other), 2, "1 are only in good runs, 1 only in bad ones"),
         (compare(&["--alpha", "2"], &good, &good), 2, "between 0 and 1"),
         (compare(&["--metric", "("], &good, &good), 2, "--metric"),
@@ -149,6 +154,7 @@ fn the_page_has_the_distributions_and_hostile_names_stay_text() {
     let ran = compare(&["--html", page.to_str().unwrap()], &good, &bad);
     assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
     let text = fs::read_to_string(&page).unwrap();
+    assert!(text.find("class=\"verdict\"").unwrap() < text.find("class=\"metric\"").unwrap());
     assert_eq!((text.matches("<svg").count(), text.matches("<circle").count()), (2, 36));
     assert!(!text.contains("<script>alert") && text.contains("&lt;script&gt;alert"));
     assert!(!text.contains("http:") && !text.contains("https:") && !text.contains("src="));
@@ -189,9 +195,11 @@ fn of_two_commands_that_differ_in_the_pages_they_touch_faults_rank_first() {
     assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
     let report = json(&ran);
     let rows = report["comparison"]["rows"].as_array().unwrap();
-    assert_eq!(rows[0]["metric"], "rusage.minor_faults", "{:#}", rows[0]);
-    assert_eq!(rows[0]["verdict"], "differs");
-    let means = [0, 1].map(|side| rows[0]["means"][side].as_f64().unwrap());
+    // Twice: of the command and its children, as they were seen and as they were waited for.
+    let first: Vec<_> = rows[..2].iter().filter_map(|row| row["metric"].as_str()).collect();
+    assert_eq!(first, ["process.minor_faults", "rusage.minor_faults"], "{:#}", rows[0]);
+    assert_eq!(rows[1]["verdict"], "differs");
+    let means = [0, 1].map(|side| rows[1]["means"][side].as_f64().unwrap());
     // 4 MiB each of the eight times more.
     let pages = f64::from(8 * (4 << 20)) / page_bytes();
     assert!((means[1] - means[0] - pages).abs() < pages / 100.0, "{means:?}");
@@ -211,6 +219,41 @@ fn of_two_commands_that_differ_in_the_pages_they_touch_faults_rank_first() {
     assert!(again.stdout.contains("rusage.minor_faults") && again.status.code() == Some(1));
     let refused = run(&mut record(&folder, &options));
     assert!(refused.status.code() == Some(2) && refused.stderr.contains("another --output"));
+}
+
+#[test]
+fn the_same_work_that_takes_longer_counts_the_same() {
+    let folder = Folder::new("record-longer");
+    let Some(program) = compile(&folder, "touch") else { return };
+    let (good, bad) = (format!("{} 8", program.display()), format!("{} 8 200", program.display()));
+    let options = ["-n", "6", "--good", &good, "--bad", &bad, "--json", "-"];
+    let report = json(&run(&mut record(&folder, &options)));
+    let comparison = &report["comparison"];
+    assert_eq!(comparison["counters"]["by_default"], "count", "{:#}", comparison["counters"]);
+    assert!(comparison["notes"].to_string().contains("by what they counted in a run"));
+    let find = |comparison: &Value, metric: &str| {
+        let rows = comparison["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["metric"] == metric).cloned()
+    };
+    let wall = find(comparison, "wall_seconds").unwrap();
+    assert_eq!(wall["verdict"], "differs", "{wall:#}");
+    assert!(report["cause"].as_str().unwrap().starts_with("wall time rose"), "{}", report["cause"]);
+    // Exactly as many pages; some more or less are the loader's.
+    let name = "process.minor_faults";
+    assert_eq!(find(comparison, &format!("{name}/s")), None);
+    if let Some(row) = find(comparison, name) {
+        assert_eq!(row["measure"], "count");
+        assert!(row["change"]["value"].as_f64().unwrap().abs() < 0.01, "{row:#}");
+    } else {
+        assert!(comparison["constant"].as_array().unwrap().iter().any(|it| it == name));
+    }
+    // What it would have been otherwise.
+    let sides = ["good", "bad"].map(|side| folder.0.join("runs").join(side));
+    let ran = compare(&["--counters", "rate", "--json", "-"], &sides[0], &sides[1]);
+    let row = find(&json(&ran)["comparison"], "process.minor_faults/s").unwrap();
+    assert_eq!(row["measure"], "rate");
+    assert!(row["change"]["value"].as_f64().unwrap() < -0.5, "{row:#}");
+    assert!(find(&json(&ran)["comparison"], "exit_code").is_none(), "all ended well");
 }
 
 fn page_bytes() -> f64 {
@@ -234,23 +277,43 @@ fn hooks_warm_up_and_order_are_as_asked_for() {
 
 #[test]
 fn a_command_that_fails_ends_it_unless_that_is_to_be_ignored() {
-    for (options, said) in [
-        (&["--good", "true", "--bad", "exit 3"][..], "the bad command ended with exit status: 3"),
-        (&["--good", "kill -9 $$", "--bad", "true"], "signal: 9"),
-        (&["--good", "true", "--bad", "true", "--prepare", "false"], "--prepare"),
+    for (options, code, said) in [
+        (
+            &["--good", "true", "--bad", "exit 3"][..],
+            125,
+            "the bad command ended with exit status: 3",
+        ),
+        (&["--good", "kill -9 $$", "--bad", "true"], 125, "signal: 9"),
+        (&["--good", "true", "--bad", "true", "--prepare", "false"], 125, "--prepare"),
+        (&["--good", "/nowhere/at/all", "--bad", "true"], 127, "it is not there: /nowhere/at/all"),
+        (&["--good", "/etc/passwd", "--bad", "true"], 126, "it cannot be run: /etc/passwd"),
     ] {
         let folder = Folder::new("record-fails");
         let ran = run(record(&folder, options).args(["-n", "2", "--warmup", "0"]));
-        assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+        assert_eq!(ran.status.code(), Some(code), "{}", ran.stderr);
         assert!(ran.stderr.contains(said), "{}", ran.stderr);
         assert!(
             !folder.0.join("runs/bad/.part").exists() && !folder.0.join("runs/good/.part").exists()
         );
     }
     let folder = Folder::new("record-ignored");
-    let options = ["--good", "true", "--bad", "exit 3", "--ignore-failure", "-n", "2"];
+    let options =
+        ["--good", "true", "--bad", "exit 3", "--ignore-failure", "-n", "2", "--json", "-"];
     let ran = run(&mut record(&folder, &options));
     assert!(ran.status.code().is_some_and(|code| code < 2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("2 bad runs ended with exit status: 3"), "{}", ran.stderr);
+    let report = json(&ran);
+    let rows = report["comparison"]["rows"].as_array().unwrap();
+    let code = rows.iter().find(|row| row["metric"] == "exit_code").unwrap();
+    assert_eq!((&code["means"][0], &code["means"][1]), (&0.0.into(), &3.0.into()));
+    // No command had its turn.
+    for (output, code) in [("/proc/foo", 2), ("/dev/null/runs", 2)] {
+        let mut command = Command::new(COWSLIP);
+        command.args(["record", "--good", "true", "--bad", "true", "--output", output]);
+        let ran = run(&mut command);
+        assert_eq!(ran.status.code(), Some(code), "{}", ran.stderr);
+        assert!(ran.stderr.contains(output), "{}", ran.stderr);
+    }
 }
 
 /// Sends SIGINT once `is_time`, and waits for the end.
@@ -289,7 +352,7 @@ fn ctrl_c_ends_the_command_and_all_that_it_started() {
     let long = format!("sleep 1000 & echo $! > {0}.new; mv {0}.new {0}; wait", started.display());
     let ran =
         interrupt(&mut record(&folder, &["--good", &long, "--bad", &long]), || started.exists());
-    assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+    assert_eq!(ran.status.code(), Some(125), "{}", ran.stderr);
     assert!(ran.stderr.contains("too few to compare"), "{}", ran.stderr);
     let pid = fs::read_to_string(started).unwrap();
     let deadline = Instant::now() + PATIENCE;

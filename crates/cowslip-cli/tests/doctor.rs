@@ -103,5 +103,5 @@ fn a_report_that_cannot_be_written_is_an_error_that_names_the_file() {
     let output = doctor().args(["--json", "/proc/nowhere/report.json"]).output().unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(message.starts_with("cowslip: ") && message.contains("/proc/nowhere/"), "{message}");
-    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert_eq!(output.status.code(), Some(2), "{message}");
 }

@@ -48,7 +48,43 @@ fn an_image_is_described_and_verified_and_damage_has_an_exit_code() {
     assert_eq!(damaged.status.code(), Some(6), "{}", damaged.stderr);
     assert!(damaged.stderr.contains(first.to_str().unwrap()), "{}", damaged.stderr);
     assert_eq!(image("info", Path::new("/etc/passwd")).status.code(), Some(6));
-    assert_eq!(image("info", Path::new("/nowhere")).status.code(), Some(1));
+    assert_eq!(image("info", Path::new("/nowhere")).status.code(), Some(2));
+}
+
+#[test]
+fn what_is_no_image_is_refused_at_once_and_the_file_comes_first() {
+    let folder = Folder::new("image-none");
+    let pipe = folder.0.join("pipe");
+    assert!(run(Command::new("mkfifo").arg(&pipe)).status.success());
+    let trace = folder.0.join("a.trace");
+    std::fs::write(&trace, b"COWSLIPT and so on").unwrap();
+    let text = folder.0.join("text");
+    std::fs::write(&text, "no image at all").unwrap();
+    for (file, code, said) in [
+        (&pipe, 2, "it is a FIFO, not a regular file"),
+        (&PathBuf::from("/dev/zero"), 2, "it is a device, not a regular file"),
+        (&folder.0, 2, "it is a directory, not a regular file"),
+        (&folder.0.join("missing"), 2, "open an image: No such file or directory"),
+        (&text, 6, "this is no Cowslip image"),
+        (&trace, 6, "this is a trace, no image: `cowslip trace report` reads it"),
+    ] {
+        let said = format!("cowslip: {}: {said}", file.display());
+        for command in ["info", "verify"] {
+            let ran = image(command, file);
+            assert_eq!(ran.status.code(), Some(code), "{command}: {}", ran.stderr);
+            assert!(ran.stderr.starts_with(&said), "{command}: {}", ran.stderr);
+        }
+        let ran = run(Command::new(COWSLIP).arg("restore").arg(file).args(["--dump", "0:4K"]));
+        assert_eq!(ran.status.code(), Some(code), "{}", ran.stderr);
+        assert!(ran.stderr.starts_with(&said), "{}", ran.stderr);
+    }
+    let (first, _) = chain(&folder);
+    let report = run(Command::new(COWSLIP).args(["trace", "report"]).arg(&first));
+    assert_eq!(report.status.code(), Some(6), "{}", report.stderr);
+    assert!(report.stderr.contains("`cowslip image info` reads it"), "{}", report.stderr);
+    let nowhere = ["image", "info", first.to_str().unwrap(), "--json", "/proc/nowhere/x"];
+    let unwritable = run(Command::new(COWSLIP).args(nowhere));
+    assert_eq!(unwritable.status.code(), Some(2), "{}", unwritable.stderr);
 }
 
 /// A chain of two images, with a root and one word changed.

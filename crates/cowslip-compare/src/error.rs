@@ -44,6 +44,10 @@ impl Error {
         Self { message: format!("{}: {}", path.display(), self.message), ..self }
     }
 
+    pub(crate) fn and(self, more: &str) -> Self {
+        Self { message: format!("{}; {more}", self.message), ..self }
+    }
+
     /// What kind of failure it is.
     pub fn kind(&self) -> ErrorKind {
         self.kind

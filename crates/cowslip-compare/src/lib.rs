@@ -26,6 +26,7 @@ pub mod recording;
 pub mod stats;
 
 pub use comparison::{
-    Comparison, FactDifference, Options, Row, Sort, Unit, UnitChoice, Verdict, compare,
+    Comparison, Counters, FactDifference, Measure, MeasureChoice, Options, Row, Sort, Unit,
+    UnitChoice, Verdict, compare,
 };
 pub use error::{Error, ErrorKind, Result};

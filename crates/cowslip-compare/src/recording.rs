@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// Names the shape of the lines; the first line says it.
 pub const SCHEMA: &str = "cowslip.recording/1";
 
+/// The total that a recording has of a command that ended by itself.
+pub const EXIT_CODE: &str = "exit_code";
+
 /// One line.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -45,11 +48,13 @@ pub struct Definition {
 }
 
 /// What values mean.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// It only grows; what counts is by how much a second.
+    /// It only grows; what counts is by how much in the run, or a second.
     Counter,
+    /// Seconds that only grow; what counts is their share in all time.
+    Share,
     /// A level, which counts as it is.
     Gauge,
 }

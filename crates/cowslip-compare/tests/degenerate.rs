@@ -64,6 +64,43 @@ fn equal_samples_are_as_alike_as_can_be() {
     assert!((power(0.0, 6.0, 0.05) - 0.05).abs() < 1e-9);
 }
 
+/// Γ(ν'/2) / (√(ν'/2) Γ((ν' − 1)/2)) of docs/compare.md, and the rest of the formula, as they stand there.
+#[test]
+fn the_effect_is_the_documented_formula_also_with_hardly_a_degree_of_freedom() {
+    let variance = |values: &[f64]| {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let squares: f64 = values.iter().map(|it| (it - mean).powi(2)).sum();
+        (mean, squares / (values.len() - 1) as f64)
+    };
+    let formula = |good: &[f64], bad: &[f64]| {
+        let ((m1, v1), (m2, v2)) = (variance(good), variance(bad));
+        let part = |v: f64, values: &[f64]| v * v / (values.len() - 1) as f64;
+        let df = (v1 + v2).powi(2) / (part(v1, good) + part(v2, bad));
+        let factor = libm::tgamma(df / 2.0) / ((df / 2.0).sqrt() * libm::tgamma((df - 1.0) / 2.0));
+        (df, (m2 - m1) / ((v1 + v2) / 2.0).sqrt() * factor)
+    };
+    let mut fewest = f64::INFINITY;
+    for (good, bad) in [
+        (&[1.0, 1.001][..], &[3.0, 5.0][..]),
+        (&[1.0, 1.3], &[3.0, 5.0]),
+        (&[1.0, 2.0], &[5.0, 4.0]),
+        (&[7.0, 7.5, 7.2], &[5.0, 40.0]),
+        (&[1.0, 2.0, 4.0, 3.0], &[5.0, 9.0, 7.0]),
+    ] {
+        let (df, wanted) = formula(good, bad);
+        fewest = fewest.min(df);
+        let (good, bad) = (moments(good), moments(bad));
+        let effect = hedges_g(&good, &bad, &Welch::of(&good, &bad, 0.05).unwrap(), 0.05);
+        assert!((effect.value / wanted - 1.0).abs() < 1e-9, "{df}: {} {wanted}", effect.value);
+        let (low, high) = effect.interval.unwrap();
+        assert!(low <= effect.value && effect.value <= high, "{low} to {high}");
+    }
+    assert!(fewest < 1.001, "{fewest}");
+    let (good, bad) = (moments(&[1.0, 1.0]), moments(&[3.0, 5.0]));
+    let effect = hedges_g(&good, &bad, &Welch::of(&good, &bad, 0.05).unwrap(), 0.05);
+    assert_eq!((effect.value, effect.interval), (0.0, None), "one degree of freedom");
+}
+
 #[test]
 fn a_relative_change_has_bounds_only_if_the_good_mean_is_not_zero() {
     let change = |good: &[f64], bad: &[f64]| {

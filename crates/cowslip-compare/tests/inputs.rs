@@ -49,7 +49,7 @@ fn a_file_of_sadf_has_a_metric_of_every_number_in_every_report() {
 fn a_file_of_perf_stat_has_rates_of_intervals_or_a_run_a_time_it_was_appended_to() {
     let runs = read(&data("perf-interval.json")).unwrap();
     assert_eq!(runs.len(), 1);
-    let faults = &runs[0].metrics["page-faults/s"];
+    let faults = &runs[0].metrics["page-faults"];
     assert_eq!(faults.samples().len(), 2, "what was not counted is no sample");
     assert_eq!(faults.samples()[0], 75.0 / 0.200281599);
     assert_eq!(faults.value(), 75.0 / (0.200281599 + (0.701586076 - 0.603094844)));
@@ -104,8 +104,8 @@ fn recordings_have_rates_levels_and_totals_and_a_torn_line_is_left_out() {
 {"totals":{"wall_seconds":3.5}}
 "#;
     let run = &parse(text, "a", None).unwrap()[0];
-    assert_eq!(run.metrics["faults/s"].samples(), [10.0, 0.0]);
-    assert_eq!((value(run, "faults/s"), value(run, "rss_bytes")), (20.0 / 3.0, 4096.0));
+    assert_eq!(run.metrics["faults"].samples(), [10.0, 0.0]);
+    assert_eq!((value(run, "faults"), value(run, "rss_bytes")), (20.0 / 3.0, 4096.0));
     assert_eq!((value(run, "wall_seconds"), &*run.facts["kernel"]), (3.5, "6"));
     let torn = &parse(&text[..text.len() - 9], "a", None).unwrap()[0];
     assert_eq!(torn.metrics.len(), 2);
@@ -131,12 +131,21 @@ fn what_is_none_of_these_is_refused_with_the_reason() {
         ("{\"results\": [{}]}", "without `times`"),
         ("{\"sysstat\": {\"hosts\": [{}]}}", "without `statistics`"),
         ("{\"counter-value\": \"1\"}\n", "line 1"),
-        ("a,b\n1,2\n3\n", "as CSV"),
+        ("a,b\n1,2\n3\n", "line 3 has 1 fields, and the lines above it 2"),
+        ("<!DOCTYPE html>\n<p>1, 2\n", "as HTML"),
+        ("load, faults, load\n1,2,3\n", "columns 1 and 3 are both called `load`"),
         (numbers_without_head, "no column of numbers"),
     ] {
         let error = parse(text, "a", None).unwrap_err();
         assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains(said), "{error}");
     }
+    let folder = std::env::temp_dir().join(format!("cowslip-inputs-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("a.csv"), "a\n1\n").unwrap();
+    std::fs::write(folder.join("page.html"), "<html>\n").unwrap();
+    let error = read(&folder).unwrap_err().to_string();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(error.contains("page.html: neither") && error.contains("every file"), "{error}");
     let missing = read(Path::new("/nowhere/at/all")).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::Io(std::io::ErrorKind::NotFound));
 }

@@ -81,12 +81,17 @@ fn faults_of_a_process_and_its_children_are_the_kernels() {
     assert!(run.facts.contains_key("thp.enabled") && run.facts.contains_key("kernel"));
     assert_eq!(run.metrics["wall_seconds"].value(), 1.0);
     assert_eq!(run.metrics["process.count"].samples(), [1.0, 1.0]);
-    for metric in
-        ["vmstat.pgfault/s", "interrupts.all/s", "meminfo.memfree_bytes", "process.rss_bytes"]
+    for metric in ["vmstat.pgfault", "interrupts.all", "meminfo.memfree_bytes", "process.rss_bytes"]
     {
         assert!(run.metrics[metric].value() > 0.0, "{metric}");
     }
     assert!(growth(&text, "vmstat.pgfault") >= counted);
+    // Eight children, and their switches.
+    assert!(growth(&text, "scheduler.forks") >= 8.0);
+    assert!(growth(&text, "scheduler.context_switches") >= 8.0);
+    let shares = run.metrics.iter().filter(|(name, _)| name.starts_with("cpu."));
+    let shares: Vec<f64> = shares.map(|(_, metric)| metric.value()).collect();
+    assert!(shares.len() == 8 && shares.iter().all(|share| *share >= 0.0), "{shares:?}");
 }
 
 #[test]
@@ -108,7 +113,7 @@ fn a_command_has_no_faults_before_it_is_followed_and_keeps_them_when_it_has_ende
     assert_eq!(growth(&text, "process.minor_faults"), exact);
     assert!(exact > 50.0);
     let run = run(&text);
-    for unknown in ["process.schedstat.run_seconds/s", "process.count", "process.rss_bytes"] {
+    for unknown in ["process.schedstat.run_seconds", "process.count", "process.rss_bytes"] {
         assert!(!run.metrics.contains_key(unknown), "no sample saw it run: {unknown}");
     }
 }
@@ -154,7 +159,7 @@ fn samples_come_at_the_interval_and_descendants_are_found() {
     let count = &run.metrics["process.count"];
     assert!(count.samples().len() >= 9, "{count:?}");
     assert!(count.samples().contains(&1.0) && count.samples().contains(&2.0), "{count:?}");
-    assert!(run.metrics["process.schedstat.run_seconds/s"].value() > 0.0);
+    assert!(run.metrics["process.schedstat.run_seconds"].value() > 0.0);
 }
 
 #[test]

@@ -19,6 +19,7 @@
 //! * [`program`]: a child that waits before it executes a program.
 //! * [`fault_cost`]: what a page fault costs here.
 //! * [`usage`]: what a child used.
+//! * [`durable`], [`regular`]: files that are written whole or not at all, and files that are read.
 //! * [`cache`]: a file's part of the page cache.
 //! * [`terminal`]: its size and its keys.
 //! * [`socket`]: descriptors handed to another process.
@@ -47,6 +48,7 @@ pub mod perf;
 pub mod process;
 pub mod procfs;
 pub mod program;
+pub mod regular;
 pub mod scheduling;
 pub mod seam;
 pub mod socket;

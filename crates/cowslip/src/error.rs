@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use crate::sys::Errno;
 use crate::units::VirtRange;
@@ -24,6 +26,8 @@ pub enum ErrorKind {
     Busy,
     /// What was received or read is not what it should be (6).
     Corrupt,
+    /// A file cannot be read or written (2).
+    File,
     /// The kernel refused for another reason (1).
     System,
 }
@@ -42,6 +46,7 @@ pub struct Error(Box<Inner>);
 struct Inner {
     operation: &'static str,
     kind: ErrorKind,
+    file: Option<PathBuf>,
     range: Option<VirtRange>,
     errno: Option<Errno>,
     hint: Option<Cow<'static, str>>,
@@ -52,7 +57,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, operation: &'static str) -> Self {
-        Self(Box::new(Inner { operation, kind, range: None, errno: None, hint: None }))
+        Self(Box::new(Inner { operation, kind, file: None, range: None, errno: None, hint: None }))
     }
 
     pub(crate) fn from_errno(operation: &'static str, errno: Errno) -> Self {
@@ -67,6 +72,16 @@ impl Error {
         let mut error = Self::new(kind, operation);
         error.0.errno = Some(errno);
         error
+    }
+
+    fn of_kind(mut self, kind: ErrorKind) -> Self {
+        self.0.kind = kind;
+        self
+    }
+
+    pub(crate) fn of_file(mut self, path: &Path) -> Self {
+        self.0.file = Some(path.to_owned());
+        self
     }
 
     pub(crate) fn on(mut self, range: VirtRange) -> Self {
@@ -97,12 +112,20 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.0.file {
+            write!(f, "{}: ", file.display())?;
+        }
+        // What is wrong with a file says more than what was to be done with it.
+        if let (Some(_), None, Some(hint)) = (&self.0.file, self.0.errno, &self.0.hint) {
+            f.write_str(hint)?;
+            return self.0.range.map_or(Ok(()), |range| write!(f, ", needed for {range}"));
+        }
         f.write_str(self.0.operation)?;
         if let Some(range) = self.0.range {
             write!(f, " on {range}")?;
         }
         if let Some(errno) = self.0.errno {
-            write!(f, ": {}", std::io::Error::from(errno))?;
+            write!(f, ": {}", io::Error::from(errno))?;
         }
         if let Some(hint) = &self.0.hint {
             write!(f, "; {hint}")?;
@@ -131,21 +154,20 @@ impl<T> During<T> for crate::sys::Result<T> {
 }
 
 /// The errno behind an error of the standard library.
-pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
+pub(crate) fn errno_of(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
 /// The file system's refusal of something done to a file.
-pub(crate) fn file_error(
-    operation: &'static str,
-    path: &std::path::Path,
-    error: std::io::Error,
-) -> Error {
-    let file = path.display();
-    let Some(errno) = Errno::from_io_error(&error) else {
-        return Error::new(ErrorKind::System, operation).hint(format!("{file}: {error}"));
+pub(crate) fn file_error(operation: &'static str, path: &Path, error: io::Error) -> Error {
+    let failed = match (Errno::from_io_error(&error), error.kind()) {
+        (Some(errno), io::ErrorKind::PermissionDenied) => Error::from_errno(operation, errno),
+        (Some(errno), _) => Error::from_errno(operation, errno).of_kind(ErrorKind::File),
+        (None, io::ErrorKind::UnexpectedEof) => Error::new(ErrorKind::Corrupt, operation)
+            .hint("it ends before its content does: it was cut short since it was opened"),
+        (None, _) => Error::new(ErrorKind::File, operation).hint(error.to_string()),
     };
-    Error::from_errno(operation, errno).hint(file.to_string())
+    failed.of_file(path)
 }
 
 #[cfg(test)]
@@ -163,5 +185,22 @@ mod tests {
              12); raise vm.max_map_count"
         );
         assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    }
+
+    #[test]
+    fn the_file_comes_first() {
+        let of = |error: io::Error| file_error("open an image", Path::new("store"), error);
+        let missing = of(io::Error::from(Errno::NOENT));
+        let said = "store: open an image: No such file or directory (os error 2)";
+        assert_eq!((missing.to_string().as_str(), missing.kind()), (said, ErrorKind::File));
+        assert_eq!(of(io::Error::from(Errno::ACCESS)).kind(), ErrorKind::Denied);
+        let pipe = of(io::Error::new(io::ErrorKind::InvalidInput, "it is a FIFO"));
+        assert_eq!(
+            (pipe.to_string().as_str(), pipe.kind()),
+            ("store: it is a FIFO", ErrorKind::File)
+        );
+        let cut = of(io::ErrorKind::UnexpectedEof.into()).on(VirtRange::new(0x20_0000, 0x20_0000));
+        assert_eq!(cut.kind(), ErrorKind::Corrupt);
+        assert!(cut.to_string().ends_with("needed for 0x200000..0x400000 (2 MiB)"), "{cut}");
     }
 }

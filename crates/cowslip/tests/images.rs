@@ -140,8 +140,12 @@ fn an_incremental_image_holds_what_changed_and_needs_its_parents() {
     }
     std::fs::create_dir(folder.file("other")).unwrap();
     let away = folder.file("other").join("thursday");
-    save(&[&frozen], &away, &options, &mut proceed).unwrap();
-    assert_eq!(verify(&away).unwrap().ancestors().len(), 3);
+    let refused = save(&[&frozen], &away, &options, &mut proceed).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Usage, "{refused}");
+    // The same folder by another name is the same.
+    let beside = folder.file("other").join("..").join("thursday");
+    save(&[&frozen], &beside, &options, &mut proceed).unwrap();
+    assert_eq!(verify(&beside).unwrap().ancestors().len(), 3);
     drop(frozen);
     let restored = restore(&image, Place::Anywhere).unwrap();
     slice[3 * CHUNK_BYTES / 8 + 2] = pattern(3 * CHUNK_BYTES / 8 + 2);

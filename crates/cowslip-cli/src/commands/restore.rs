@@ -22,7 +22,7 @@ use crate::bench::Stop;
 use crate::exit::{self, Answer, Failure};
 use crate::output;
 use crate::output::progress::Progress;
-use crate::restoring::{Memory, Serving};
+use crate::restoring::{Memory, Serving, StrategyArg};
 
 /// How often it is looked whether to end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Answer {
     }
     match &memory {
         Memory::Arena(restored) => complete(restored, &progress, &stop)?,
-        Memory::Apart(_) => shown.touch(&progress, &stop),
+        Memory::Apart(_) => shown.touch(&progress, &stop)?,
     }
     progress.finish();
     if stop.is_set() {
@@ -106,7 +106,7 @@ impl Shown<'_> {
     }
 
     /// As [`complete`], for memory that comes when it is touched.
-    fn touch(&self, progress: &Progress, stop: &Stop) {
+    fn touch(&self, progress: &Progress, stop: &Stop) -> Result<(), Failure> {
         let total_bytes = self.readable().map(|(range, _)| range.len as u64).sum();
         let mut done_bytes = 0;
         for (range, _) in self.readable() {
@@ -114,13 +114,23 @@ impl Shown<'_> {
                 if page.is_multiple_of(CHUNK_BYTES) {
                     advance(progress, Done { done_bytes, total_bytes });
                     if stop.is_set() {
-                        return;
+                        return Ok(());
                     }
+                    self.check_file()?;
                 }
                 // SAFETY: see the module; readable.
                 black_box(unsafe { (page as *const u8).read_volatile() });
                 done_bytes += page_size_bytes() as u64;
             }
+        }
+        Ok(())
+    }
+
+    /// Memory that is the file itself goes with it: who would be killed for touching it says so instead.
+    fn check_file(&self) -> Result<(), Failure> {
+        match self.args.strategy {
+            StrategyArg::Map | StrategyArg::Populate => Ok(self.image.check_lengths()?),
+            _ => Ok(()),
         }
     }
 
@@ -143,11 +153,12 @@ impl Shown<'_> {
         // SAFETY: see the module; all of it is readable, and nobody writes to it.
         let bytes = unsafe { std::slice::from_raw_parts(wanted.start as *const u8, wanted.len) };
         let mut stdout = io::stdout().lock();
-        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                return Err(exit::io("write to standard output")(error));
+        for part in bytes.chunks(CHUNK_BYTES) {
+            self.check_file()?;
+            match stdout.write_all(part).and_then(|()| stdout.flush()) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+                written => written.map_err(exit::io("write to standard output"))?,
             }
-            _ => {}
         }
         if self.args.record
             && let Memory::Arena(restored) = memory
@@ -189,7 +200,7 @@ impl Shown<'_> {
     fn tell(&self) -> Result<(), Failure> {
         if let Some(file) = &self.args.json {
             return output::json::write(&self.to_json(), file)
-                .map_err(|error| Failure::new(exit::NO, error));
+                .map_err(exit::io("write where it is"));
         }
         let pid = std::process::id();
         let length = ByteCount(self.described.length_bytes);

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use cowslip_compare::{Options, Sort, UnitChoice};
+use cowslip_compare::{MeasureChoice, Options, Sort, UnitChoice};
 use regex_lite::Regex;
 
 use crate::args::OutputArgs;
+use crate::numbers::{between, positive, whole};
 
 /// Find what differs between good and bad runs: every metric in them is tested, and ranked
 ///
@@ -40,8 +41,8 @@ pub(crate) struct CompareArgs {
     The recordings stay in DIR/good and DIR/bad: cowslip compare DIR/good -- DIR/bad. After Ctrl-C the \
     runs that were finished are compared. The metrics of the machine are those of all it does: let it do \
     nothing else.\n\n\
-    Exit codes: 0 nothing differs significantly · 1 something does · 2 and above: it could not be found out, \
-    or a command failed")]
+    Exit codes: 0 nothing differs significantly · 1 something does · 2 to 6: it could not be found out · \
+    125 a command failed, or was interrupted · 126 it cannot be run · 127 it is not there")]
 pub(crate) struct RecordArgs {
     /// The good command, for `sh -c`
     #[arg(long, value_name = "COMMAND")]
@@ -53,10 +54,10 @@ pub(crate) struct RecordArgs {
     #[arg(short, long, value_name = "DIR")]
     pub(super) output: PathBuf,
     /// Runs of each
-    #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(short = 'n', long, default_value_t = 10, value_parser = whole(1..=100_000u32))]
     pub(super) runs: u32,
     /// Runs of each before them, which are not recorded
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=100_000u32))]
     pub(super) warmup: u32,
     /// A command before each run
     #[arg(long, value_name = "COMMAND")]
@@ -68,10 +69,10 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_enum, default_value_t = Order::Random)]
     pub(super) order: Order,
     /// Makes the random order the same again
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     pub(super) seed: u64,
     /// Seconds between samples
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = between(0.001..=86_400.0))]
     pub(super) interval: f64,
     /// Keep runs whose command fails
     #[arg(long)]
@@ -98,8 +99,11 @@ pub(super) struct How {
     /// Compare samples, though those of one run are not independent
     #[arg(long)]
     pub(super) per_sample: bool,
-    /// The change that the advice on the number of runs is about, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
+    /// How counters are compared: as the runs show (docs/compare.md), by what they counted in a run, or in a second
+    #[arg(long, value_enum, default_value_t = Counters::Auto)]
+    pub(super) counters: Counters,
+    /// The change that matters, in percent: what the first sentence is about, and the advice on the number of runs
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = positive(f64::INFINITY))]
     pub(super) effect: f64,
     /// Only metrics whose names this regular expression finds
     #[arg(long, value_name = "REGEX")]
@@ -115,6 +119,11 @@ pub(super) struct How {
 }
 
 impl How {
+    /// What counts as a change that matters, as a part of the good mean.
+    pub(super) fn relevant(&self) -> f64 {
+        self.effect / 100.0
+    }
+
     pub(super) fn options(&self) -> Options {
         Options {
             alpha: self.alpha,
@@ -124,7 +133,12 @@ impl How {
                 (_, true) => UnitChoice::Sample,
                 _ => UnitChoice::Auto,
             },
-            wanted_change: self.effect / 100.0,
+            counters: match self.counters {
+                Counters::Auto => MeasureChoice::Auto,
+                Counters::Count => MeasureChoice::Count,
+                Counters::Rate => MeasureChoice::Rate,
+            },
+            wanted_change: self.relevant(),
             sort: match self.sort {
                 SortArg::T => Sort::T,
                 SortArg::P => Sort::P,
@@ -132,6 +146,13 @@ impl How {
             },
         }
     }
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counters {
+    Auto,
+    Count,
+    Rate,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,18 +170,7 @@ pub(super) enum Order {
     Abba,
 }
 
-fn number(text: &str, is_right: impl Fn(f64) -> bool, wanted: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|number| is_right(*number)).ok_or(format!("{wanted} is wanted"))
-}
-
 fn share(text: &str) -> Result<f64, String> {
-    number(text, |it| 0.0 < it && it < 1.0, "a number between 0 and 1")
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    number(text, |it| 0.0 < it && it.is_finite(), "a number above 0")
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    number(text, |it| (0.001..=86_400.0).contains(&it), "a number from 0.001 to 86400")
+    let share = text.parse().ok().filter(|it| 0.0 < *it && *it < 1.0);
+    share.ok_or("a number between 0 and 1 is wanted".to_owned())
 }

@@ -1,6 +1,7 @@
 //! `cowslip compare` and `cowslip record`: what differs between good and bad runs.
 
 pub(crate) mod args;
+mod cause;
 mod page;
 mod record;
 mod strip;
@@ -52,7 +53,8 @@ pub(crate) fn record(args: &RecordArgs) -> Answer {
 fn answer(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Answer {
     if let Some(wanted) = &how.metric {
         for run in good.iter_mut().chain(&mut bad) {
-            run.metrics.retain(|name, _| wanted.is_match(name));
+            run.metrics
+                .retain(|name, _| wanted.is_match(name) || wanted.is_match(&format!("{name}/s")));
         }
     }
     let comparison = compare(&good, &bad, &how.options()).map_err(trouble)?;
@@ -67,8 +69,9 @@ fn answer(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Answer {
             "schema": "cowslip.compare/1",
             "alpha": how.alpha,
             "fdr": how.fdr,
-            "wanted_change": how.effect / 100.0,
+            "wanted_change": how.relevant(),
             "differs": comparison.differs(),
+            "cause": cause::sentence(&comparison, how.relevant()),
             "comparison": comparison,
         });
         json::write(&value, path).map_err(exit::io("write the results"))?;

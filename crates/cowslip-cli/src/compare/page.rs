@@ -9,7 +9,7 @@ use minijinja::{Environment, context};
 use cowslip_compare::{Comparison, Row, Verdict};
 
 use super::args::How;
-use super::{strip, words};
+use super::{cause, strip, words};
 use crate::output::sink;
 
 /// Writes the page to `path`, or to standard output if that is `-`.
@@ -21,6 +21,7 @@ fn render(comparison: &Comparison, how: &How) -> Result<String, minijinja::Error
     let mut environment = Environment::new();
     environment.add_template("page.html", include_str!("page.html"))?;
     environment.get_template("page.html")?.render(context! {
+        cause => cause::sentence(comparison, how.relevant()),
         headline => words::headline(comparison),
         advice => words::advice(comparison, how),
         alpha => how.alpha,
@@ -50,7 +51,8 @@ fn row(row: &Row) -> Value {
         p => words::p(row.p),
         adjusted => words::p(row.adjusted_p),
         rank => words::p(row.rank.p),
-        effect => words::effect(row.effect),
+        effect => row.effect.map_or("–".to_owned(), |effect| words::short(effect.value)),
+        effect_interval => row.effect.and_then(|effect| effect.interval).map(words::interval),
         runs => row.runs_for_wanted,
         strip => strip::strip(row),
     }

@@ -3,10 +3,11 @@
 use cowslip_compare::{Comparison, Row, Verdict};
 
 use super::args::How;
-use super::words;
+use super::{cause, words};
 use crate::output::text;
 
 const HEADS: [&str; 10] = [
+    "verdict",
     "metric",
     "good",
     "bad",
@@ -16,13 +17,13 @@ const HEADS: [&str; 10] = [
     "adjusted",
     "rank p",
     "effect g [interval]",
-    "verdict",
 ];
 /// Columns of words; the others are right-aligned.
-const WORDS: [usize; 2] = [0, 9];
+const WORDS: [usize; 2] = [0, 1];
 
 pub(super) fn render(comparison: &Comparison, how: &How) -> String {
-    let mut lines = vec![words::headline(comparison), String::new()];
+    let cause = text::printable(&cause::sentence(comparison, how.relevant()));
+    let mut lines = vec![cause, words::headline(comparison), String::new()];
     let is_shown = |row: &&Row| how.all || row.verdict != Verdict::Unproven;
     let rows: Vec<Vec<String>> = comparison.rows.iter().filter(is_shown).map(cells).collect();
     if !rows.is_empty() {
@@ -38,6 +39,7 @@ pub(super) fn render(comparison: &Comparison, how: &How) -> String {
 fn cells(row: &Row) -> Vec<String> {
     let (good, bad) = row.means;
     vec![
+        words::verdict(row).to_owned(),
         text::printable(&row.metric),
         words::value(&row.metric, good),
         words::value(&row.metric, bad),
@@ -47,7 +49,6 @@ fn cells(row: &Row) -> Vec<String> {
         words::p(row.adjusted_p),
         words::p(row.rank.p),
         words::effect(row.effect),
-        words::verdict(row).to_owned(),
     ]
 }
 

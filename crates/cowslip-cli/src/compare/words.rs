@@ -4,7 +4,7 @@ use cowslip_compare::stats::Estimate;
 use cowslip_compare::{Comparison, Row, Unit, Verdict};
 
 use super::args::How;
-use crate::output::units::human;
+use crate::output::units::{fixed, human};
 
 /// A value in the unit that the metric's name ends with.
 pub(super) fn value(metric: &str, value: f64) -> String {
@@ -12,7 +12,9 @@ pub(super) fn value(metric: &str, value: f64) -> String {
         Some(name) => (name, "/s"),
         None => (metric, ""),
     };
-    let text = if name.ends_with("_bytes") {
+    let text = if name.ends_with("_share") {
+        fixed(100.0 * value, 2) + " %"
+    } else if name.ends_with("_bytes") {
         human(value, "bytes")
     } else if name.ends_with("_seconds") && per.is_empty() {
         human(value * 1e9, "ns")
@@ -25,11 +27,19 @@ pub(super) fn value(metric: &str, value: f64) -> String {
 pub(super) fn percent(share: f64) -> String {
     let percent = share * 100.0;
     match percent.abs() {
+        size if size >= 1e9 => format!("{:+.0e}×", share + share.signum()),
         size if size >= 1e5 => format!("{:+.0}×", share + share.signum()),
-        size if size >= 100.0 => format!("{percent:+.0} %"),
-        size if size >= 10.0 => format!("{percent:+.1} %"),
-        _ => format!("{percent:+.2} %"),
+        size if size >= 100.0 => signed(percent, 0) + " %",
+        size if size >= 10.0 => signed(percent, 1) + " %",
+        _ => signed(percent, 2) + " %",
     }
+}
+
+/// With its sign, which what is rounded to nought has not.
+fn signed(value: f64, decimals: usize) -> String {
+    let text = fixed(value, decimals);
+    let is_nought = text.bytes().all(|it| matches!(it, b'0' | b'.'));
+    if value > 0.0 && !is_nought { format!("+{text}") } else { text }
 }
 
 pub(super) fn p(p: f64) -> String {
@@ -39,25 +49,32 @@ pub(super) fn p(p: f64) -> String {
 pub(super) fn t(row: &Row) -> String {
     match &row.welch {
         Some(welch) if welch.t.abs() >= 1e5 => format!("{:.1e}", welch.t),
-        Some(welch) => format!("{:.2}", welch.t),
+        Some(welch) => fixed(welch.t, 2),
         None => "–".to_owned(),
     }
 }
 
 /// A standardised effect and its interval.
 pub(super) fn effect(effect: Option<Estimate>) -> String {
-    let short = |value: f64| match value.abs() {
-        size if size >= 1e4 => format!("{value:+.0e}"),
-        size if size >= 100.0 => format!("{value:+.0}"),
-        _ => format!("{value:+.1}"),
-    };
     match effect {
-        Some(Estimate { value, interval: Some((low, high)) }) => {
-            format!("{} [{}, {}]", short(value), short(low), short(high))
+        Some(Estimate { value, interval: Some(bounds) }) => {
+            format!("{} {}", short(value), interval(bounds))
         }
         Some(Estimate { value, interval: None }) => short(value),
         None => "–".to_owned(),
     }
+}
+
+pub(super) fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1e4 => format!("{value:+.0e}"),
+        size if size >= 100.0 => signed(value, 0),
+        _ => signed(value, 1),
+    }
+}
+
+pub(super) fn interval((low, high): (f64, f64)) -> String {
+    format!("[{}, {}]", short(low), short(high))
 }
 
 /// The verdict, with its direction.
@@ -173,6 +190,10 @@ mod tests {
         assert_eq!(value("wall_seconds", 0.25), "250 ms");
         assert_eq!(value("vmstat.pgfault/s", 1_234_567.0), "1.23M/s");
         assert_eq!(value("process.cpu_seconds/s", 0.5), "0.500/s");
+        assert_eq!(value("cpu.idle_share", 0.123_45), "12.35 %");
+        assert_eq!(value("vmstat.pgfault", 1e140), "1.00e140");
+        assert_eq!(percent(-1e-9), "0.00 %");
+        assert_eq!(percent(1e-9), "0.00 %");
         assert_eq!((percent(1.0), percent(-0.123_45)), ("+100 %".to_owned(), "-12.3 %".to_owned()));
         assert_eq!((p(0.0312), p(1.5e-9)), ("0.031".to_owned(), "1.5e-9".to_owned()));
     }

@@ -4,6 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::numbers::{between, positive, whole};
+
+/// In seconds; longer than anybody waits.
+const A_YEAR: u64 = 366 * 86_400;
+
 /// Give running programs huge pages for the memory they use, without their cooperation
 ///
 /// Regions of 2 MiB that are nearly full become one huge page, huge pages that hold hardly anything are
@@ -25,10 +30,10 @@ pub(crate) struct PromoteArgs {
     #[arg(long)]
     pub(super) once: bool,
     /// With --once: the part that has to be huge in the end (0 to 1), else the exit code is 1
-    #[arg(long, value_name = "RATIO", requires = "once", value_parser = ratio)]
+    #[arg(long, value_name = "RATIO", requires = "once", value_parser = between(0.0..=1.0))]
     pub(super) coverage: Option<f64>,
     /// With --once: how long to go on trying
-    #[arg(long, value_name = "SECONDS", requires = "once", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", requires = "once", default_value_t = 60, value_parser = whole(0..=A_YEAR))]
     pub(super) timeout: u64,
     /// Say what would be done, and do nothing
     #[arg(long, requires = "once")]
@@ -107,7 +112,7 @@ pub(super) struct TopArgs {
     #[arg(long)]
     pub(super) heat: bool,
     /// Time between two looks
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = whole(1..=3600u64))]
     pub(super) interval: u64,
     /// Order of the processes
     #[arg(long, value_enum, default_value_t = Sort::Rss)]
@@ -145,13 +150,13 @@ pub(super) struct Weighed<T> {
 #[derive(clap::Args, Debug)]
 pub(super) struct How {
     /// Promote from this much of a region in use on [default: 90]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = whole(1..=100u8))]
     pub(super) threshold: Option<u8>,
     /// Split huge pages with less of them in use; 0: none [default: 20]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = whole(0..=99u8))]
     pub(super) demote_below: Option<u8>,
     /// Most of a target's time that promotion may hold it up [default: 5, with --once 25]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = positive(100.0))]
     pub(super) stall_budget: Option<f64>,
     /// Ask the kernel which memory is accessed, and do what is hot first (DAMON, else clear_refs)
     #[arg(long)]
@@ -176,13 +181,6 @@ fn weighed<T: FromStr>(text: &str) -> Result<Weighed<T>, String> {
 
 fn weighed_pid(text: &str) -> Result<Weighed<i32>, String> {
     weighed(text).and_then(|it| if it.who > 0 { Ok(it) } else { Err(NO_PID.into()) })
-}
-
-fn ratio(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
-        _ => Err("a number from 0 to 1 is wanted".into()),
-    }
 }
 
 fn address(text: &str) -> Result<u64, String> {

@@ -12,6 +12,7 @@ use super::diff::DiffArgs;
 use super::picture::{HtmlArgs, StillArgs};
 use super::report::ReportArgs;
 use crate::exit::OF_COMMANDS;
+use crate::numbers::whole;
 
 /// Record every page fault and mapping of a program and of what it forks, or look at such a trace
 ///
@@ -107,7 +108,7 @@ pub(crate) struct LadderArgs {
 #[derive(clap::Args, Debug)]
 pub(crate) struct RecordArgs {
     /// A running process; may be given several times
-    #[arg(short, long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(short, long, value_name = "PID", value_parser = whole(1..=i32::MAX))]
     pub(super) pid: Vec<i32>,
     /// Where the trace goes
     #[arg(short, long, value_name = "FILE", default_value = "cowslip.trace")]
@@ -119,7 +120,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_enum, default_value_t = StacksArg::Maps)]
     pub(super) stacks: StacksArg,
     /// Record one of so many faults
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1..=u64::MAX))]
     pub(super) one_in: u64,
     /// Each processor's ring [default: 8M, less where that is not permitted]
     #[arg(long, value_name = "SIZE", value_parser = size)]

@@ -95,7 +95,7 @@ fn trace(args: &RecordArgs) -> Answer {
     if !status.success() {
         eprintln!("  the command ended with {status}");
     }
-    Ok(exit::of(status))
+    Ok(ExitCode::from(exit::of(status)))
 }
 
 /// Whose metrics are recorded: the command's, or the running process's.

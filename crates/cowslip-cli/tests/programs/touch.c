@@ -1,4 +1,4 @@
-/* touch N: maps 4 MiB of base pages, writes to each page and unmaps, N times. */
+/* touch N [MS]: maps 4 MiB of base pages, writes to each page and unmaps, N times; then it sleeps MS milliseconds. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,5 +15,5 @@ int main(int argc, char **argv) {
         if (munmap(memory, length) != 0)
             return 1;
     }
-    return 0;
+    return usleep(argc > 2 ? atoi(argv[2]) * 1000 : 0) == 0 ? 0 : 1;
 }

@@ -1,6 +1,7 @@
 //! Tests every metric of good and bad runs, and ranks what differs.
 
 mod facts;
+mod measure;
 mod notes;
 mod row;
 mod values;
@@ -12,10 +13,11 @@ use crate::stats::adjusted;
 use crate::{Error, Result};
 
 pub use facts::FactDifference;
+pub use measure::{Counters, Measure, MeasureChoice};
 pub use row::{Row, Verdict};
 pub use values::{Unit, UnitChoice};
 
-use values::{Values, values};
+use values::{Tested, Values, values};
 
 /// How to compare.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -26,6 +28,8 @@ pub struct Options {
     pub fdr: f64,
     /// What counts as one value.
     pub unit: UnitChoice,
+    /// How counters are compared.
+    pub counters: MeasureChoice,
     /// The change that the advice on runs is about, as a part of the good mean.
     pub wanted_change: f64,
     /// The order of the rows.
@@ -35,7 +39,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (unit, sort) = (UnitChoice::Auto, Sort::T);
-        Self { alpha: 0.05, fdr: 0.05, unit, wanted_change: 0.05, sort }
+        let counters = MeasureChoice::Auto;
+        Self { alpha: 0.05, fdr: 0.05, unit, counters, wanted_change: 0.05, sort }
     }
 }
 
@@ -57,6 +62,8 @@ pub struct Comparison {
     pub unit: Unit,
     /// How many runs were good and bad.
     pub runs: (usize, usize),
+    /// How counters were compared, if there are any.
+    pub counters: Option<Counters>,
     /// The metrics that were tested, in the order asked for.
     pub rows: Vec<Row>,
     /// Metrics with the same value everywhere.
@@ -88,11 +95,12 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
         }
     }
     let (mut good, mut bad) = (good.to_vec(), bad.to_vec());
-    let counters = find_counters(&mut good.iter_mut().chain(&mut bad).collect::<Vec<_>>());
+    let found = find_counters(&mut good.iter_mut().chain(&mut bad).collect::<Vec<_>>());
     let unit = Unit::choose(options.unit, &good, &bad)?;
     let mut comparison = Comparison {
         unit,
         runs: (good.len(), bad.len()),
+        counters: None,
         rows: Vec::new(),
         constant: Vec::new(),
         only_good: Vec::new(),
@@ -101,15 +109,26 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
         facts: facts::differences(&good, &bad),
         notes: Vec::new(),
     };
-    for (metric, values) in values(&good, &bad, unit) {
+    let choice = options.counters;
+    let by_default = match unit {
+        Unit::Run => Measure::by_default(choice, &good, &bad),
+        Unit::Sample => Measure::Rate,
+    };
+    let mut counters = Counters { by_default, counts: 0, rates: 0 };
+    for Tested { name, measure, values } in values(&good, &bad, unit, choice, by_default) {
+        counters.counts += usize::from(measure == Measure::Count);
+        counters.rates += usize::from(measure == Measure::Rate);
         match values {
-            Values::Both(good, bad) => comparison.rows.push(Row::of(metric, good, bad, options)),
-            Values::Constant => comparison.constant.push(metric),
-            Values::OnlyGood => comparison.only_good.push(metric),
-            Values::OnlyBad => comparison.only_bad.push(metric),
-            Values::TooFew => comparison.too_few.push(metric),
+            Values::Both(good, bad) => {
+                comparison.rows.push(Row::of(name, measure, good, bad, options));
+            }
+            Values::Constant => comparison.constant.push(name),
+            Values::OnlyGood => comparison.only_good.push(name),
+            Values::OnlyBad => comparison.only_bad.push(name),
+            Values::TooFew => comparison.too_few.push(name),
         }
     }
+    comparison.counters = (counters.counts + counters.rates > 0).then_some(counters);
     let p: Vec<f64> = comparison.rows.iter().map(|row| row.p).collect();
     for (row, adjusted) in comparison.rows.iter_mut().zip(adjusted(&p)) {
         row.judge(adjusted, options);
@@ -118,7 +137,7 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
         comparison.rows.iter_mut().for_each(Row::measure_dependence);
     }
     sort(&mut comparison.rows, options.sort);
-    comparison.notes = notes::notes(&comparison, &good, &bad, &counters, options.alpha);
+    comparison.notes = notes::notes(&comparison, &good, &bad, &found, options.alpha);
     Ok(comparison)
 }
 

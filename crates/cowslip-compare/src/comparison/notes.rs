@@ -1,6 +1,6 @@
 //! What a reader must know before believing a comparison.
 
-use super::{Comparison, Unit, Verdict};
+use super::{Comparison, Counters, Measure, Unit, Verdict};
 use crate::inputs::Run;
 
 /// From this ratio of sizes on, and below so many values, Welch's test finds too much.
@@ -13,7 +13,7 @@ pub(super) fn notes(
     comparison: &Comparison,
     good: &[Run],
     bad: &[Run],
-    counters: &[String],
+    found: &[String],
     alpha: f64,
 ) -> Vec<String> {
     let mut notes = Vec::new();
@@ -46,8 +46,9 @@ pub(super) fn notes(
              for outliers"
         ));
     }
-    if !counters.is_empty() {
-        let list = counters.join(", ");
+    notes.extend(comparison.counters.filter(|_| comparison.unit == Unit::Run).map(measures));
+    if !found.is_empty() {
+        let list = found.join(", ");
         notes.push(format!(
             "taken for counters, as they only grow: {list}; what counts is their growth"
         ));
@@ -59,6 +60,20 @@ pub(super) fn notes(
         ));
     }
     notes
+}
+
+fn measures(counters: Counters) -> String {
+    let Counters { by_default, counts, rates } = counters;
+    match by_default {
+        Measure::Count => format!(
+            "{counts} counters are compared by what they counted in a run, and {rates} that go with the time it took \
+             by what they counted in a second (NAME/s)"
+        ),
+        _ => format!(
+            "{rates} counters are compared by what they counted in a second (NAME/s), and {counts} that do not go with \
+             the time a run took by what they counted in it"
+        ),
+    }
 }
 
 fn dependence(comparison: &Comparison) -> String {

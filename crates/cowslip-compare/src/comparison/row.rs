@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Options;
+use super::{Measure, Options};
 use crate::stats::{
     Autocorrelation, Estimate, Moments, RankTest, Welch, detectable_difference, hedges_g,
     relative_change, runs_needed,
@@ -25,6 +25,8 @@ pub enum Verdict {
 pub struct Row {
     /// Its name; a rate ends with `/s`.
     pub metric: String,
+    /// What its values are.
+    pub measure: Measure,
     /// The good values.
     pub good: Vec<f64>,
     /// The bad values.
@@ -57,7 +59,13 @@ pub struct Row {
 
 impl Row {
     /// `good` and `bad` have two finite values or more each, and not all are the same.
-    pub(super) fn of(metric: String, good: Vec<f64>, bad: Vec<f64>, options: &Options) -> Self {
+    pub(super) fn of(
+        metric: String,
+        measure: Measure,
+        good: Vec<f64>,
+        bad: Vec<f64>,
+        options: &Options,
+    ) -> Self {
         let rank = RankTest::of(&good, &bad).expect("there are finite values on both sides");
         let moments = Moments::of(&good).and_then(|it| Ok((it, Moments::of(&bad)?))).ok();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
@@ -81,6 +89,7 @@ impl Row {
             independent_share: None,
             verdict: Verdict::Unproven,
             metric,
+            measure,
             good,
             bad,
             means,

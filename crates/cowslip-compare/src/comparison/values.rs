@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::inputs::Run;
+use super::{Measure, MeasureChoice};
+use crate::inputs::{Growth, Metric, Run};
 use crate::{Error, Result};
 
 /// What is asked for as one value.
@@ -12,7 +13,7 @@ use crate::{Error, Result};
 pub enum UnitChoice {
     /// A run where there are two or more on each side, else a sample.
     Auto,
-    /// A run: its mean, or rate over all of it.
+    /// A run: its mean, its count, or its rate over all of it.
     Run,
     /// A sample within a run.
     Sample,
@@ -53,16 +54,30 @@ pub(super) enum Values {
     TooFew,
 }
 
+/// A metric of both sides.
+pub(super) struct Tested {
+    /// A rate ends with `/s`.
+    pub(super) name: String,
+    pub(super) measure: Measure,
+    pub(super) values: Values,
+}
+
 /// Every metric of any run, in the order of their names.
 pub(super) fn values<'a>(
     good: &'a [Run],
     bad: &'a [Run],
     unit: Unit,
-) -> impl Iterator<Item = (String, Values)> + 'a {
+    choice: MeasureChoice,
+    by_default: Measure,
+) -> impl Iterator<Item = Tested> + 'a {
     let names: BTreeSet<&String> =
         good.iter().chain(bad).flat_map(|run| run.metrics.keys()).collect();
     names.into_iter().map(move |name| {
-        let (good, bad) = (of_side(good, name, unit), of_side(bad, name, unit));
+        let sides = [good, bad].map(|runs| -> Vec<&Metric> {
+            runs.iter().filter_map(|run| run.metrics.get(name)).collect()
+        });
+        let measure = measure(&sides, unit, choice, by_default);
+        let [good, bad] = sides.map(|side| of_side(&side, unit, measure));
         let first = good.first().or(bad.first());
         let values = match (good.len(), bad.len()) {
             (_, 0) => Values::OnlyGood,
@@ -71,14 +86,35 @@ pub(super) fn values<'a>(
             _ if good.iter().chain(&bad).all(|value| Some(value) == first) => Values::Constant,
             _ => Values::Both(good, bad),
         };
-        (name.clone(), values)
+        let name = if measure == Measure::Rate { format!("{name}/s") } else { name.clone() };
+        Tested { name, measure, values }
     })
 }
 
-fn of_side(runs: &[Run], name: &str, unit: Unit) -> Vec<f64> {
-    let metrics = runs.iter().filter_map(|run| run.metrics.get(name));
+fn measure(
+    sides: &[Vec<&Metric>; 2],
+    unit: Unit,
+    choice: MeasureChoice,
+    by_default: Measure,
+) -> Measure {
+    let of = |side: &Vec<&Metric>| -> Vec<Growth> {
+        side.iter().filter_map(|metric| metric.growth()).collect()
+    };
+    let [good, bad] = [of(&sides[0]), of(&sides[1])];
+    match good.len() + bad.len() {
+        0 => Measure::Value,
+        _ if unit == Unit::Sample => Measure::Rate,
+        // What others give as one number is what was counted in the run.
+        growths if growths < sides[0].len() + sides[1].len() => Measure::Count,
+        _ => Measure::of_counter(choice, by_default, [&good, &bad]),
+    }
+}
+
+fn of_side(metrics: &[&Metric], unit: Unit, measure: Measure) -> Vec<f64> {
+    let count = |metric: &&Metric| metric.growth().map_or(metric.value(), |it| it.count);
     match unit {
-        Unit::Run => metrics.map(|metric| metric.value()).collect(),
-        Unit::Sample => metrics.flat_map(|metric| metric.samples()).copied().collect(),
+        Unit::Run if measure == Measure::Count => metrics.iter().map(count).collect(),
+        Unit::Run => metrics.iter().map(|metric| metric.value()).collect(),
+        Unit::Sample => metrics.iter().flat_map(|metric| metric.samples()).copied().collect(),
     }
 }

@@ -1,8 +1,8 @@
 //! CSV: a header, a metric a column, a sample a row.
 
-use csv::{ReaderBuilder, Trim};
+use csv::{ErrorKind, ReaderBuilder, Trim};
 
-use super::{Metric, Run};
+use super::{Metric, Run, unknown};
 use crate::{Error, Result};
 
 /// Columns that say when, not how much.
@@ -17,8 +17,17 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
         .comment(Some(b'#'))
         .trim(Trim::All)
         .from_reader(text.as_bytes());
-    let broken = |error: csv::Error| Error::corrupt(format!("as CSV: {error}"));
+    let broken = |error: csv::Error| unknown(&fault(&error));
     let names: Vec<String> = reader.headers().map_err(broken)?.iter().map(str::to_owned).collect();
+    for (second, name) in names.iter().enumerate() {
+        if let Some(first) = names[..second].iter().position(|it| it == name) {
+            let (first, second) = (first + 1, second + 1);
+            let why = format!(
+                "columns {first} and {second} are both called `{name}`; give one another name"
+            );
+            return Err(Error::corrupt(format!("as CSV: {why}")));
+        }
+    }
     let mut columns: Vec<Option<Vec<f64>>> = vec![Some(Vec::new()); names.len()];
     let mut rows = 0;
     for row in reader.records() {
@@ -45,7 +54,17 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
     }
     if run.metrics.is_empty() {
         let why = format!("{rows} rows under {} heads, and no column of numbers", names.len());
-        return Err(Error::corrupt(format!("as CSV: {why}")));
+        return Err(unknown(&why));
     }
     Ok(run)
+}
+
+fn fault(error: &csv::Error) -> String {
+    match error.kind() {
+        ErrorKind::UnequalLengths { pos, expected_len, len } => {
+            let line = pos.as_ref().map_or(0, csv::Position::line);
+            format!("line {line} has {len} fields, and the lines above it {expected_len}")
+        }
+        _ => error.to_string(),
+    }
 }

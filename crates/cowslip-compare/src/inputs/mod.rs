@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-pub use run::{Metric, Run};
+pub use run::{Growth, Metric, Run};
 pub(crate) use untyped::find_counters;
 
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Files are read whole.
 const LARGEST_BYTES: u64 = 1 << 30;
@@ -28,7 +28,10 @@ pub fn read(path: &Path) -> Result<Vec<Run>> {
     if path.is_dir() {
         let mut runs = Vec::new();
         for file in files(path)? {
-            runs.extend(read_file(&file, None)?);
+            runs.extend(read_file(&file, None).map_err(|error| match error.kind() {
+                ErrorKind::Corrupt => error.and("every file of a directory is taken for runs"),
+                _ => error,
+            })?);
         }
         return Ok(runs);
     }
@@ -65,7 +68,7 @@ fn read_file(path: &Path, part: Option<usize>) -> Result<Vec<Run>> {
         return Err(Error::usage("it is larger than 1 GiB").on(path));
     }
     let bytes = fs::read(path).map_err(failed)?;
-    let text = String::from_utf8(bytes).map_err(|_| unknown().on(path))?;
+    let text = String::from_utf8(bytes).map_err(|_| unknown("it is no text").on(path))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     parse(&text, &name, part).map_err(|error| error.on(path))
 }
@@ -82,7 +85,14 @@ pub fn parse(text: &str, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
     let is_comment = |line: &&str| line.starts_with('#') || line.trim().is_empty();
     let first = text.lines().find(|line| !is_comment(line)).unwrap_or_default();
     if text.contains('\0') {
-        return Err(unknown());
+        return Err(unknown("it is no text"));
+    }
+    let is_markup = |kind: &&str| {
+        let beginning = first.trim_start().get(..kind.len());
+        beginning.is_some_and(|it| it.eq_ignore_ascii_case(kind))
+    };
+    if ["<!doctype", "<html", "<?xml"].iter().any(is_markup) {
+        return Err(unknown("it begins as HTML or XML does"));
     }
     if !first.trim_start().starts_with('{') {
         return one(csv::parse(text, name)?, part);
@@ -102,7 +112,7 @@ pub fn parse(text: &str, name: &str, part: Option<usize>) -> Result<Vec<Run>> {
     }
     match whole.get("results") {
         Some(results) => hyperfine::parse(results, name, part),
-        None => Err(unknown()),
+        None => Err(unknown("its JSON is of another kind")),
     }
 }
 
@@ -128,8 +138,9 @@ fn choose<'a, T>(all: &'a [T], part: Option<usize>, what: &str) -> Result<&'a T>
         .ok_or_else(|| Error::usage(format!("it has {} {what}s", all.len())))
 }
 
-fn unknown() -> Error {
-    Error::corrupt(
-        "neither a recording of cowslip, nor of `sadf -j`, `perf stat -j`, `hyperfine --export-json`, nor CSV",
-    )
+fn unknown(why: &str) -> Error {
+    Error::corrupt(format!(
+        "neither a recording of cowslip, nor of `sadf -j`, `perf stat -j`, `hyperfine --export-json`, nor CSV with a \
+         header: {why}"
+    ))
 }

@@ -96,7 +96,7 @@ fn run(name: &str, Counts { events, ends }: &Counts) -> Run {
             let start = before.checked_sub(1).map_or(0.0, |index| ends[index]);
             Some((end - start, *count))
         });
-        run.add(&format!("{event}/s"), Metric::steps(steps));
+        run.add(event, Metric::counts(steps));
     }
     run
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::{Metric, Run};
-use crate::recording::{Definition, Event, Kind, SCHEMA};
+use crate::recording::{Definition, EXIT_CODE, Event, Kind, SCHEMA};
 use crate::{Error, Result};
 
 /// A last line that was cut short, as when the recorder was killed, is left out.
 pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
     let mut run = Run::new(name);
     let mut columns: Vec<Definition> = Vec::new();
-    let mut reads: BTreeMap<(String, bool), Vec<(f64, f64)>> = BTreeMap::new();
+    let mut reads: BTreeMap<(String, Kind), Vec<(f64, f64)>> = BTreeMap::new();
     let mut lines = text.lines().enumerate().peekable();
     while let Some((index, line)) = lines.next() {
         let corrupt = |what: String| Error::corrupt(format!("line {}: {what}", index + 1));
@@ -30,11 +30,14 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
             Ok(Event::Sample { at_ns, values }) => {
                 for (column, value) in columns.iter().zip(values) {
                     let Some(value) = value else { continue };
-                    let key = (column.name.clone(), column.kind == Kind::Counter);
-                    reads.entry(key).or_default().push((at_ns as f64 / 1e9, value));
+                    reads
+                        .entry((column.name.clone(), column.kind))
+                        .or_default()
+                        .push((at_ns as f64 / 1e9, value));
                 }
             }
             Ok(Event::Totals(totals)) => {
+                run.ended_by_itself |= totals.contains_key(EXIT_CODE);
                 for (name, value) in totals {
                     run.add(&name, Metric::levels(vec![value]));
                 }
@@ -43,12 +46,13 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
             Err(error) => return Err(corrupt(error.to_string())),
         }
     }
-    for ((name, is_counter), reads) in reads {
-        if is_counter {
-            run.add(&format!("{name}/s"), Metric::counter(&reads));
-        } else {
-            run.add(&name, Metric::levels(reads.into_iter().map(|(_, value)| value).collect()));
-        }
+    for ((name, kind), reads) in reads {
+        let metric = match kind {
+            Kind::Counter => Metric::counter(&reads),
+            Kind::Share => Metric::share(&reads),
+            Kind::Gauge => Metric::levels(reads.into_iter().map(|(_, value)| value).collect()),
+        };
+        run.add(&name, metric);
     }
     Ok(run)
 }

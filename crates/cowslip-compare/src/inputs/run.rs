@@ -11,6 +11,8 @@ pub struct Run {
     pub facts: BTreeMap<String, String>,
     /// By name.
     pub metrics: BTreeMap<String, Metric>,
+    /// Whether it was a command that ended by itself, not somebody who had looked for long enough.
+    pub ended_by_itself: bool,
     /// Columns that are no numbers, and values that are not finite.
     pub left_out: usize,
 }
@@ -20,8 +22,18 @@ pub struct Run {
 pub struct Metric {
     samples: Vec<f64>,
     value: f64,
+    growth: Option<Growth>,
     /// Whether it may be a counter: its source does not say.
     pub(super) is_untyped: bool,
+}
+
+/// By how much a counter grew, and in what time.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Growth {
+    /// Of the counter, from the first read to the last.
+    pub count: f64,
+    /// From the first read to the last.
+    pub seconds: f64,
 }
 
 impl Run {
@@ -53,46 +65,72 @@ impl Metric {
 
     /// `None` without samples, or if their sum is beyond all numbers.
     fn new(samples: Vec<f64>, value: f64) -> Option<Self> {
-        value.is_finite().then_some(Self { samples, value, is_untyped: false })
+        value.is_finite().then_some(Self { samples, value, growth: None, is_untyped: false })
     }
 
-    /// Of a counter that was read at times in seconds: its rate between two reads, and over all for the run.
-    /// `None` of fewer than two reads. What falls is a counter that began anew.
+    /// Of a counter that was read at times in seconds: its rate between two reads, and over all for the run, and its
+    /// growth. `None` of fewer than two reads. What falls is a counter that began anew.
     pub fn counter(reads: &[(f64, f64)]) -> Option<Self> {
-        Self::steps(reads.windows(2).map(|two| (two[1].0 - two[0].0, two[1].1 - two[0].1)))
+        Self::counts(reads_to_steps(reads))
+    }
+
+    /// Of a counter of time, of which only the share in all time says something: its rates.
+    pub fn share(reads: &[(f64, f64)]) -> Option<Self> {
+        Self::rates(reads_to_steps(reads))
     }
 
     /// Of seconds, and what was counted in them, which can be neither none nor less.
-    pub(super) fn steps(steps: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
-        let (mut time, mut total, mut samples) = (0.0, 0.0, Vec::new());
-        for (seconds, growth) in steps.filter(|(seconds, growth)| *seconds > 0.0 && *growth >= 0.0)
-        {
-            time += seconds;
-            total += growth;
-            samples.push(growth / seconds);
-        }
-        samples.retain(|rate| rate.is_finite());
-        Self::new(samples, total / time)
+    pub(super) fn counts(steps: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
+        let (samples, growth) = sum_up(steps);
+        let metric = Self::new(samples, growth.count / growth.seconds)?;
+        Some(Self { growth: Some(growth), ..metric })
+    }
+
+    /// As [`Self::counts`], of which only the rates say something.
+    pub(super) fn rates(steps: impl Iterator<Item = (f64, f64)>) -> Option<Self> {
+        let (samples, growth) = sum_up(steps);
+        Self::new(samples, growth.count / growth.seconds)
     }
 
     pub(super) fn untyped(self) -> Self {
         Self { is_untyped: true, ..self }
     }
 
-    /// In the order of time.
+    /// In the order of time; of a counter its rates.
     pub fn samples(&self) -> &[f64] {
         &self.samples
     }
 
-    /// Of the run as a whole.
+    /// Of the run as a whole; of a counter its rate.
     pub fn value(&self) -> f64 {
         self.value
     }
+
+    /// Of a counter.
+    pub fn growth(&self) -> Option<Growth> {
+        self.growth
+    }
+}
+
+fn reads_to_steps(reads: &[(f64, f64)]) -> impl Iterator<Item = (f64, f64)> {
+    reads.windows(2).map(|two| (two[1].0 - two[0].0, two[1].1 - two[0].1))
+}
+
+/// The rate of each step, and all of them together.
+fn sum_up(steps: impl Iterator<Item = (f64, f64)>) -> (Vec<f64>, Growth) {
+    let (mut all, mut rates) = (Growth { count: 0.0, seconds: 0.0 }, Vec::new());
+    for (seconds, count) in steps.filter(|(seconds, count)| *seconds > 0.0 && *count >= 0.0) {
+        all.seconds += seconds;
+        all.count += count;
+        rates.push(count / seconds);
+    }
+    rates.retain(|rate| rate.is_finite());
+    (rates, all)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Metric;
+    use super::{Growth, Metric};
 
     #[test]
     fn a_counter_is_a_rate_also_if_it_was_read_at_odd_times_or_began_anew() {
@@ -101,6 +139,8 @@ mod tests {
         let metric =
             Metric::counter(&[(0.0, 100.0), (1.0, 110.0), (2.0, 5.0), (3.0, 7.0)]).unwrap();
         assert_eq!((metric.samples(), metric.value()), (&[10.0, 2.0][..], 6.0));
+        assert_eq!(metric.growth(), Some(Growth { count: 12.0, seconds: 2.0 }));
+        assert_eq!(Metric::share(&[(0.0, 1.0), (2.0, 2.0)]).unwrap().growth(), None);
         assert_eq!(Metric::counter(&[(0.0, 1.0)]), None);
         assert_eq!(Metric::levels(vec![f64::NAN, 2.0, 4.0]).unwrap().value(), 3.0);
         assert_eq!(Metric::levels(vec![f64::INFINITY]), None);

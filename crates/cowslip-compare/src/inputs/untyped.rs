@@ -30,7 +30,7 @@ pub(crate) fn find_counters(runs: &mut [&mut Run]) -> Vec<String> {
         for name in &counters {
             if let Some(metric) = run.metrics.remove(name) {
                 let growth = metric.samples().windows(2).map(|two| (1.0, two[1] - two[0]));
-                run.add(&format!("{name}/row"), Metric::steps(growth));
+                run.add(&format!("{name}/row"), Metric::rates(growth));
             }
         }
     }

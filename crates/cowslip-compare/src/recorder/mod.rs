@@ -1,6 +1,8 @@
 //! Samples what the kernel counts, beside a program, into a recording.
 
+mod devices;
 mod facts;
+mod processor;
 mod system;
 mod tree;
 
@@ -13,6 +15,9 @@ use crate::recording::{Definition, Kind, RecordingWriter};
 use tree::Tree;
 
 pub use facts::facts;
+
+/// Clock ticks a second in `/proc`, whatever the kernel's own rate is (USER_HZ).
+const TICKS: f64 = 100.0;
 
 /// A metric and its value at one look.
 type Reading = (Definition, Option<f64>);

@@ -1,8 +1,9 @@
 //! What the kernel counts for the whole machine.
 
 use std::fs;
+use std::path::Path;
 
-use super::{Reading, reading};
+use super::{Reading, devices, processor, reading};
 use crate::recording::Kind::{Counter, Gauge};
 
 /// Names in `/proc/vmstat` that begin with `nr_` and grow for ever nevertheless.
@@ -25,10 +26,14 @@ const COUNTERS: [&str; 13] = [
 /// A file that this kernel or these privileges do not have gives no metrics.
 pub(super) fn read(into: &mut Vec<Reading>) {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    processor::stat(&text("/proc/stat"), into);
     vmstat(&text("/proc/vmstat"), into);
     for resource in ["cpu", "io", "memory", "irq"] {
         pressure(resource, &text(&format!("/proc/pressure/{resource}")), into);
     }
+    let is_whole = |disk: &str| Path::new("/sys/block").join(disk.replace('/', "!")).exists();
+    devices::disks(&text("/proc/diskstats"), is_whole, into);
+    devices::interfaces(&text("/proc/net/dev"), into);
     interrupts(&text("/proc/interrupts"), into);
     meminfo(&text("/proc/meminfo"), into);
     let loadavg = text("/proc/loadavg");

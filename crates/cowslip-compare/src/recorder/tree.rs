@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use super::{Reading, Watch, reading};
-use crate::recording::Kind::{Counter, Gauge};
+use super::{Reading, TICKS, Watch, reading};
+use crate::recording::Kind::{Counter, Gauge, Share};
 
 /// Of `smaps_rollup`, and what we call it.
 const MEMORY: [(&str, &str); 8] = [
@@ -17,9 +17,6 @@ const MEMORY: [(&str, &str); 8] = [
     ("Swap", "process.swap_bytes"),
     ("LazyFree", "process.lazy_free_bytes"),
 ];
-
-/// Clock ticks a second in `/proc`, whatever the kernel's own rate is (USER_HZ).
-const TICKS: f64 = 100.0;
 
 /// Whose metrics are summed up. Its counters never fall: what processes had when they were last seen stays in
 /// the sum.
@@ -92,13 +89,11 @@ impl Tree {
         }
         self.read_used();
         self.read_threads();
-        for (name, value) in [
-            ("process.minor_faults", self.used[0]),
-            ("process.major_faults", self.used[1]),
-            ("process.cpu_seconds", self.used[2] / TICKS),
-        ] {
-            into.push(reading(name, Counter, Some(value)));
-        }
+        let [minor, major, ticks] = self.used;
+        into.push(reading("process.minor_faults", Counter, Some(minor)));
+        into.push(reading("process.major_faults", Counter, Some(major)));
+        // In steps too coarse for the time of a run, which `wait4(2)` knows better.
+        into.push(reading("process.cpu_share", Share, Some(ticks / TICKS)));
         let mut times = self.ended_threads;
         self.threads.values().for_each(|it| add(&mut times, it));
         // Whoever was last to run is not in it: at the end the sum is not what all of them took.

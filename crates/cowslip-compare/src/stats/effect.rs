@@ -19,19 +19,19 @@ pub struct Estimate {
 ///
 /// The difference of the means in units of the standard deviation, that being the root of the mean of both
 /// variances, as fits Welch's test, and free of the bias of small samples; the interval is that of the
-/// noncentral t distribution (Delacre, Lakens, Ley, Liu and Leys 2021). `alpha` is one minus the confidence.
+/// noncentral t distribution (Delacre, Lakens, Ley, Liu and Leys 2021). `alpha` is one minus the confidence. With one
+/// degree of freedom (two values that vary beside some that do not) it is nought, without an interval.
 pub fn hedges_g(first: &Moments, second: &Moments, welch: &Welch, alpha: f64) -> Estimate {
     let deviation = ((first.variance + second.variance) / 2.0).sqrt();
     let sum = first.variance + second.variance;
     let part = |it: &Moments| (it.variance / sum).powi(2) / (it.count - 1.0);
     let df = 1.0 / (part(first) + part(second));
-    let unbiased = half_step((df - 1.0).max(0.5) / 2.0) / (df / 2.0).sqrt();
+    // One degree of freedom or, rounded, hardly less: there the factor is nought.
+    let unbiased = half_step((df - 1.0).max(0.0) / 2.0) / (df / 2.0).sqrt();
     let per_t = welch.standard_error / deviation * unbiased;
     let bound = |probability| noncentrality(-welch.t, df, probability) * per_t;
-    Estimate {
-        value: -welch.t * per_t,
-        interval: Some((bound(1.0 - alpha / 2.0), bound(alpha / 2.0))),
-    }
+    let interval = (per_t > 0.0).then(|| (bound(1.0 - alpha / 2.0), bound(alpha / 2.0)));
+    Estimate { value: -welch.t * per_t, interval }
 }
 
 /// The second mean over the first, less one, with the interval of Fieller (1954), which has no bounds if the

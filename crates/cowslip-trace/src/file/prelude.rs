@@ -6,6 +6,9 @@ use super::layout::{HEADER_MOST_BYTES, MAGIC, PRELUDE_BYTES, VERSION, checksum};
 use super::{check, damage};
 use crate::model::Header;
 
+/// What an image begins with (docs/image-format.md).
+const IMAGE_MAGIC: [u8; 8] = *b"COWSLIPI";
+
 pub(super) fn encode(header: &Header) -> io::Result<Vec<u8>> {
     let json = serde_json::to_vec(header)?;
     let length = u32::try_from(json.len()).ok().filter(|&length| length <= HEADER_MOST_BYTES);
@@ -30,6 +33,9 @@ pub(super) fn decode(input: &mut impl Read) -> io::Result<(Header, u64)> {
     const CUT: &str = "the file ends inside its header";
     let mut prelude = Vec::with_capacity(PRELUDE_BYTES);
     input.take(PRELUDE_BYTES as u64).read_to_end(&mut prelude)?;
+    let image = prelude.starts_with(&IMAGE_MAGIC);
+    check(!image, "this is an image, no trace: `cowslip image info` reads it")
+        .map_err(|what| damage(0, what))?;
     let is_trace = prelude.starts_with(&MAGIC) || MAGIC.starts_with(&prelude);
     check(is_trace, "this is no Cowslip trace").map_err(|what| damage(0, what))?;
     let prelude: [u8; PRELUDE_BYTES] = prelude.try_into().map_err(|_| damage(0, CUT))?;

@@ -1,6 +1,8 @@
 //! What an image says of itself besides its chunks.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +16,7 @@ pub struct Description {
     /// Places that a restored program looks for first, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub roots: BTreeMap<String, Root>,
-    /// Where the parent was when this image was written, from this image's directory.
+    /// The parent's name when this image was written: a file in the same directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_file: Option<String>,
     /// The program's own.
@@ -101,7 +103,12 @@ impl Description {
             let arena = self.arenas.get(root.arena as usize);
             arena.is_some_and(|it| is_inside(root.offset_bytes, root.length_bytes, it.length_bytes))
         };
-        (!self.roots.values().all(is_root)).then_some("a root lies outside its arena")
+        if !self.roots.values().all(is_root) {
+            return Some("a root lies outside its arena");
+        }
+        let is_beside = |name: &String| Path::new(name).file_name() == Some(OsStr::new(name));
+        (!self.parent_file.as_ref().is_none_or(is_beside))
+            .then_some("`parent_file` names no file in the image's own folder")
     }
 }
 
@@ -149,5 +156,14 @@ mod tests {
         let mut rooted = described(vec![piece(0, 50)]);
         rooted.roots.insert("a".into(), Root { arena: 1, offset_bytes: 0, length_bytes: 1 });
         assert!(rooted.fault().is_some());
+        let beside = |name: &str| {
+            Description { parent_file: Some(name.into()), ..Description::default() }
+                .fault()
+                .is_none()
+        };
+        assert!(beside("monday") && beside("..monday"));
+        for name in ["", "/monday", "../monday", "days/monday", "..", ".", "monday/", "./monday"] {
+            assert!(!beside(name), "{name}");
+        }
     }
 }

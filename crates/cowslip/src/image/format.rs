@@ -11,6 +11,8 @@ use super::bytes::{Record, field, u16_at, u32_at, u64_at};
 use crate::units::CHUNK_BYTES;
 
 pub(crate) const MAGIC: [u8; 8] = *b"COWSLIPI";
+/// What a trace begins with (docs/trace-format.md).
+const TRACE_MAGIC: [u8; 8] = *b"COWSLIPT";
 pub(crate) const VERSION: u32 = 1;
 pub(crate) const HEADER_BYTES: usize = 256;
 pub(crate) const ENTRY_BYTES: usize = 64;
@@ -114,7 +116,12 @@ impl Header {
 
     /// `file_bytes`: how long the file is.
     pub(crate) fn decode(bytes: &[u8], file_bytes: u64) -> Checked<Self> {
-        check(bytes.len() >= 8 && bytes[..8] == MAGIC, 0, "this is no Cowslip image")?;
+        check(
+            !bytes.starts_with(&TRACE_MAGIC),
+            0,
+            "this is a trace, no image: `cowslip trace report` reads it",
+        )?;
+        check(bytes.starts_with(&MAGIC), 0, "this is no Cowslip image")?;
         check(bytes.len() >= HEADER_BYTES, 0, "the file ends inside its header")?;
         let bytes = &bytes[..HEADER_BYTES];
         check(u32_at(bytes, 8) == VERSION, 8, "a version that this program does not know")?;

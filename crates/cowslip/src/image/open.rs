@@ -13,7 +13,7 @@ use super::format::{
 };
 use super::{OnProgress, Progress};
 use crate::error::{Error, ErrorKind, Result, file_error};
-use crate::sys::{AsFd, memfile};
+use crate::sys::{AsFd, memfile, regular};
 use crate::units::CHUNK_BYTES;
 
 const OPEN: &str = "open an image";
@@ -64,9 +64,7 @@ impl Image {
         let mut wanted = image.header.parent();
         let mut hint = image.description.parent_file.clone();
         while let Some(identity) = wanted {
-            let at = |why: String| {
-                Error::new(ErrorKind::Corrupt, OPEN).hint(format!("{}: {why}", path.display()))
-            };
+            let at = |why: String| Error::new(ErrorKind::Corrupt, OPEN).of_file(path).hint(why);
             let Some(name) = hint else {
                 return Err(at(format!(
                     "it needs its parent {identity} and does not name its file"
@@ -105,7 +103,7 @@ impl Image {
     fn open_alone(path: &Path) -> Result<Self> {
         let of_file = |error| file_error(OPEN, path, error);
         let corrupt = |damage| damaged(OPEN, path, &damage);
-        let file = File::open(path).map_err(of_file)?;
+        let file = regular::open(path).map_err(of_file)?;
         let length = file.metadata().map_err(of_file)?.len();
         let mut head = vec![0; length.min(HEADER_BYTES as u64) as usize];
         file.read_exact_at(&mut head, 0).map_err(of_file)?;
@@ -200,6 +198,22 @@ impl Image {
         Ok(())
     }
 
+    /// Whether its file, and those of the images it needs, are as long as they were. What is mapped from one that
+    /// is not is gone: an access is a `SIGBUS`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if one was cut short; the file system's.
+    pub fn check_lengths(&self) -> Result<()> {
+        for image in self.chain() {
+            let of_file = |error| file_error(READ, &image.path, error);
+            let length = image.file.metadata().map_err(of_file)?.len();
+            if length < image.header.file_bytes {
+                return Err(of_file(std::io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+        Ok(())
+    }
+
     /// The content of a chunk, 2 MiB, checked. After an error `content` holds anything.
     ///
     /// # Errors
@@ -281,10 +295,6 @@ impl Image {
 }
 
 fn damaged(operation: &'static str, path: &Path, damage: &Damage) -> Error {
-    Error::new(ErrorKind::Corrupt, operation).hint(format!(
-        "{}: {} (at byte {})",
-        path.display(),
-        damage.what,
-        damage.offset_bytes
-    ))
+    let why = format!("{} (at byte {})", damage.what, damage.offset_bytes);
+    Error::new(ErrorKind::Corrupt, operation).of_file(path).hint(why)
 }

@@ -142,12 +142,18 @@ fn describe(frozen: &[&Frozen], path: &Path, options: &SaveOptions) -> Result<De
         }
     });
     let parent_file = options.parent.as_ref().map(|parent| {
-        let same_folder = parent.parent() == path.parent();
-        let name = parent.file_name().filter(|_| same_folder).map(PathBuf::from);
-        // Elsewhere: from the image's directory, not from where this program happens to be.
-        let name = name.or_else(|| std::path::absolute(parent).ok());
-        name.unwrap_or_else(|| parent.clone()).to_string_lossy().into_owned()
+        let folder = |path: &Path| match path.parent() {
+            Some(folder) if folder != Path::new("") => folder.canonicalize().ok(),
+            _ => Path::new(".").canonicalize().ok(),
+        };
+        let name = parent.file_name().filter(|_| folder(parent) == folder(path));
+        name.map(|name| name.to_string_lossy().into_owned()).ok_or_else(|| {
+            Error::new(ErrorKind::Usage, OPERATION).of_file(parent).hint(
+                "the parent lies in another folder than the image; those that need each other stay together",
+            )
+        })
     });
+    let parent_file = parent_file.transpose()?;
     let description = Description {
         arenas: arenas.collect(),
         roots: options.roots.clone(),

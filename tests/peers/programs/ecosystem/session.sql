@@ -1,4 +1,5 @@
 CREATE DATABASE IF NOT EXISTS peers;
 CREATE TABLE peers.t (x INT PRIMARY KEY) ENGINE=InnoDB;
 INSERT INTO peers.t SELECT seq FROM seq_1_to_524288;
-SELECT count(*), sum(x) INTO OUTFILE 'done.txt' FROM peers.t;
+USE peers;
+SELECT count(*), sum(x) INTO OUTFILE 'done.txt' FROM t;

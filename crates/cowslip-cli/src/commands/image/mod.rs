@@ -12,7 +12,7 @@ use cowslip::units::ByteCount;
 use serde_json::{Value, json};
 
 use crate::args::ImageArgs;
-use crate::exit::{Answer, Failure, NO};
+use crate::exit::{self, Answer, Failure};
 use crate::output;
 use crate::output::progress::Progress;
 
@@ -61,7 +61,7 @@ fn bytes_of(progress: &Progress) -> impl FnMut(Done) -> ControlFlow<()> {
 }
 
 fn write(value: &Value, file: &Path) -> Result<(), Failure> {
-    output::json::write(value, file).map_err(|error| Failure::new(NO, error))
+    output::json::write(value, file).map_err(exit::io("write the answer"))
 }
 
 fn to_json(image: &Image) -> Value {

@@ -7,13 +7,15 @@ mod signals;
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use cowslip::sys::usage::Usage;
 use cowslip_compare::recorder::{Recorder, Watch, facts};
+use cowslip_compare::recording::EXIT_CODE;
 
 use super::args::RecordArgs;
-use crate::exit::{self, Failure, USAGE};
+use crate::exit::{self, Failure};
 use crate::output::progress::Progress;
 use folders::Side;
 use shell::{Ended, Shell};
@@ -29,6 +31,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<Folders, Failure> {
         folders,
         signals: Signals::listen().map_err(exit::io("listen for signals"))?,
         facts: facts(),
+        ignored: BTreeMap::new(),
     };
     let mut progress = Progress::new();
     let turns = order::turns(args.order, args.runs, args.seed);
@@ -49,6 +52,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<Folders, Failure> {
         }
     }
     progress.finish();
+    session.tell_ignored();
     Ok(session.folders)
 }
 
@@ -57,6 +61,8 @@ struct Session<'a> {
     folders: Folders,
     signals: Signals,
     facts: BTreeMap<String, String>,
+    /// How many runs of a side ended how, if they failed and that is to be ignored.
+    ignored: BTreeMap<(&'static str, String), u32>,
 }
 
 impl Session<'_> {
@@ -79,10 +85,7 @@ impl Session<'_> {
         let ended = shell.wait(&mut self.signals)?;
         let (status, _) = shell.reap()?;
         if ended == Ended::Itself && !status.success() {
-            return Err(Failure::new(
-                USAGE,
-                format!("the command of --{what} ended with {status}: {command}"),
-            ));
+            return Err(failed(&format!("command of --{what}"), command, status, ""));
         }
         Ok(ended)
     }
@@ -112,27 +115,28 @@ impl Session<'_> {
         let (status, usage) = shell.reap()?;
         let ended = self.check(side, ended, status)?;
         if ended == Ended::Itself {
-            writer.finish(totals(wall, &usage)).map_err(failed())?;
+            writer.finish(totals(wall, status, &usage)).map_err(failed())?;
             self.folders.keep(side)?;
+            if !status.success() {
+                *self.ignored.entry((side.name(), status.to_string())).or_insert(0) += 1;
+            }
         }
         Ok(ended)
     }
 
-    fn check(
-        &self,
-        side: Side,
-        ended: Ended,
-        status: std::process::ExitStatus,
-    ) -> Result<Ended, Failure> {
+    fn check(&self, side: Side, ended: Ended, status: ExitStatus) -> Result<Ended, Failure> {
         if ended == Ended::Interrupted || status.success() || self.args.ignore_failure {
             return Ok(ended);
         }
-        let (name, command) = (side.name(), self.command(side));
-        let advice = "--show-output shows what it says, --ignore-failure keeps such runs";
-        Err(Failure::new(
-            USAGE,
-            format!("the {name} command ended with {status}: {command} ({advice})"),
-        ))
+        let advice = " (--show-output shows what it says, --ignore-failure keeps such runs)";
+        Err(failed(&format!("{} command", side.name()), self.command(side), status, advice))
+    }
+
+    /// Says how the runs ended that were kept although they failed.
+    fn tell_ignored(&self) {
+        for ((side, how), runs) in &self.ignored {
+            eprintln!("cowslip: {runs} {side} runs ended with {how}");
+        }
     }
 
     fn command(&self, side: Side) -> &str {
@@ -152,16 +156,28 @@ impl Session<'_> {
         if good < 2 || bad < 2 {
             let why =
                 format!("{said}: too few to compare; they are in {}", self.args.output.display());
-            return Err(Failure::new(USAGE, why));
+            return Err(Failure::new(exit::NOT_THE_COMMAND, why));
         }
+        self.tell_ignored();
         eprintln!("cowslip: {said}, which are compared");
         Ok(self.folders)
     }
 }
 
-/// What the run as a whole took.
-fn totals(wall: Duration, usage: &Usage) -> BTreeMap<String, f64> {
+/// A command that failed, with the exit code that `env(1)` would pass on.
+fn failed(what: &str, command: &str, status: ExitStatus, advice: &str) -> Failure {
+    let (code, why) = match exit::of(status) {
+        exit::CANNOT_RUN => (exit::CANNOT_RUN, ": it cannot be run"),
+        exit::NOT_FOUND => (exit::NOT_FOUND, ": it is not there"),
+        _ => (exit::NOT_THE_COMMAND, ""),
+    };
+    Failure::new(code, format!("the {what} ended with {status}{why}: {command}{advice}"))
+}
+
+/// What the run as a whole took, and how it ended.
+fn totals(wall: Duration, status: ExitStatus, usage: &Usage) -> BTreeMap<String, f64> {
     let values = [
+        (EXIT_CODE, f64::from(exit::of(status))),
         ("wall_seconds", wall.as_secs_f64()),
         ("rusage.user_seconds", usage.user.as_secs_f64()),
         ("rusage.system_seconds", usage.system.as_secs_f64()),

@@ -29,7 +29,8 @@ impl Shell {
         let output = || if shows_output { Stdio::inherit() } else { Stdio::null() };
         let mut sh = Command::new("sh");
         sh.args(["-c", command]).stdin(Stdio::null()).stdout(output()).stderr(output());
-        let child = sh.process_group(0).spawn().map_err(exit::io("start sh"))?;
+        let unstarted = |error| Failure::new(exit::not_run(&error), format!("start sh: {error}"));
+        let child = sh.process_group(0).spawn().map_err(unstarted)?;
         Ok(Self { child, command: command.to_owned() })
     }
 
@@ -60,6 +61,7 @@ impl Shell {
     }
 
     fn failed(&self, errno: Errno) -> Failure {
-        exit::io(format!("wait for {}", self.command))(errno.into())
+        let error = std::io::Error::from(errno);
+        Failure::new(exit::NOT_THE_COMMAND, format!("wait for {}: {error}", self.command))
     }
 }

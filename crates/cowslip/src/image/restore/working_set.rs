@@ -11,6 +11,7 @@ use crate::error::{Result, file_error};
 use crate::image::bytes::{Record, field, u32_at, u64_at};
 use crate::image::format::{Checksum, Identity};
 use crate::sys::durable::DurableFile;
+use crate::sys::regular;
 
 const MAGIC: [u8; 8] = *b"COWSLIPW";
 const VERSION: u32 = 1;
@@ -29,13 +30,13 @@ pub(super) fn file_of(image: &Path) -> PathBuf {
 
 /// The first touches of one arena of an image, if they are known.
 pub(super) fn load(file: &Path, image: Identity, arena: u32) -> Vec<u32> {
-    let touches = std::fs::read(file).ok().and_then(|bytes| decode(&bytes, image));
+    let touches = regular::read(file).ok().and_then(|bytes| decode(&bytes, image));
     touches.and_then(|mut touches| touches.remove(&arena)).unwrap_or_default()
 }
 
 /// Replaces what is known of one arena of an image.
 pub(super) fn save(file: &Path, image: Identity, arena: u32, touched: &[u32]) -> Result<()> {
-    let known = std::fs::read(file).ok().and_then(|bytes| decode(&bytes, image));
+    let known = regular::read(file).ok().and_then(|bytes| decode(&bytes, image));
     let mut touches = known.unwrap_or_default();
     touches.insert(arena, touched.to_vec());
     let written = DurableFile::create(file).and_then(|durable| {

@@ -1,0 +1,150 @@
+//! Whether a counter is compared by what it counted in a run, or in a second.
+//!
+//! What does the same work counts the same, however long it takes; what serves, or idles, counts the more the longer
+//! it is watched. The first has rates that a longer run dilutes, the second counts that a longer run swells: either
+//! differs where nothing but the time does. Which of the two a counter is, is seen from runs of the same side, of
+//! which some took longer than others.
+
+use serde::Serialize;
+
+use crate::inputs::{Growth, Run};
+use crate::stats::two_sided_quantile;
+
+/// What the values of a metric are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// What was read: a level, a share, a value of the run as a whole.
+    Value,
+    /// What a counter counted in the run.
+    Count,
+    /// What a counter counted in a second.
+    Rate,
+}
+
+/// How counters are compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MeasureChoice {
+    /// As their runs show.
+    Auto,
+    /// By what they counted in a run.
+    Count,
+    /// By what they counted in a second.
+    Rate,
+}
+
+/// How counters were compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Counters {
+    /// Those whose own runs do not show it.
+    pub by_default: Measure,
+    /// How many by what they counted in a run.
+    pub counts: usize,
+    /// How many by what they counted in a second.
+    pub rates: usize,
+}
+
+/// How sure the slope has to be on one side of a half.
+const SURE: f64 = 0.01;
+/// Runs whose lengths differ by less were ended by the clock.
+const EQUALLY_LONG: f64 = 1.01;
+
+impl Measure {
+    /// For counters whose own runs do not show it: counts if each run is a command that ended by itself, and they
+    /// did not all end after the same time.
+    pub(super) fn by_default(choice: MeasureChoice, good: &[Run], bad: &[Run]) -> Self {
+        let runs = || good.iter().chain(bad);
+        let is_work = match choice {
+            MeasureChoice::Auto => {
+                let (shortest, longest) = runs()
+                    .filter_map(length)
+                    .fold((f64::INFINITY, 0.0_f64), |(low, high), it| (low.min(it), high.max(it)));
+                runs().all(|run| run.ended_by_itself) && longest > EQUALLY_LONG * shortest
+            }
+            MeasureChoice::Count => true,
+            MeasureChoice::Rate => false,
+        };
+        if is_work { Self::Count } else { Self::Rate }
+    }
+
+    /// For a counter in the runs of both sides.
+    pub(super) fn of_counter(
+        choice: MeasureChoice,
+        by_default: Self,
+        sides: [&[Growth]; 2],
+    ) -> Self {
+        match choice {
+            MeasureChoice::Auto => seen(sides).unwrap_or(by_default),
+            MeasureChoice::Count => Self::Count,
+            MeasureChoice::Rate => Self::Rate,
+        }
+    }
+}
+
+/// The longest time in which anything was counted.
+fn length(run: &Run) -> Option<f64> {
+    let times = run.metrics.values().filter_map(|metric| Some(metric.growth()?.seconds));
+    times.max_by(f64::total_cmp)
+}
+
+/// What the counts of runs of the same side do with the time they took, both as parts of that side's means: with a
+/// slope of nought they do not change, with a slope of one they grow with it. `None` if it may be below and above
+/// a half.
+fn seen(sides: [&[Growth]; 2]) -> Option<Measure> {
+    let (mut times, mut both, mut counts, mut values, mut means) = (0.0, 0.0, 0.0, 0.0, 1.0);
+    for side in sides {
+        let n = side.len() as f64;
+        let mean_seconds = side.iter().map(|it| it.seconds).sum::<f64>() / n;
+        let mean_count = side.iter().map(|it| it.count).sum::<f64>() / n;
+        if mean_count > 0.0 {
+            for growth in side {
+                let (time, count) =
+                    (growth.seconds / mean_seconds - 1.0, growth.count / mean_count - 1.0);
+                times += time * time;
+                both += time * count;
+                counts += count * count;
+            }
+            values += n;
+            means += 1.0;
+        }
+    }
+    let degrees = values - means;
+    if degrees < 1.0 {
+        return None;
+    }
+    let slope = both / times;
+    let residual = (counts - slope * both).max(0.0);
+    let margin = two_sided_quantile(SURE, degrees) * (residual / degrees / times).sqrt();
+    match slope {
+        slope if slope + margin < 0.5 => Some(Measure::Count),
+        slope if slope - margin > 0.5 => Some(Measure::Rate),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn growths(runs: &[(f64, f64)]) -> Vec<Growth> {
+        runs.iter().map(|&(seconds, count)| Growth { count, seconds }).collect()
+    }
+
+    #[test]
+    fn work_does_not_change_with_the_time_and_service_does() {
+        let bad = growths(&[(3.0, 900.0), (3.1, 901.0), (3.3, 899.0), (2.9, 900.0)]);
+        let good = growths(&[(1.0, 300.0), (1.1, 301.0), (1.2, 299.0), (0.9, 300.0)]);
+        assert_eq!(seen([&good, &bad]), Some(Measure::Count), "whatever differs between the sides");
+        let served = growths(&[(1.0, 300.0), (1.1, 331.0), (1.2, 359.0), (0.9, 270.0)]);
+        assert_eq!(seen([&served, &served]), Some(Measure::Rate));
+        let noise = growths(&[(1.0, 300.0), (1.1, 200.0), (1.2, 400.0), (0.9, 320.0)]);
+        assert_eq!(seen([&noise, &noise]), None);
+        let none = growths(&[(1.0, 0.0), (2.0, 0.0)]);
+        assert_eq!(seen([&none, &none]), None);
+        let constant = growths(&[(1.0, 7.0), (1.2, 7.0), (1.1, 7.0)]);
+        assert_eq!(seen([&constant, &none]), Some(Measure::Count));
+        let at_once = growths(&[(1.0, 7.0), (1.0, 9.0), (1.0, 8.0)]);
+        assert_eq!(seen([&at_once, &at_once]), None, "as long as each other");
+        assert_eq!(seen([&at_once[..1], &at_once[..1]]), None);
+    }
+}

@@ -1,0 +1,38 @@
+//! Files that are read whole or at any place: regular ones.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Opens a regular file to be read. Anything else is refused without a wait for a FIFO's writer.
+///
+/// # Errors
+/// The file system's (`open(2)`); [`io::ErrorKind::InvalidInput`] for what is no regular file.
+pub fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() {
+        return Ok(file);
+    }
+    let message = format!("it is {}, not a regular file", name(kind));
+    Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+}
+
+/// All of a regular file.
+///
+/// # Errors
+/// As [`open`]; the file system's (`read(2)`).
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn name(kind: fs::FileType) -> &'static str {
+    match kind {
+        kind if kind.is_dir() => "a directory",
+        kind if kind.is_fifo() => "a FIFO",
+        _ => "a device",
+    }
+}
