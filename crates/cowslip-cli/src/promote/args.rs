@@ -145,13 +145,13 @@ pub(super) struct Weighed<T> {
 #[derive(clap::Args, Debug)]
 pub(super) struct How {
     /// Promote from this much of a region in use on [default: 90]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(super) threshold: Option<u8>,
     /// Split huge pages with less of them in use; 0: none [default: 20]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=99))]
     pub(super) demote_below: Option<u8>,
     /// Most of a target's time that promotion may hold it up [default: 5, with --once 25]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub(super) stall_budget: Option<f64>,
     /// Ask the kernel which memory is accessed, and do what is hot first (DAMON, else clear_refs)
     #[arg(long)]
@@ -182,6 +182,13 @@ fn ratio(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
         _ => Err("a number from 0 to 1 is wanted".into()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
+        _ => Err("a number above 0, 100 at most, is wanted".into()),
     }
 }
 
