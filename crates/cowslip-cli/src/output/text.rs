@@ -34,6 +34,16 @@ pub(crate) fn clip(name: &str) -> String {
     name.chars().take(NAME_WIDTH - 1).chain(['…']).collect()
 }
 
+/// A number of things, by the word for one of them.
+pub(crate) fn count(number: usize, one: &str) -> String {
+    let plural = match one.strip_suffix("ss") {
+        _ if number == 1 => "",
+        Some(_) => "es",
+        None => "s",
+    };
+    format!("{number} {one}{plural}")
+}
+
 /// A line that is no longer than others.
 pub(crate) fn fit(line: &str) -> String {
     let line = line.trim_end();

@@ -1,5 +1,6 @@
 //! What to promote and how: the configuration file, overridden by the options.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +16,7 @@ const ONCE_INTERVAL_MS: u64 = 500;
 /// Somebody waits for its end.
 const ONCE_STALL_PERCENT: f64 = 25.0;
 const ONCE_SLOW_MS: u64 = 20;
+const ONCE_CPU_PERCENT: f64 = 100.0;
 
 /// The file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -45,6 +47,18 @@ pub(super) enum Who {
     Match(String),
     Cgroup(PathBuf),
     All,
+}
+
+impl fmt::Display for Who {
+    /// As it follows "process".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pid(pid) => write!(f, "{pid}"),
+            Self::Match(name) => write!(f, "named {name:?}"),
+            Self::Cgroup(path) => write!(f, "in the control group {}", path.display()),
+            Self::All => f.write_str("that may be looked at"),
+        }
+    }
 }
 
 /// A `[[target]]` of the file.
@@ -102,6 +116,7 @@ impl Plan {
             settings.settle_ms = 2 * ONCE_INTERVAL_MS;
             settings.stall_percent = ONCE_STALL_PERCENT;
             settings.slow_ms = ONCE_SLOW_MS;
+            settings.promotion_cpu_percent = ONCE_CPU_PERCENT;
         }
         change(&mut settings, args);
         settings.check()?;

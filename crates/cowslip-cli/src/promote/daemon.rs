@@ -1,5 +1,6 @@
 //! Without `--once`: goes on until SIGINT or SIGTERM; SIGHUP has it read its configuration again.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use super::metrics::{self, Published};
 use super::session::{Round, Session};
 use super::{notify, report};
 use crate::exit::{self, Answer, Failure};
+use crate::output::text;
 
 /// This part of the budget for processor time is for looking into huge pages.
 const FOR_CONTENT: f64 = 0.5;
@@ -23,13 +25,21 @@ pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> Answer {
     }
     announce(session);
     notify::ready();
+    let mut waited_for = BTreeMap::new();
     while !session.signals.stops() {
         if session.signals.takes_reload() {
             reload(session, args);
         }
-        for name in session.search()?.added {
+        let found = session.search()?;
+        for name in found.added {
             eprintln!("cowslip: found {name}");
         }
+        for (path, errno) in
+            found.missing.iter().filter(|(path, _)| !waited_for.contains_key(*path))
+        {
+            eprintln!("cowslip: control group {}: {errno}; it is waited for", path.display());
+        }
+        waited_for = found.missing;
         if !session.plan.searches() && session.promoter.targets().next().is_none() {
             eprintln!("cowslip: every process has ended");
             break;
@@ -40,6 +50,7 @@ pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> Answer {
         session.wait(pause(session))?;
     }
     notify::stopping();
+    session.look_last(0)?;
     report::deliver(session, args)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -88,11 +99,11 @@ fn publish(session: &Session, published: &Published, round: &Round) -> Result<()
         metrics::write(path, &text).map_err(exit::io("write the metrics"))?;
     }
     published.set(text);
-    let share = tally.coverage(|it| Some(it.seen)).ratio() * 100.0;
-    let processes = round.look.processes.len();
-    notify::status(&format!("{processes} processes, {share:.1} % of their memory huge"));
+    let share = report::share(tally.coverage(|it| Some(it.seen)));
+    let processes = text::count(round.look.processes.len(), "process");
+    notify::status(&format!("{processes}, {share} of their memory huge"));
     if round.acts > 0 {
-        eprintln!("cowslip: {} regions changed, {share:.1} % huge now", round.acts);
+        eprintln!("cowslip: {} changed, {share} huge now", text::count(round.acts, "region"));
     }
     Ok(())
 }

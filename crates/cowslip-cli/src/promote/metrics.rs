@@ -99,9 +99,6 @@ pub(super) fn text(tally: &Tally) -> String {
     family("longest_stall_seconds", "gauge", "The longest of these times.", &|it| {
         it.longest_stall_ns as f64 / 1e9
     });
-    family("coverage_ratio", "gauge", "The part of its memory that is huge.", &|it| {
-        it.seen.ratio()
-    });
     family("resident_bytes", "gauge", "Its memory in RAM, of all kinds.", &|it| {
         it.resident_bytes as f64
     });
@@ -117,6 +114,7 @@ pub(super) fn text(tally: &Tally) -> String {
     family("bloat_bytes", "gauge", "Zero pages inside huge pages, where looked into.", &|it| {
         it.bloat_bytes as f64
     });
+    optional(&mut out, tally);
     labelled(&mut out, tally);
     system(&mut out, &tally.system);
     let looks = tally.looks;
@@ -136,6 +134,32 @@ pub(super) fn text(tally: &Tally) -> String {
     out
 }
 
+/// What is not known of every process.
+fn optional(out: &mut String, tally: &Tally) {
+    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&ProcessTally) -> Option<f64>| {
+        let _ = writeln!(out, "# HELP cowslip_promote_{name} {help}");
+        let _ = writeln!(out, "# TYPE cowslip_promote_{name} gauge");
+        for (process, tally) in tally.processes.iter().filter(|(_, it)| !it.has_ended) {
+            let (pid, label) = (process.pid, escaped(&tally.name));
+            if let Some(value) = value(tally) {
+                let labels = format!("pid=\"{pid}\",name=\"{label}\"");
+                let _ = writeln!(out, "cowslip_promote_{name}{{{labels}}} {value}");
+            }
+        }
+    };
+    gauge(
+        "coverage_ratio",
+        "The huge part of its memory that could be huge, if there is any.",
+        &|it| it.seen.ratio(),
+    );
+    gauge("heat_ratio", "Accesses of its memory lately, where known.", &|it| {
+        it.heat_percent.map(|percent| f64::from(percent) / 100.0)
+    });
+    gauge("limit_room_bytes", "What its control group may have more, if it is limited.", &|it| {
+        it.limits.iter().map(|limit| limit.room_bytes as f64).min_by(f64::total_cmp)
+    });
+}
+
 /// What has a label besides the process.
 fn labelled(out: &mut String, tally: &Tally) {
     let running = || tally.processes.iter().filter(|(_, it)| !it.has_ended);
@@ -146,16 +170,6 @@ fn labelled(out: &mut String, tally: &Tally) {
         for (reason, count) in &tally.regions {
             let labels = format!("pid=\"{pid}\",name=\"{name}\",reason=\"{reason}\"");
             let _ = writeln!(out, "cowslip_promote_regions{{{labels}}} {count}");
-        }
-    }
-    out.push_str("# HELP cowslip_promote_heat_ratio Accesses of its memory lately, where known.\n");
-    out.push_str("# TYPE cowslip_promote_heat_ratio gauge\n");
-    for (process, tally) in running() {
-        let (pid, name) = (process.pid, escaped(&tally.name));
-        if let Some(percent) = tally.heat_percent {
-            let ratio = f64::from(percent) / 100.0;
-            let labels = format!("pid=\"{pid}\",name=\"{name}\"");
-            let _ = writeln!(out, "cowslip_promote_heat_ratio{{{labels}}} {ratio}");
         }
     }
     out.push_str("# HELP cowslip_promote_refusals_total Refusals of the kernel by error number.\n");

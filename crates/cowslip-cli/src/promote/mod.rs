@@ -19,10 +19,12 @@ mod top;
 
 use std::process::ExitCode;
 
+use cowslip::ErrorKind;
 use cowslip::promote::{self, ManagedThp, interference};
 use cowslip::sys::procfs::Thp;
 
 use crate::exit::{Answer, Failure};
+use crate::output::text;
 use args::{PromoteArgs, View};
 use config::Plan;
 use session::Session;
@@ -39,17 +41,22 @@ pub(crate) fn run(args: &PromoteArgs) -> Answer {
     }
     let plan = Plan::of(args)?;
     if args.check_config {
-        println!("{} targets; the configuration makes sense", plan.rules.len());
+        for (path, errno) in select::missing(&plan.rules) {
+            eprintln!("cowslip: control group {}: {errno}; it will be waited for", path.display());
+        }
+        let targets = text::count(plan.rules.len(), "target");
+        println!("{targets}; the configuration makes sense");
         return Ok(ExitCode::SUCCESS);
     }
     tidy_up();
     let mut session = Session::start(plan, args.record.as_deref())?;
     let found = session.search()?;
     if let Some((error, count)) = &found.denied {
-        eprintln!("cowslip: {count} processes are left alone; the first: {error}");
+        let processes = text::count(*count, "process");
+        eprintln!("cowslip: left alone: {processes}; the first: {error}");
     }
     if args.once || args.explain.is_some() {
-        found.check(&session.promoter)?;
+        found.check(&session.plan.rules, &session.promoter)?;
     }
     if let Some(address) = args.explain {
         return explain::run(&mut session, address, args.json.as_deref());
@@ -57,13 +64,17 @@ pub(crate) fn run(args: &PromoteArgs) -> Answer {
     let acts = !(args.once && args.dry_run);
     let managed = match session.plan.manage_thp && acts {
         true => Some(manage(&session.plan)?),
-        false => {
-            warn(&session.plan);
-            None
-        }
+        false => None,
     };
+    // Who ends at once is concerned if something was split.
+    if managed.is_none() && !args.once {
+        warn(&session.plan);
+    }
     let answer =
         if args.once { once::run(&mut session, args) } else { daemon::run(&mut session, args) };
+    if managed.is_none() && args.once && session.tally.splits() > 0 {
+        warn(&session.plan);
+    }
     if let Some(managed) = managed {
         managed.restore()?;
         eprintln!("cowslip: the settings of transparent huge pages are as they were");
@@ -83,8 +94,10 @@ fn restore_thp() -> Answer {
 /// The same at the start of any other run, as far as it may.
 fn tidy_up() {
     promote::end_left_watching();
-    if let Ok(Some(now)) = ManagedThp::restore_left() {
-        tell_restored(&now);
+    match ManagedThp::restore_left() {
+        Ok(Some(now)) => tell_restored(&now),
+        Err(error) if error.kind() == ErrorKind::Corrupt => eprintln!("cowslip: {error}"),
+        Ok(None) | Err(_) => {}
     }
 }
 

@@ -45,6 +45,9 @@ pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> Answer {
         session.wait(interval)?;
     }
     progress.finish();
+    if !args.dry_run {
+        session.look_last(0)?;
+    }
     measure(session, |tally, coverage| tally.after = Some(coverage));
     deliver(session, args)
 }
@@ -58,7 +61,7 @@ fn is_waiting(round: &Round) -> bool {
 fn is_done(round: &Round, idle_looks: u32) -> bool {
     let has = |wanted: &[Reason]| round.decisions.iter().any(|it| wanted.contains(&it.reason));
     let soon = [Reason::FirstLook, Reason::JustReleased, Reason::RetryLater, Reason::Filling];
-    let later = [Reason::BackingOff, Reason::StallBudget, Reason::Pressure];
+    let later = [Reason::BackingOff, Reason::StallBudget, Reason::CpuBudget, Reason::Pressure];
     idle_looks > 0 && !has(&later) && (!has(&soon) || idle_looks >= IDLE_LOOKS)
 }
 
@@ -87,7 +90,11 @@ fn deliver(session: &Session, args: &PromoteArgs) -> Answer {
     if session.signals.stops() {
         return Err(Failure::new(NO, "interrupted before its end"));
     }
-    let reached = tally.coverage(|it| it.after).ratio();
+    let Some(reached) = tally.coverage(|it| it.after).ratio() else {
+        let why = "nothing of it can be promoted: no private anonymous memory and none of an arena is in \
+                   use where there is room for a huge page";
+        return Err(Failure::new(NO, why));
+    };
     match args.coverage {
         Some(wanted) if reached < wanted => {
             let why = format!("{:.1} % is huge, not {:.1} %", reached * 100.0, wanted * 100.0);

@@ -29,6 +29,7 @@ fn to_json(session: &Session, args: &PromoteArgs) -> Value {
     let processes: Vec<Value> =
         tally.processes.iter().map(|(process, tally)| process_json(process.pid, tally)).collect();
     let reached = tally.coverage(|it| it.after).ratio();
+    let is_reached = |wanted| reached.is_some_and(|reached| reached >= wanted);
     json!({
         "schema": "cowslip.promote/1",
         "dry_run": args.dry_run,
@@ -39,7 +40,7 @@ fn to_json(session: &Session, args: &PromoteArgs) -> Value {
         "coverage": {
             "ratio": reached,
             "wanted": args.coverage,
-            "reached": args.coverage.map(|wanted| reached >= wanted),
+            "reached": args.coverage.map(is_reached),
         },
         "looks": tally.looks,
         "look_cpu_ns": tally.look_cpu_ns,
@@ -70,6 +71,7 @@ fn process_json(pid: i32, tally: &ProcessTally) -> Value {
         "weight": tally.weight,
         "group": tally.group,
         "resident_bytes": tally.resident_bytes,
+        "limits": tally.limits,
         "heat_percent": tally.heat_percent,
         "heat_source": tally.heat_source,
         "huge_source": tally.huge_source,
@@ -86,14 +88,17 @@ fn process_json(pid: i32, tally: &ProcessTally) -> Value {
     })
 }
 
+/// The huge part, or a dash if there is nothing that could be huge.
+pub(super) fn share(coverage: Coverage) -> String {
+    coverage.ratio().map_or("–".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0))
+}
+
 fn table(session: &Session, is_dry_run: bool) -> String {
     let heads =
         ["process", "huge before", "huge after", "promoted", "split", "freed", "longest stall"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for (process, tally) in &session.tally.processes {
-        let share = |it: Option<Coverage>| {
-            it.map_or("unknown".to_owned(), |it| format!("{:.1} %", it.ratio() * 100.0))
-        };
+        let share = |it: Option<Coverage>| it.map_or("unknown".to_owned(), share);
         let ended = if tally.has_ended { " (ended)" } else { "" };
         let would = |reason| tally.regions.get(&reason).copied().unwrap_or(0);
         let (promoted, split) = if is_dry_run {
@@ -121,17 +126,18 @@ fn table(session: &Session, is_dry_run: bool) -> String {
     for (reason, count) in reasons(session) {
         lines.push(format!("  {count:>8}  {reason}: {}", told(reason, is_dry_run)));
     }
-    let (cpu, looks) = (session.tally.look_cpu_ns as f64, session.tally.looks);
-    lines.push(format!("  {looks} looks took {} of processor time", units::human(cpu, "ns")));
+    let cpu = units::human(session.tally.look_cpu_ns as f64, "ns");
+    let looks = text::count(session.tally.looks as usize, "look");
+    lines.push(format!("  {looks} took {cpu} of processor time"));
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 fn told(reason: Reason, is_dry_run: bool) -> String {
     let sentence = reason.sentence();
-    if is_dry_run && reason.action().is_some() {
-        format!("would be {sentence}")
-    } else {
-        sentence.into()
+    match reason.action() {
+        Some(_) if is_dry_run => format!("would be {sentence}"),
+        Some(_) => format!("to be {sentence}"),
+        None => sentence.into(),
     }
 }
 

@@ -1,10 +1,11 @@
 //! Finding the processes that were asked for, now and again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use cowslip::promote::{Promoter, Target};
-use cowslip::sys::process;
 use cowslip::sys::procfs::{self, CgroupMembers};
+use cowslip::sys::{Errno, process};
 use cowslip::{Error, ErrorKind};
 
 use super::config::{Rule, Who};
@@ -17,6 +18,8 @@ pub(super) struct Found {
     pub(super) added: Vec<String>,
     /// The first of those that may not be looked at, and how many there are.
     pub(super) denied: Option<(Error, usize)>,
+    /// Control groups that cannot be read, as those that are not there yet or any more.
+    pub(super) missing: BTreeMap<PathBuf, Errno>,
 }
 
 /// The processes that were asked for by number; one that is not there, or may not be looked at, is an error.
@@ -33,7 +36,15 @@ pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found, F
     let mut known: BTreeSet<i32> = promoter.targets().map(|target| target.id().pid).collect();
     let mut found = Found::default();
     for rule in rules {
-        for pid in candidates(&rule.who)? {
+        let pids = match (candidates(&rule.who), &rule.who) {
+            (Ok(pids), _) => pids,
+            (Err(errno), Who::Cgroup(path)) => {
+                found.missing.insert(path.clone(), errno);
+                continue;
+            }
+            (Err(errno), _) => return Err(Failure::new(USAGE, format!("/proc: {errno}"))),
+        };
+        for pid in pids {
             // The first rule that finds a process has it.
             if !known.insert(pid) {
                 continue;
@@ -65,32 +76,42 @@ impl Found {
         }
     }
 
-    /// An error if there is nothing to do at all.
-    pub(super) fn check(self, promoter: &Promoter) -> Result<(), Failure> {
+    /// An error if a control group is missing, or if there is nothing to do at all.
+    pub(super) fn check(self, rules: &[Rule], promoter: &Promoter) -> Result<(), Failure> {
+        if let Some((path, errno)) = self.missing.first_key_value() {
+            return Err(Failure::new(USAGE, format!("control group {}: {errno}", path.display())));
+        }
         if promoter.targets().next().is_some() {
             return Ok(());
         }
         Err(match self.denied {
             Some((error, count)) => Failure::new(DENIED, format!("{error}; so are {count} in all")),
-            None => Failure::new(VANISHED, "there is no such process"),
+            None => {
+                let who: Vec<String> = rules.iter().map(|rule| rule.who.to_string()).collect();
+                Failure::new(VANISHED, format!("there is no process {}", who.join(", nor one ")))
+            }
         })
     }
 }
 
-fn candidates(who: &Who) -> Result<Vec<i32>, Failure> {
-    let all =
-        || procfs::process_ids().map_err(|errno| Failure::new(USAGE, format!("/proc: {errno}")));
+/// The control groups among the targets that cannot be read now.
+pub(super) fn missing(rules: &[Rule]) -> BTreeMap<PathBuf, Errno> {
+    let groups = rules.iter().filter_map(|rule| match &rule.who {
+        Who::Cgroup(path) => Some((path, candidates(&rule.who).err()?)),
+        _ => None,
+    });
+    groups.map(|(path, errno)| (path.clone(), errno)).collect()
+}
+
+fn candidates(who: &Who) -> cowslip::sys::Result<Vec<i32>> {
+    let all = procfs::process_ids;
     Ok(match who {
         Who::Match(name) => {
             all()?.into_iter().filter(|pid| name_of(*pid).as_deref() == Some(name)).collect()
         }
         Who::All => all()?.into_iter().filter(|pid| *pid != process::pid()).collect(),
         Who::Pid(_) => Vec::new(),
-        Who::Cgroup(path) => {
-            CgroupMembers::of(path).and_then(|group| group.process_ids()).map_err(|errno| {
-                Failure::new(USAGE, format!("control group {}: {errno}", path.display()))
-            })?
-        }
+        Who::Cgroup(path) => CgroupMembers::of(path)?.process_ids()?,
     })
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cowslip::ErrorKind;
 use cowslip::promote::{
-    Action, Decision, Effect, Event, Look, Outcome, ProcessId, Promoter, Recorder,
+    Action, Decision, Effect, Event, Look, Outcome, ProcessId, Promoter, Recorder, Settings,
 };
 use cowslip::sys::scheduling::Scheduling;
 use cowslip::sys::target::Refusal;
@@ -32,6 +32,8 @@ pub(super) struct Session {
     recorder: Option<Recorder<File>>,
     /// When each process may be held up again.
     ready_ns: BTreeMap<ProcessId, u64>,
+    /// When the budget of processor time allows the next action.
+    rested_ns: u64,
 }
 
 /// One look and what came of it.
@@ -61,7 +63,7 @@ impl Session {
             None => None,
         };
         let (tally, ready_ns) = (Tally::default(), BTreeMap::new());
-        Ok(Self { plan, promoter, tally, signals, heat, recorder, ready_ns })
+        Ok(Self { plan, promoter, tally, signals, heat, recorder, ready_ns, rested_ns: 0 })
     }
 
     /// Looks for targets that were not asked for by number.
@@ -86,6 +88,13 @@ impl Session {
 
     /// Looks and decides; up to `content_ns` a target go into looking into huge pages.
     pub(super) fn look(&mut self, content_ns: u64) -> Result<Round, Failure> {
+        let round = self.look_last(content_ns)?;
+        self.write(&Event::Look(round.look.clone()))?;
+        Ok(round)
+    }
+
+    /// The same after all is done: a record, where decisions are acted on, does without it.
+    pub(super) fn look_last(&mut self, content_ns: u64) -> Result<Round, Failure> {
         let (look, gone) = self.promoter.look(content_ns)?;
         self.heat.follow(self.promoter.heat());
         for farewell in gone {
@@ -98,7 +107,6 @@ impl Session {
         }
         let decisions = self.promoter.decide(&look);
         self.tally.see(&look, &decisions, self.promoter.look_cpu_ns());
-        self.write(&Event::Look(look.clone()))?;
         Ok(Round { look, decisions, acts: 0, put_off: 0 })
     }
 
@@ -123,12 +131,15 @@ impl Session {
             };
             self.write(&Event::Outcome(outcome))?;
             self.tally.did(&outcome);
+            round.look.take_in(&outcome);
             round.acts += usize::from(outcome.effect == Effect::Done);
             check_permitted(&outcome)?;
-            let rest = 100.0 / self.plan.settings.stall_percent - 1.0;
-            let rest_ns = (outcome.took_ns as f64 * rest) as u64;
-            self.ready_ns.insert(outcome.process, outcome.at_ns + rest_ns);
+            let Settings { stall_percent, promotion_cpu_percent, .. } = self.plan.settings;
+            let stalled_ns = rest_ns(outcome.took_ns, stall_percent);
+            self.ready_ns.insert(outcome.process, outcome.at_ns + stalled_ns);
+            self.rested_ns = outcome.at_ns + rest_ns(outcome.cpu_ns, promotion_cpu_percent);
         }
+        self.tally.cover(&round.look);
         Ok(())
     }
 
@@ -136,7 +147,7 @@ impl Session {
     /// before the next look is due.
     fn wait_for(&mut self, decision: &Decision, next_look_ns: u64) -> Result<(), Failure> {
         let process = decision.process;
-        let mut ready_ns = self.ready_ns.get(&process).copied().unwrap_or(0);
+        let mut ready_ns = self.ready_ns.get(&process).copied().unwrap_or(0).max(self.rested_ns);
         let backed_off_ns = self.promoter.policy().backs_off_until_ns(process);
         if decision.reason.action() == Some(Action::Promote) && backed_off_ns <= next_look_ns {
             ready_ns = ready_ns.max(backed_off_ns);
@@ -162,6 +173,11 @@ impl Session {
             None => Ok(()),
         }
     }
+}
+
+/// After that much, so that it is so many percent of the time.
+fn rest_ns(spent_ns: u64, percent: f64) -> u64 {
+    (spent_ns as f64 * (100.0 / percent - 1.0)) as u64
 }
 
 /// Without the privilege, going on makes no sense.

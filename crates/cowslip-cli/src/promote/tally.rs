@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use cowslip::promote::{
-    Action, Coverage, Decision, Effect, HeatSource, HugeSource, Kind, Look, Outcome, ProcessId,
+    Action, Coverage, Decision, Effect, HeatSource, HugeSource, Limit, Look, Outcome, ProcessId,
     REGION_PAGES, Reason, System,
 };
-use cowslip::units::{CHUNK_BYTES, page_size_bytes};
+use cowslip::units::page_size_bytes;
 
 /// One process.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +15,8 @@ pub(super) struct ProcessTally {
     pub(super) weight: u32,
     pub(super) group: Option<String>,
     pub(super) resident_bytes: u64,
+    /// Of its control group and of those that this is a part of, by the last look.
+    pub(super) limits: Vec<Limit>,
     /// The mean of its regions, where that is known.
     pub(super) heat_percent: Option<u8>,
     /// At first and in the end: by the looks, or by the kernel's own sums where they were asked for.
@@ -70,21 +72,8 @@ impl Tally {
             tally.resident_bytes = process.resident_bytes;
             tally.heat_percent = mean(process.regions.iter().filter_map(|it| it.heat_percent));
             tally.regions.clear();
-            let page = page_size_bytes() as u64;
-            tally.seen = process.regions.iter().fold(Coverage::default(), |sum, it| {
-                let bytes = u64::from(it.pages) * page;
-                let huge_bytes = if it.is_huge { CHUNK_BYTES as u64 } else { 0 };
-                sum.plus(match it.kind {
-                    Kind::Private => {
-                        Coverage { anonymous_bytes: bytes, huge_bytes, ..Coverage::default() }
-                    }
-                    Kind::Arena | Kind::FrozenArena => Coverage {
-                        arena_bytes: bytes,
-                        arena_huge_bytes: huge_bytes,
-                        ..Coverage::default()
-                    },
-                })
-            });
+            tally.seen = process.coverage();
+            tally.limits.clone_from(&process.limits);
             tally.heat_source = process.heat_source;
             tally.huge_source = process.huge_source;
             let huge = process.regions.iter().filter(|it| it.is_huge);
@@ -93,12 +82,21 @@ impl Tally {
             let known: Vec<u16> = huge.filter_map(|it| it.nonzero_pages).collect();
             if !known.is_empty() {
                 let zero: u64 = known.iter().map(|it| u64::from(REGION_PAGES - it)).sum();
-                tally.bloat_bytes = zero * page;
+                tally.bloat_bytes = zero * page_size_bytes() as u64;
             }
         }
         for decision in decisions {
             let tally = self.processes.entry(decision.process).or_default();
             *tally.regions.entry(decision.reason).or_default() += 1;
+        }
+    }
+
+    /// What is huge after something was done.
+    pub(super) fn cover(&mut self, look: &Look) {
+        for process in &look.processes {
+            if let Some(tally) = self.processes.get_mut(&process.process) {
+                tally.seen = process.coverage();
+            }
         }
     }
 
@@ -121,6 +119,11 @@ impl Tally {
         if let Some(tally) = self.processes.get_mut(&process) {
             tally.has_ended = true;
         }
+    }
+
+    /// Huge pages split, of all processes.
+    pub(super) fn splits(&self) -> u64 {
+        self.processes.values().map(|it| it.splits).sum()
     }
 
     /// How much is huge of all processes that still run, by the kernel's sums.

@@ -44,6 +44,14 @@ static void map(size_t wanted) {
   is_filled = calloc(regions * 512, 1);
 }
 
+/* Memory that is shared, or of no whole number of regions: none of the pattern. */
+static void touch(size_t pages, int flags) {
+  char *at = mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+  madvise(at, pages * PAGE, MADV_NOHUGEPAGE);
+  memset(at, 1, pages * PAGE);
+  madvise(at, pages * PAGE, MADV_HUGEPAGE);
+}
+
 /* With base pages, also where the system gives huge ones to everybody. */
 static void fill(size_t region, size_t pages) {
   int before = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
@@ -93,6 +101,12 @@ int main(void) {
       printf("%#lx\n", (unsigned long)memory);
     } else if (!strcmp(command, "fill")) {
       fill(a, b);
+      puts("done");
+    } else if (!strcmp(command, "share")) {
+      touch(a * 512, MAP_SHARED);
+      puts("done");
+    } else if (!strcmp(command, "odd")) {
+      touch(a, MAP_PRIVATE);
       puts("done");
     } else if (!strcmp(command, "huge")) {
       printf("%d\n", madvise((char *)memory + a * REGION, b * REGION, MADV_COLLAPSE));

@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::service::{Daemon, daemon_of, scrape, until};
-use crate::support::{COWSLIP, run};
+use crate::support::{COWSLIP, Folder, run};
 use crate::target::{MIB, PATIENCE, Program, SETTINGS, place};
 use crate::user::is_root;
 
@@ -145,6 +145,41 @@ fn processes_of_a_control_group_and_of_those_below_it_are_promoted() {
 }
 
 #[test]
+fn a_control_group_that_is_not_there_is_waited_for() {
+    let Some((folder, program)) = place("promote-vanishing") else { return };
+    let mut targets =
+        [Program::start(&mut Command::new(&program)), Program::start(&mut Command::new(program))];
+    let (group, config) = (folder.0.join("group"), folder.0.join("promote.toml"));
+    let (first, path) = (targets[0].pid(), group.display());
+    let text = format!(
+        "[[target]]\ncgroup = \"{path}\"\n[[target]]\npid = {first}\n[settings]\nstall_percent = 100\n\
+         slow_ms = 1000\ncpu_percent = 100\npromotion_cpu_percent = 100\ninterval_ms = 50\n\
+         settle_ms = 100\n"
+    );
+    fs::write(&config, text).unwrap();
+    let mut command = Command::new(COWSLIP);
+    let mut daemon = Daemon::start(command.args(["promote", "--config"]).arg(&config));
+    daemon.until(&format!("control group {path}: No such file"));
+    targets[0].tell("map 8");
+    targets[0].fill(0..8, 512);
+    let told = daemon.until("changed, ");
+    assert!(!told.contains(" 0.0 %"), "what is huge afterwards: {told}");
+    until("the other target is promoted", || targets[0].huge_mib() == 16);
+
+    let second = targets[1].pid();
+    fs::create_dir(&group).unwrap();
+    fs::write(group.join("cgroup.procs"), format!("{second}\n")).unwrap();
+    let told = daemon.until(&format!("found promoted ({second})"));
+    assert!(!told.contains("waited for"));
+    fs::remove_dir_all(&group).unwrap();
+    daemon.until("it is waited for");
+    targets[1].tell("map 4");
+    targets[1].fill(0..4, 512);
+    until("who was in it is promoted still", || targets[1].huge_mib() == 8);
+    assert_eq!(daemon.end(), Some(0));
+}
+
+#[test]
 fn an_interrupted_run_puts_the_settings_back_and_says_so() {
     if !is_root() {
         println!("SKIPPED: root: khugepaged's settings are root's");
@@ -227,6 +262,56 @@ fn what_a_killed_run_has_changed_is_put_back_by_the_next() {
     run(&mut promote(&["--restore-thp"]));
     assert_eq!((read(), kept.exists()), ("15".to_owned(), false), "of another boot");
     fs::write(setting, &before).unwrap();
+}
+
+#[test]
+fn what_a_killed_run_has_kept_is_not_dropped_if_it_cannot_be_read() {
+    let folder = Folder::new("promote-damaged");
+    let kept = folder.0.join("promote-thp.json");
+    fs::write(&kept, "{bad").unwrap();
+    let mut command = Command::new(COWSLIP);
+    command.args(["promote", "--restore-thp"]).env("RUNTIME_DIRECTORY", &folder.0);
+    let ran = run(&mut command);
+    let (path, said) = (kept.to_str().unwrap(), &ran.stderr);
+    assert!(said.contains(path) && said.contains("damaged"), "{said}");
+    assert_eq!((ran.status.code(), fs::read(&kept).unwrap()), (Some(6), b"{bad".to_vec()));
+}
+
+#[test]
+fn promotions_of_all_targets_together_take_no_more_of_a_core_than_they_may() {
+    const TARGETS: usize = 4;
+    let Some((folder, program)) = place("promote-cpu") else { return };
+    let mut targets: Vec<Program> =
+        (0..TARGETS).map(|_| Program::start(&mut Command::new(&program))).collect();
+    let mut text = String::new();
+    for target in &mut targets {
+        target.tell("map 64");
+        target.fill(0..64, 512);
+        text += &format!("[[target]]\npid = {}\n", target.pid());
+    }
+    let config = folder.0.join("promote.toml");
+    let settings = "stall_percent = 100\nslow_ms = 1000\npromotion_cpu_percent = 4\n\
+                    interval_ms = 1000\nsettle_ms = 100\n";
+    fs::write(&config, format!("{text}[settings]\n{settings}")).unwrap();
+    let (daemon, address) = daemon_of(targets[0].pid(), &["--config", config.to_str().unwrap()]);
+    let sum = |name: &str| -> f64 {
+        let text = scrape(&address);
+        let lines = text.lines().filter_map(|it| it.strip_prefix(name));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+    };
+    let promoted = || sum("cowslip_promote_promotions_total{");
+    let spent = || {
+        sum("cowslip_promote_cpu_seconds_total ") - sum("cowslip_promote_look_cpu_seconds_total ")
+    };
+    until("the first are promoted", || promoted() >= 8.0);
+    let (began, first) = (Instant::now(), (promoted(), spent()));
+    until("so many more are", || promoted() >= first.0 + 60.0);
+    let share = (spent() - first.1) / began.elapsed().as_secs_f64();
+    let regions = promoted() - first.0;
+    println!("{regions} regions took {:.2} % of a core", share * 100.0);
+    // A look's worth is told at a time, and metrics cost something too.
+    assert!(share > 0.01 && share <= 0.08, "{share}: 4 % is the budget");
+    assert_eq!(daemon.end(), Some(0));
 }
 
 #[test]

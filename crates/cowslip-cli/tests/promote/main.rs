@@ -5,6 +5,8 @@
 
 mod daemon;
 mod explain;
+mod group;
+mod limits;
 mod once;
 mod scarce;
 mod service;

@@ -43,6 +43,8 @@ fn a_dry_run_says_what_it_would_do_and_does_nothing() {
     let ran = promote(target.pid(), &["--once", "--dry-run", "--stall-budget", "100"]);
     assert!(ran.status.success() && ran.stdout.contains("would be promoted"), "{}", ran.stdout);
     assert!(!ran.stdout.contains('\x1b'), "no colour in a pipe");
+    assert!(ran.stdout.contains(" 2 looks took "), "{}", ran.stdout);
+    assert!(!ran.stderr.contains("khugepaged"), "nothing was split: {}", ran.stderr);
     assert_eq!(target.huge_mib(), 0);
 }
 
@@ -163,6 +165,51 @@ fn requests_without_sense_and_targets_that_are_gone_have_their_exit_codes() {
     assert_eq!(code(&["--once", "--match", "no such program"]), Some(5));
     assert_eq!(code(&["--once", "--cgroup", "/nowhere"]), Some(2));
     assert_eq!(code(&["--replay", "/nowhere"]), Some(2));
+    let says = |options: &[&str], wanted: &[&str]| {
+        let ran = run(Command::new(COWSLIP).args(["promote", "--once"]).args(options));
+        assert!(wanted.iter().all(|it| ran.stderr.contains(it)), "{}", ran.stderr);
+    };
+    says(&["--all", "--threshold", "300"], &["--threshold", "1..=100"]);
+    says(&["--all", "--threshold", "150"], &["--threshold", "1..=100"]);
+    says(&["--all", "--stall-budget", "0"], &["--stall-budget", "above 0, 100 at most"]);
+    says(&["--match", "no such program"], &["\"no such program\""]);
+    says(&["--cgroup", "/nowhere"], &["control group /nowhere", "No such file"]);
+}
+
+#[test]
+fn what_cannot_be_promoted_is_not_covered() {
+    let Some((_folder, program)) = place("promote-shared") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("share 8");
+    let top = |target: &Program, options: &[&str]| {
+        let mut command = Command::new(COWSLIP);
+        command.args(["promote", "top", "--pid", &target.pid().to_string()]);
+        run(command.args(options)).stdout
+    };
+    for options in [&["--once"][..], &["--once", "--coverage", "0.5"]] {
+        let ran = promote(target.pid(), options);
+        assert_eq!(ran.status.code(), Some(1), "{}", ran.stdout);
+        assert!(ran.stderr.contains("nothing of it can be promoted"), "{}", ran.stderr);
+    }
+    let (report, _) = once(target.pid(), &["--coverage", "0"]);
+    let coverage = &report["coverage"];
+    assert_eq!((&coverage["ratio"], &coverage["reached"]), (&Value::Null, &Value::Bool(false)));
+    let table = top(&target, &[]);
+    assert!(table.contains(" – ") && table.contains(" 1 process by rss"), "{table}");
+
+    // Both ends of this are less than a huge page.
+    target.tell("odd 1400");
+    target.tell("map 4");
+    target.fill(0..2, 512);
+    let (report, code) = once(target.pid(), &["--coverage", "1"]);
+    let ratio = report["coverage"]["ratio"].as_f64().unwrap();
+    assert!(code == Some(1) && ratio > 0.5 && ratio < 1.0, "{report:#}");
+    let seen: Value = serde_json::from_str(&top(&target, &["--json", "-"])).unwrap();
+    assert_eq!(seen["processes"][0]["coverage_ratio"], ratio, "{seen:#}");
+    let share = format!("{:.1} %", ratio * 100.0);
+    assert!(promote(target.pid(), &["--once"]).stdout.contains(&share));
+    assert!(top(&target, &[]).contains(&share));
+    assert_eq!(target.tell("check"), "0");
 }
 
 #[test]
@@ -175,6 +222,10 @@ fn a_configuration_is_checked_with_the_name_of_what_is_wrong() {
     };
     let fine = check("[[target]]\nmatch = \"redis-server\"\n[settings]\nthreshold_percent = 80\n");
     assert!(fine.status.success(), "{}", fine.stderr);
+    assert!(fine.stdout.contains("1 target; the configuration makes sense"), "{}", fine.stdout);
+    let waits = check("[[target]]\ncgroup = \"/nowhere\"\n");
+    assert!(waits.status.success() && waits.stdout.contains("makes sense"), "{}", waits.stderr);
+    assert!(waits.stderr.contains("/nowhere") && waits.stderr.contains("waited for"));
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/promote.toml");
     let fine = check(&fs::read_to_string(shipped).unwrap());
     assert!(fine.status.success(), "{}", fine.stderr);

@@ -7,6 +7,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use crate::explain::explained;
+use crate::group::Group;
 use crate::support::{COWSLIP, Folder, run};
 use crate::target::{MIB, PATIENCE, Program, place};
 
@@ -32,36 +33,19 @@ fn a_region_in_swap_is_left_alone() {
     assert_eq!(target.tell("check"), "0");
 }
 
-/// A control group with little memory, in which a program reads a file that does not fit into it, again and again:
-/// it waits for memory all the while. `None`, said and counted, where that cannot be had.
+/// A program in a control group with little memory reads a file that does not fit into it, again and again: it waits
+/// for memory all the while.
 struct Waiting {
-    group: PathBuf,
     reader: Child,
+    _group: Group,
 }
 
 impl Waiting {
     fn start(folder: &Folder) -> Option<Self> {
-        let name = folder.0.file_name().unwrap();
-        let places =
-            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
-        let made = places.iter().find_map(|(parent, limit)| {
-            let group = PathBuf::from(parent).join(name);
-            fs::create_dir(&group).ok()?;
-            if fs::write(group.join(limit), "16M").is_ok() {
-                return Some(group);
-            }
-            fs::remove_dir(&group).unwrap();
-            None
-        });
-        let Some(group) = made else {
-            println!("SKIPPED: cgroup: none that limits memory can be made here");
-            return None;
-        };
-        let script = "echo $$ > \"$1/cgroup.procs\" && head -c 64M /dev/zero > \"$2\" && \
-                      while :; do cat \"$2\" > /dev/null; done";
-        let file = folder.0.join("large");
-        let reader = Command::new("sh").args(["-c", script, "sh"]).arg(&group).arg(file).spawn();
-        Some(Self { group, reader: reader.unwrap() })
+        let group = Group::new(folder, "16M")?;
+        let script = "head -c 64M /dev/zero > \"$2\" && while :; do cat \"$2\" > /dev/null; done";
+        let reader = group.shell(script, &[&folder.0.join("large")]).spawn().unwrap();
+        Some(Self { reader, _group: group })
     }
 }
 
@@ -69,11 +53,6 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let _ = self.reader.kill();
         let _ = self.reader.wait();
-        let deadline = Instant::now() + PATIENCE;
-        // Its last program is on its way out.
-        while fs::remove_dir(&self.group).is_err() && Instant::now() < deadline {
-            std::thread::yield_now();
-        }
     }
 }
 
@@ -120,7 +99,7 @@ fn what_there_is_goes_to_who_has_least_of_its_share() {
     for (target, regions) in [(&mut poor, POOR), (&mut rich, RICH)] {
         target.fill(0..regions, 110);
     }
-    let settings = "threshold_percent = 21\npressure_percent = 100\n";
+    let settings = "threshold_percent = 21\npressure_percent = 100\npromotion_cpu_percent = 100\n";
     let mut record = Record::of(&folder, &[(poor.pid(), 1000), (rich.pid(), 1)], settings);
     let last = start + (RICH as u64 - 1) * 2 * MIB;
     let mut explained = |to_spare_bytes: u64| {

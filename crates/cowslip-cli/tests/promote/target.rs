@@ -58,7 +58,8 @@ impl Program {
 
     pub(crate) fn sum(&self, field: &str) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.pid())).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        // While it becomes another program it has no memory.
+        let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or("0 kB");
         line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
     }
 }

@@ -76,9 +76,9 @@ fn top_on_a_terminal_obeys_its_keys_and_gives_the_terminal_back() {
             seen.push_str(&String::from_utf8_lossy(&part[..read]));
         }
     };
-    see("processes by rss", &mut seen);
+    see("process by rss", &mut seen);
     keys.write_all(b"s").unwrap();
-    see("processes by huge", &mut seen);
+    see("process by huge", &mut seen);
     keys.write_all(b"p").unwrap();
     see("paused", &mut seen);
     keys.write_all(b"q").unwrap();

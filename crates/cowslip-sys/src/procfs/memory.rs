@@ -44,7 +44,8 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    fn parse(text: &str) -> Self {
+    /// Reads the text of `/proc/pressure/memory`, or of a control group's `memory.pressure`.
+    pub fn parse(text: &str) -> Self {
         let percent = |kind: &str| {
             let line = text.lines().find(|line| line.starts_with(kind))?;
             line.split_ascii_whitespace().find_map(|word| word.strip_prefix("avg10="))?.parse().ok()

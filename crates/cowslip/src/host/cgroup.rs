@@ -1,7 +1,9 @@
-//! The memory limit of this process's control group: `cgroups(7)`, version 1 and 2.
+//! The memory limits of control groups: `cgroups(7)`, version 1 and 2.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::sys::procfs::Pressure;
 
 /// The tightest limit between a process's group and the top of what it can see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,29 +16,38 @@ pub(super) struct Limit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Version {
     limit: &'static str,
-    /// Above it the kernel holds the group's threads up.
-    high: Option<&'static str>,
     used: &'static str,
+    /// Another limit, and what counts against it. Version 1: memory and swap together. Version 2: above it the kernel
+    /// holds the group's threads up.
+    other: [&'static str; 2],
     /// In `memory.stat`, of the group and those below it: files' pages, which the kernel takes back.
     files: [&'static str; 2],
 }
 
 const V1: Version = Version {
     limit: "memory.limit_in_bytes",
-    high: None,
     used: "memory.usage_in_bytes",
+    other: ["memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"],
     files: ["total_active_file", "total_inactive_file"],
 };
 const V2: Version = Version {
     limit: "memory.max",
-    high: Some("memory.high"),
     used: "memory.current",
+    other: ["memory.high", "memory.current"],
     files: ["active_file", "inactive_file"],
 };
 
 /// `None` if no group limits memory.
 pub(super) fn memory_limit() -> Option<Limit> {
     tightest(&Group::of_this_process()?)
+}
+
+/// What a group, or one that it is a part of, allows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Room {
+    pub(crate) directory: PathBuf,
+    pub(crate) limit_bytes: u64,
+    pub(crate) room_bytes: u64,
 }
 
 /// A group in the file system.
@@ -55,22 +66,45 @@ impl Group {
         locate(&groups, &mounts)
     }
 
+    /// Time in which some task of it waited for memory, percent of the last ten seconds; 0 where the kernel does not say
+    /// (version 1).
+    pub(crate) fn pressure_percent(&self) -> f64 {
+        let text = fs::read_to_string(self.directory.join("memory.pressure")).unwrap_or_default();
+        Pressure::parse(&text).some_avg10_percent
+    }
+
     /// How much more its processes can have before they are held up or killed, if anything limits them. More than `enough`
     /// may be less than there is.
     pub(crate) fn room_bytes(&self, enough_bytes: u64) -> Option<u64> {
-        self.upwards().filter_map(|directory| self.room_in(directory, enough_bytes)).min()
+        self.rooms(|_| enough_bytes).map(|room| room.room_bytes).min()
     }
 
-    fn room_in(&self, directory: &Path, enough_bytes: u64) -> Option<u64> {
-        let limit = number(directory, self.version.limit);
-        let high = self.version.high.and_then(|high| number(directory, high));
-        let limit = limit.into_iter().chain(high).min()?;
-        let room = limit.saturating_sub(number(directory, self.version.used)?);
-        if room >= enough_bytes {
-            return Some(room);
-        }
+    /// The same of each group on the way up that limits them, `enough` for its limit.
+    pub(crate) fn rooms(&self, enough_bytes: impl Fn(u64) -> u64) -> impl Iterator<Item = Room> {
+        self.upwards().filter_map(move |directory| {
+            let mut room = self.room_in(directory)?;
+            if room.room_bytes < enough_bytes(room.limit_bytes) {
+                room.room_bytes += self.files_bytes(directory);
+            }
+            Some(room)
+        })
+    }
+
+    fn room_in(&self, directory: &Path) -> Option<Room> {
+        let Version { limit, used, other, .. } = self.version;
+        let left = |[limit, used]: [&str; 2]| {
+            let limit_bytes = number(directory, limit)?;
+            Some((limit_bytes.saturating_sub(number(directory, used)?), limit_bytes))
+        };
+        let least = left([limit, used]).into_iter().chain(left(other)).min();
+        let (room_bytes, limit_bytes) = least?;
+        Some(Room { directory: directory.to_owned(), limit_bytes, room_bytes })
+    }
+
+    /// What the kernel takes back when a limit is reached.
+    fn files_bytes(&self, directory: &Path) -> u64 {
         let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
-        Some(room + self.version.files.iter().map(|name| field(&stat, name)).sum::<u64>())
+        self.version.files.iter().map(|name| field(&stat, name)).sum()
     }
 
     /// The group and all that it is a part of.
@@ -97,7 +131,8 @@ fn tightest(group: &Group) -> Option<Limit> {
     group.upwards().filter_map(limit_of).min_by_key(|limit| limit.limit_bytes)
 }
 
-fn locate(groups: &str, mounts: &str) -> Option<Group> {
+/// The group whose memory a process uses, by its `/proc/PID/cgroup` and our `/proc/self/mountinfo`.
+pub(crate) fn locate(groups: &str, mounts: &str) -> Option<Group> {
     let is_memory = |list: &str| list.split(',').any(|controller| controller == "memory");
     let of_v1 = groups.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;

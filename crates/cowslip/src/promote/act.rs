@@ -19,7 +19,8 @@ impl Target {
         };
         let at_ns = process::now_ns();
         let address = decision.address;
-        Outcome { process: self.id, address, action, at_ns, took_ns, effect, freed_pages }
+        let cpu_ns = 0;
+        Outcome { process: self.id, address, action, at_ns, took_ns, cpu_ns, effect, freed_pages }
     }
 
     fn try_act(&mut self, decision: &Decision, action: Action) -> sys::Result<(Effect, u64, u16)> {
@@ -56,7 +57,14 @@ impl Target {
                 let _ = self.handle.advise(range, Advice::Collapse);
             }
             self.agreed.insert(address);
-            return Ok((Effect::Done, took_ns, 0));
+            // Only page tables say of one region whether it is huge.
+            let is_huge =
+                scanner.method() == Method::Entries || self.look_again(&scanner, address)?.is_huge;
+            let effect = match is_huge {
+                true => Effect::Done,
+                false => Effect::Refused(Errno::AGAIN.raw_os_error()),
+            };
+            return Ok((effect, took_ns, 0));
         }
         self.agreed.remove(&address);
         let after = self.look_again(&scanner, address)?;

@@ -31,6 +31,8 @@ pub(super) enum Found<T> {
     Owned(ProcessId),
     /// Its owner is gone, and left this.
     Left(T),
+    /// It cannot be read: this file.
+    Damaged(PathBuf),
 }
 
 /// Keeps `left` under that name, whole or not at all.
@@ -48,18 +50,21 @@ pub(super) fn keep<T: Serialize>(name: &str, left: T) -> io::Result<()> {
     fs::rename(fresh, path)
 }
 
-/// What was kept under that name; what is of another boot, or makes no sense, is dropped.
+/// What was kept under that name; what is of another boot is dropped.
 pub(super) fn find<T: DeserializeOwned>(name: &str) -> io::Result<Found<T>> {
     let text = match fs::read(path(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
         text => text?,
     };
-    let keepsake = serde_json::from_slice::<Keepsake<T>>(&text).ok();
-    let boot_id = boot_id()?;
-    match keepsake.filter(|it| it.boot_id == boot_id) {
-        None => forget(name).map(|()| Found::Nothing),
-        Some(it) if owner(it.owner.pid) == Some(it.owner) => Ok(Found::Owned(it.owner)),
-        Some(it) => Ok(Found::Left(it.left)),
+    let Ok(it) = serde_json::from_slice::<Keepsake<T>>(&text) else {
+        return Ok(Found::Damaged(path(name)));
+    };
+    if it.boot_id != boot_id()? {
+        return forget(name).map(|()| Found::Nothing);
+    }
+    match owner(it.owner.pid) == Some(it.owner) {
+        true => Ok(Found::Owned(it.owner)),
+        false => Ok(Found::Left(it.left)),
     }
 }
 

@@ -96,7 +96,7 @@ impl ManagedThp {
 
     /// Puts back what a process has changed that was killed before it could, unless somebody else has changed it
     /// since: the settings now, if there was something left. `Denied` for others than root, `Busy` if the
-    /// process still runs.
+    /// process still runs, `Corrupt` if the file that keeps them is damaged.
     pub fn restore_left() -> Result<Option<Thp>> {
         const DOING: &str = "put back the settings of transparent huge pages";
         let found = keepsake::find::<Kept>(KEEPSAKE)
@@ -107,6 +107,13 @@ impl ManagedThp {
             Found::Owned(owner) => Err(Error::new(ErrorKind::Busy, DOING)
                 .hint(format!("process {} manages them, and does so when it ends", owner.pid))),
             Found::Left(kept) => Change::of_kept(&kept).restore().map(Some),
+            Found::Damaged(path) => {
+                let path = path.display();
+                Err(Error::new(ErrorKind::Corrupt, DOING).hint(format!(
+                    "{path} is damaged, and what they were is not known: set them as they should be, and \
+                     remove it"
+                )))
+            }
         }
     }
 

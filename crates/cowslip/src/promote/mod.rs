@@ -16,6 +16,7 @@ mod entries;
 mod heat;
 mod keepsake;
 mod khugepaged;
+mod limits;
 mod observation;
 mod observe;
 mod policy;
@@ -31,8 +32,8 @@ mod torn;
 pub use heat::{HeatSource, Rung, end_left_watching, ladder};
 pub use khugepaged::{ManagedThp, interference};
 pub use observation::{
-    Action, Effect, HugeSource, Kind, Look, ORDERS, Outcome, ProcessId, ProcessLook, REGION_PAGES,
-    Region, System,
+    Action, Effect, HugeSource, Kind, Limit, Look, ORDERS, Outcome, ProcessId, ProcessLook,
+    REGION_PAGES, Region, System,
 };
 pub use policy::{Decision, Policy, Reason};
 pub use promoter::{Farewell, Promoter};

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::HeatSource;
+use super::{Coverage, HeatSource};
+use crate::units::{CHUNK_BYTES, page_size_bytes};
 
 /// Base pages in a region of 2 MiB.
 pub const REGION_PAGES: u16 = 512;
@@ -92,8 +93,19 @@ fn is_zero(pages: &u16) -> bool {
     *pages == 0
 }
 
-/// One look at a process.
+/// The memory limit of a control group.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Limit {
+    /// The group's directory.
+    pub group: String,
+    /// From here on its processes are held up or killed.
+    pub limit_bytes: u64,
+    /// What is left until then, with pages of files that the kernel takes back for it.
+    pub room_bytes: u64,
+}
+
+/// One look at a process.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessLook {
     /// Which it is.
     pub process: ProcessId,
@@ -114,8 +126,39 @@ pub struct ProcessLook {
     /// How it is known which of its regions are huge.
     #[serde(default)]
     pub huge_source: HugeSource,
+    /// The limits that it is subject to: of its control group and of those that this is a part of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limit>,
+    /// Time in which some task of its control group waited for memory, percent of the last ten seconds, where that is
+    /// known.
+    #[serde(default)]
+    pub pressure_percent: f64,
+    /// Private anonymous memory beside its regions, at the ends of mappings that have some: too little for a huge page.
+    #[serde(default)]
+    pub edge_bytes: u64,
     /// Its regions, by address.
     pub regions: Vec<Region>,
+}
+
+impl ProcessLook {
+    /// How much of it is huge.
+    pub fn coverage(&self) -> Coverage {
+        let edges = Coverage { anonymous_bytes: self.edge_bytes, ..Coverage::default() };
+        self.regions.iter().fold(edges, |sum, region| {
+            let bytes = u64::from(region.pages) * page_size_bytes() as u64;
+            let huge_bytes = if region.is_huge { CHUNK_BYTES as u64 } else { 0 };
+            sum.plus(match region.kind {
+                Kind::Private => {
+                    Coverage { anonymous_bytes: bytes, huge_bytes, ..Coverage::default() }
+                }
+                Kind::Arena | Kind::FrozenArena => Coverage {
+                    arena_bytes: bytes,
+                    arena_huge_bytes: huge_bytes,
+                    ..Coverage::default()
+                },
+            })
+        })
+    }
 }
 
 /// Orders of blocks that are told apart: of 2^0 to 2^10 pages.
@@ -148,6 +191,35 @@ pub struct Look {
     pub system: System,
     /// The processes that are to be promoted.
     pub processes: Vec<ProcessLook>,
+}
+
+impl Look {
+    /// What was seen of a region.
+    pub fn region(&self, process: ProcessId, address: u64) -> Option<&Region> {
+        let process = self.processes.iter().find(|it| it.process == process)?;
+        process.regions.iter().find(|it| it.address == address)
+    }
+
+    /// Brings it up to date with what was done since.
+    pub fn take_in(&mut self, outcome: &Outcome) {
+        let process = self.processes.iter_mut().find(|it| it.process == outcome.process);
+        let regions = process.into_iter().flat_map(|it| &mut it.regions);
+        for region in regions.filter(|it| it.address == outcome.address) {
+            match (outcome.effect, outcome.action) {
+                (Effect::Done, Action::Promote) => {
+                    let Region { address, kind, heat_percent, .. } = *region;
+                    let (pages, is_huge) = (REGION_PAGES, true);
+                    *region =
+                        Region { address, kind, pages, is_huge, heat_percent, ..Region::default() };
+                }
+                (Effect::Done, Action::Demote) => {
+                    region.pages -= outcome.freed_pages.min(region.pages);
+                    (region.is_huge, region.is_torn) = (false, false);
+                }
+                _ => {}
+            }
+        }
+    }
 }
 
 /// What is done to a region.
@@ -186,6 +258,9 @@ pub struct Outcome {
     pub at_ns: u64,
     /// How long the kernel took, and may have held up the process.
     pub took_ns: u64,
+    /// Processor time of ours that went into it, and into what it needed.
+    #[serde(default)]
+    pub cpu_ns: u64,
     /// Whether it was done.
     pub effect: Effect,
     /// Pages that were given back, if it was split.

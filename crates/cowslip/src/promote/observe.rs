@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::arenas;
 use super::entries::Entries;
+use super::limits::Groups;
 use super::target::regions_of;
 use super::torn::Heads;
 use super::{HeatSource, HugeSource, Kind, ProcessLook, REGION_PAGES, Region, Target};
@@ -12,6 +13,13 @@ use crate::sys::pagemap::{Method, PageKinds, Scanner};
 use crate::sys::{self, process, procfs};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
+/// What is where.
+struct Survey {
+    regions: Vec<Region>,
+    edge_bytes: u64,
+    huge_source: HugeSource,
+}
+
 impl Target {
     /// Looks at it. Up to `content_ns` of processor time go into reading huge pages, for those that hold
     /// hardly anything; the next look goes on where this one ended.
@@ -19,13 +27,20 @@ impl Target {
     /// With `by_mapping`, which mappings were accessed since the last look is asked for as well, if that may
     /// be asked. That
     /// makes the kernel walk all page tables twice, once with the process' memory map locked.
-    pub(super) fn look(&mut self, content_ns: u64, by_mapping: bool) -> sys::Result<ProcessLook> {
+    pub(super) fn look(
+        &mut self,
+        content_ns: u64,
+        by_mapping: bool,
+        groups: &mut Groups<'_>,
+    ) -> sys::Result<ProcessLook> {
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
         let maps = self.handle.read_file("maps")?;
-        let (mut regions, huge_source) = self.survey(&scanner, &maps)?;
+        let Survey { mut regions, edge_bytes, huge_source } = self.survey(&scanner, &maps)?;
         let heat_source = if by_mapping { self.take_heat(&mut regions)? } else { HeatSource::None };
         self.look_inside(&mut regions, content_ns)?;
         let status = self.handle.read_file("status")?;
+        let group = groups.look(self.handle.read_file("cgroup").unwrap_or_default());
+        self.memory_group = group.group;
         Ok(ProcessLook {
             process: self.id,
             name: self.name.clone(),
@@ -35,11 +50,14 @@ impl Target {
             is_disabled: procfs::thp_is_disabled(&status),
             heat_source,
             huge_source,
+            limits: group.limits,
+            pressure_percent: group.pressure_percent,
+            edge_bytes,
             regions,
         })
     }
 
-    fn survey(&mut self, scanner: &Scanner, maps: &str) -> sys::Result<(Vec<Region>, HugeSource)> {
+    fn survey(&mut self, scanner: &Scanner, maps: &str) -> sys::Result<Survey> {
         let mappings: Vec<_> = procfs::mappings(maps).collect();
         self.arenas = arenas::find(&self.handle, &mappings)?;
         let kinds: Vec<Kind> =
@@ -48,7 +66,7 @@ impl Target {
             let arena = self.arenas.iter().position(|arena| arena.covers(range));
             arena.map_or(Kind::Private, |index| kinds[index])
         };
-        let mut regions = Vec::new();
+        let (mut regions, mut edge_bytes) = (Vec::new(), 0);
         if scanner.method() == Method::Scan {
             let flags = PageFlags::open().ok();
             for mapping in mappings {
@@ -59,8 +77,13 @@ impl Target {
                     region.kind = kind;
                     look_closer(scanner, flags.as_ref(), region)?;
                 }
+                if !range.is_empty() && kind == Kind::Private {
+                    let (start, end) = (mapping.range.start, mapping.range.end());
+                    edge_bytes += present_bytes(scanner, VirtRange::between(start, range.start))?;
+                    edge_bytes += present_bytes(scanner, VirtRange::between(range.end(), end))?;
+                }
             }
-            return Ok((regions, HugeSource::PageTables));
+            return Ok(Survey { regions, edge_bytes, huge_source: HugeSource::PageTables });
         }
         let smaps = self.handle.read_file("smaps")?;
         let mut entries = Entries::new(scanner);
@@ -70,12 +93,17 @@ impl Target {
             let agreed = |address| self.agreed.contains(&address);
             entries.survey(range, &usage, agreed, &mut regions)?;
             regions[first..].iter_mut().for_each(|region| region.kind = kind);
+            if !range.is_empty() && kind == Kind::Private {
+                let pages: u64 = regions[first..].iter().map(|it| u64::from(it.pages)).sum();
+                let regions_bytes = pages * page_size_bytes() as u64;
+                edge_bytes += usage.anonymous_bytes.saturating_sub(regions_bytes);
+            }
         }
         self.known = regions.iter().map(|region| (region.address, *region)).collect();
         self.agreed.retain(|address| {
             self.known.get(address).is_some_and(|region| region.pages == REGION_PAGES)
         });
-        Ok((regions, entries.huge_source))
+        Ok(Survey { regions, edge_bytes, huge_source: entries.huge_source })
     }
 
     /// Looks at one region again.
@@ -185,6 +213,19 @@ fn survey(scanner: &Scanner, range: VirtRange, regions: &mut Vec<Region>) -> sys
             add(region, (part.len / page_size_bytes()) as u16, kinds);
         }
     })
+}
+
+/// Memory in use in a range, of no matter which regions.
+fn present_bytes(scanner: &Scanner, range: VirtRange) -> sys::Result<u64> {
+    let mut bytes = 0;
+    if !range.is_empty() {
+        scanner.kinds(range, |run, kinds| {
+            if kinds.contains(PageKinds::PRESENT) && !kinds.contains(PageKinds::ZERO) {
+                bytes += run.len as u64;
+            }
+        })?;
+    }
+    Ok(bytes)
 }
 
 fn add(region: &mut Region, pages: u16, kinds: PageKinds) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::heat::Sampling;
+use super::limits::Groups;
 use super::spare::Spare;
 use super::{
     Action, Decision, Effect, HeatSource, Look, Outcome, Policy, ProcessId, Reason, Settings,
@@ -103,9 +104,10 @@ impl Promoter {
         let began = process::thread_cpu_ns();
         let mut look =
             Look { at_ns: process::now_ns(), system: System::look()?, processes: Vec::new() };
+        let mut groups = Groups::new(self.policy.settings(), look.system.total_bytes);
         let mut gone = Vec::new();
         let by_mapping = self.heat == HeatSource::Mappings;
-        self.targets.retain(|_, target| match target.look(content_ns, by_mapping) {
+        self.targets.retain(|_, target| match target.look(content_ns, by_mapping, &mut groups) {
             Ok(process) => {
                 look.processes.push(process);
                 true
@@ -135,7 +137,8 @@ impl Promoter {
     }
 
     /// Does what was decided, and has the policy learn from it. `None` if nothing was, if the process is no
-    /// target any more, or if what came of an earlier action has it left alone for now.
+    /// target any more, if what came of an earlier action has it left alone for now, or if its control group
+    /// has no room for it by now.
     pub fn act(&mut self, decision: &Decision) -> Option<Outcome> {
         let action: Action = decision.reason.action()?;
         let is_promotion = action == Action::Promote;
@@ -143,8 +146,12 @@ impl Promoter {
             return None;
         }
         let target = self.targets.get_mut(&decision.process)?;
+        if is_promotion && !target.has_room(decision.pages, self.policy.settings()) {
+            return None;
+        }
+        let began = process::thread_cpu_ns();
         let warmed = if is_promotion { self.spare.warm() } else { Ok(()) };
-        let outcome = match warmed {
+        let mut outcome = match warmed {
             Ok(()) => {
                 let _urgent = Urgent::begin();
                 match decision.reason {
@@ -154,6 +161,7 @@ impl Promoter {
             }
             Err(errno) => refused(decision, errno),
         };
+        outcome.cpu_ns = process::thread_cpu_ns() - began;
         self.policy.learn(&outcome);
         Some(outcome)
     }
@@ -167,6 +175,7 @@ fn refused(decision: &Decision, errno: Errno) -> Outcome {
         action: Action::Promote,
         at_ns: process::now_ns(),
         took_ns: 0,
+        cpu_ns: 0,
         effect: Effect::Refused(errno.raw_os_error()),
         freed_pages: 0,
     }

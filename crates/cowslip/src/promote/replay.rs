@@ -98,7 +98,7 @@ pub fn replay(
         let look = world.change(&recorded);
         let decisions = policy.decide(&look);
         for outcome in outcomes.iter().filter(|it| it.effect == Effect::Done) {
-            let region = find(&recorded, outcome.process, outcome.address);
+            let region = recorded.region(outcome.process, outcome.address).copied();
             all.recorded.count(outcome.action, region.as_ref());
             world.recorded_did(outcome, region);
         }
@@ -111,7 +111,7 @@ pub fn replay(
             }
             policy.learn(&outcome);
             if outcome.effect == Effect::Done {
-                let region = find(&look, decision.process, decision.address);
+                let region = look.region(decision.process, decision.address).copied();
                 all.replayed.count(action, region.as_ref());
                 world.replay_did(decision, action, region);
             }
@@ -129,7 +129,7 @@ impl Replay {
         for round in &self.rounds {
             let decision =
                 round.decisions.iter().find(|it| it.process == process && it.address == address);
-            let region = find(&round.look, process, address);
+            let region = round.look.region(process, address).copied();
             let (Some(decision), Some(region)) = (decision, region) else { continue };
             if story.last().is_none_or(|(_, _, reason)| *reason != decision.reason) {
                 story.push((round.look.at_ns, region, decision.reason));
@@ -230,23 +230,21 @@ fn result(decision: &Decision, action: Action, outcomes: &[Outcome], look: &Look
     if let Some(outcome) = outcomes.iter().find(same) {
         return *outcome;
     }
-    let took: Vec<u64> =
-        outcomes.iter().filter(|it| it.action == action).map(|it| it.took_ns).collect();
-    let mean = took.iter().sum::<u64>().checked_div(took.len() as u64);
+    let like_it: Vec<&Outcome> = outcomes.iter().filter(|it| it.action == action).collect();
+    let mean = |of: fn(&Outcome) -> u64| {
+        let sum: u64 = like_it.iter().map(|it| of(it)).sum();
+        sum.checked_div(like_it.len() as u64).unwrap_or(GUESS_NS)
+    };
     Outcome {
         process: decision.process,
         address: decision.address,
         action,
         at_ns: look.at_ns,
-        took_ns: mean.unwrap_or(GUESS_NS),
+        took_ns: mean(|it| it.took_ns),
+        cpu_ns: mean(|it| it.cpu_ns),
         effect: Effect::Done,
         freed_pages: 0,
     }
-}
-
-fn find(look: &Look, process: ProcessId, address: u64) -> Option<Region> {
-    let process = look.processes.iter().find(|it| it.process == process)?;
-    process.regions.iter().find(|it| it.address == address).copied()
 }
 
 #[cfg(test)]
@@ -285,6 +283,7 @@ mod tests {
                     action: Action::Promote,
                     at_ns,
                     took_ns: 500_000,
+                    cpu_ns: 1_000_000,
                     effect: Effect::Done,
                     freed_pages: 0,
                 })));

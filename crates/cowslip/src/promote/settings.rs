@@ -36,7 +36,12 @@ pub struct Settings {
     pub backoff_max_ms: u64,
     /// Memory that stays available.
     pub keep_available_percent: u8,
-    /// Waiting for memory (`/proc/pressure/memory`) from which nothing is promoted.
+    /// What stays free below the memory limit of a control group, percent of the limit.
+    pub keep_below_limit_percent: u8,
+    /// The same in MiB: the larger of both holds.
+    pub keep_below_limit_mib: u32,
+    /// Waiting for memory (`/proc/pressure/memory`, and `memory.pressure` of the control group) from which nothing is
+    /// promoted.
     pub pressure_percent: f64,
     /// Promotions a look for which the kernel has to compact memory first.
     pub compactions: u32,
@@ -44,6 +49,8 @@ pub struct Settings {
     pub idle_penalty: f64,
     /// Most processor time for looking, of one core.
     pub cpu_percent: f64,
+    /// Most processor time for promotions and splits of all processes together, of one core.
+    pub promotion_cpu_percent: f64,
     /// Shortest time between two looks.
     pub interval_ms: u64,
 }
@@ -61,10 +68,13 @@ impl Default for Settings {
             backoff_min_ms: 500,
             backoff_max_ms: 60_000,
             keep_available_percent: 5,
+            keep_below_limit_percent: 10,
+            keep_below_limit_mib: 16,
             pressure_percent: 10.0,
             compactions: 8,
             idle_penalty: 4.0,
             cpu_percent: 1.0,
+            promotion_cpu_percent: 10.0,
             interval_ms: 5_000,
         }
     }
@@ -88,8 +98,13 @@ impl Settings {
             ),
             (percent(self.stall_percent), "stall_percent is to be above 0, 100 at most"),
             (percent(self.cpu_percent), "cpu_percent is to be above 0, 100 at most"),
+            (
+                percent(self.promotion_cpu_percent),
+                "promotion_cpu_percent is to be above 0, 100 at most",
+            ),
             (percent(self.pressure_percent), "pressure_percent is to be above 0, 100 at most"),
             (self.keep_available_percent <= 100, "keep_available_percent is to be 100 at most"),
+            (self.keep_below_limit_percent <= 100, "keep_below_limit_percent is to be 100 at most"),
             (
                 self.idle_penalty >= 1.0 && self.idle_penalty.is_finite(),
                 "idle_penalty is to be 1 or more",

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::arenas::{self, ForeignArena};
-use super::{ProcessId, Region};
+use super::limits;
+use super::{ProcessId, Region, Settings};
 use crate::error::During;
+use crate::host::cgroup;
 use crate::sys::procfs::{self, Mapping};
 use crate::sys::{self, Errno};
 use crate::units::{CHUNK_BYTES, VirtRange};
@@ -19,6 +21,8 @@ pub struct Target {
     pub(super) name: String,
     pub(super) weight: u32,
     pub(super) group: Option<String>,
+    /// The control group that its memory counts against, by the last look.
+    pub(super) memory_group: Option<cgroup::Group>,
     /// Where looking at the content of huge pages goes on.
     pub(super) next_content: u64,
     pub(super) knows_heat: bool,
@@ -42,13 +46,11 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// The huge part of all of it, from 0 to 1; 1 of nothing.
-    pub fn ratio(&self) -> f64 {
+    /// The huge part of all of it, from 0 to 1; `None` if there is nothing that could be huge.
+    pub fn ratio(&self) -> Option<f64> {
         let all_bytes = self.anonymous_bytes + self.arena_bytes;
-        if all_bytes == 0 {
-            return 1.0;
-        }
-        (self.huge_bytes + self.arena_huge_bytes) as f64 / all_bytes as f64
+        let huge_bytes = self.huge_bytes + self.arena_huge_bytes;
+        (all_bytes > 0).then(|| huge_bytes as f64 / all_bytes as f64)
     }
 
     /// Both together.
@@ -84,6 +86,7 @@ impl Target {
                 name,
                 weight,
                 group: None,
+                memory_group: None,
                 next_content: 0,
                 knows_heat: false,
                 arenas: Vec::new(),
@@ -109,6 +112,13 @@ impl Target {
     /// Its name when it was opened.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether a promotion of a region with so many pages in use leaves room below the limits of its control group, as they
+    /// are now.
+    pub(super) fn has_room(&self, pages: u16, settings: &Settings) -> bool {
+        let Some(group) = &self.memory_group else { return true };
+        limits::has_room(group, limits::added_bytes(pages), settings)
     }
 
     /// How much of it is huge, as the kernel sums it up (`/proc/PID/smaps`): independent of what is seen

@@ -22,8 +22,8 @@ impl Target {
             Ok(done) => done,
             Err(errno) => (Effect::Refused(errno.raw_os_error()), 0),
         };
-        let (action, at_ns) = (Action::Demote, process::now_ns());
-        Outcome { process: self.id, address, action, at_ns, took_ns, effect, freed_pages: 0 }
+        let (process, action, at_ns) = (self.id, Action::Demote, process::now_ns());
+        Outcome { process, address, action, at_ns, took_ns, cpu_ns: 0, effect, freed_pages: 0 }
     }
 
     fn try_mend(&self, address: u64) -> sys::Result<(Effect, u64)> {

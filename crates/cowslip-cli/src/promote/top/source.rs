@@ -42,7 +42,7 @@ impl Source {
             return Ok(Self::Daemon(USUAL));
         }
         let mut session = Session::start(plan, None)?;
-        session.search()?.check(&session.promoter)?;
+        session.search()?.check(&session.plan.rules, &session.promoter)?;
         Ok(Self::Looks(Box::new(session)))
     }
 

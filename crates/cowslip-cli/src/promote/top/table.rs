@@ -93,9 +93,10 @@ impl View {
             }
             _ => format!("{} of processor time so far", units::human(of(now) * 1e9, "ns")),
         };
-        let (count, by) = (now.processes.len(), format!("{:?}", self.sort).to_lowercase());
+        let count = text::count(now.processes.len(), "process");
+        let by = format!("{:?}", self.sort).to_lowercase();
         let paused = if self.is_paused { "paused · " } else { "" };
-        format!("  {paused}{count} processes by {by} · own cost {cpu} · {source}")
+        format!("  {paused}{count} by {by} · own cost {cpu} · {source}")
     }
 }
 
@@ -127,6 +128,7 @@ fn row(process: &Process) -> [String; HEADS.len()] {
     let size = |name| units::size(process.value(name) as u64);
     let time = |name| units::human(process.value(name) * 1e9, "ns");
     let percent = |ratio: f64| format!("{:.0} %", ratio * 100.0);
+    let coverage = process.get("coverage_ratio").map(|ratio| format!("{:.1} %", ratio * 100.0));
     let mut reasons: Vec<(&String, f64)> = process
         .regions
         .iter()
@@ -144,7 +146,7 @@ fn row(process: &Process) -> [String; HEADS.len()] {
         text::clip(&process.name),
         size("resident_bytes"),
         size("huge_bytes"),
-        percent(process.value("coverage_ratio")),
+        coverage.unwrap_or("–".to_owned()),
         size("bloat_bytes"),
         process.get("heat_ratio").map_or("?".to_owned(), percent),
         process.value("promotions_total").to_string(),

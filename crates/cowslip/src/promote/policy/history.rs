@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::backoff::Backoff;
+use super::budget::Budget;
 use crate::promote::{Action, Effect, Outcome, ProcessLook, REGION_PAGES, Region, Settings};
 use crate::sys::{Errno, target::Refusal};
 
 /// What a promotion is taken to cost before one was measured.
 const FIRST_GUESS_NS: u64 = 1_000_000;
-/// A process may save up its budget this long.
-const MOST_SAVED_NS: u64 = 5_000_000_000;
 
 /// What is remembered of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -64,22 +63,14 @@ impl RegionHistory {
 pub(super) struct ProcessHistory {
     regions: BTreeMap<u64, RegionHistory>,
     pub(super) backoff: Backoff,
-    /// How long it may still be held up; less than nothing if it was held up too long.
-    allowance_ns: i64,
-    allowed_at_ns: u64,
-    promotion_ns: u64,
+    /// How long it may still be held up.
+    stalls: Budget,
 }
 
 impl ProcessHistory {
     pub(super) fn new(now_ns: u64, settings: &Settings) -> Self {
-        let allowance_ns = budget_ns(settings.interval_ms * 1_000_000, settings);
-        Self {
-            regions: BTreeMap::new(),
-            backoff: Backoff::default(),
-            allowance_ns,
-            allowed_at_ns: now_ns,
-            promotion_ns: FIRST_GUESS_NS,
-        }
+        let stalls = Budget::new(settings.stall_percent, FIRST_GUESS_NS, now_ns, settings);
+        Self { regions: BTreeMap::new(), backoff: Backoff::default(), stalls }
     }
 
     /// Takes in a look; regions that it does not show are forgotten.
@@ -90,10 +81,7 @@ impl ProcessHistory {
             history.see(region, now_ns);
             self.regions.insert(region.address, history);
         }
-        let passed_ns = now_ns.saturating_sub(self.allowed_at_ns);
-        let most = budget_ns(MOST_SAVED_NS.max(settings.interval_ms * 1_000_000), settings);
-        self.allowance_ns = (self.allowance_ns + budget_ns(passed_ns, settings)).min(most);
-        self.allowed_at_ns = now_ns;
+        self.stalls.pass(settings.stall_percent, now_ns, settings);
     }
 
     pub(super) fn region(&self, address: u64) -> RegionHistory {
@@ -102,13 +90,13 @@ impl ProcessHistory {
 
     /// How many promotions the budget for stalls allows now.
     pub(super) fn promotions_allowed(&self) -> u64 {
-        u64::try_from(self.allowance_ns).unwrap_or(0) / self.promotion_ns.max(1)
+        self.stalls.actions()
     }
 
     pub(super) fn learn(&mut self, outcome: &Outcome, settings: &Settings) {
-        self.allowance_ns -= i64::try_from(outcome.took_ns).unwrap_or(i64::MAX);
+        self.stalls.spend(outcome.took_ns);
         if outcome.action == Action::Promote {
-            self.promotion_ns = (self.promotion_ns * 7 + outcome.took_ns) / 8;
+            self.stalls.learn(outcome.took_ns);
         }
         let region = self.regions.entry(outcome.address).or_default();
         let now_ns = outcome.at_ns;
@@ -138,9 +126,4 @@ impl ProcessHistory {
             },
         }
     }
-}
-
-/// What the settings allow in that time.
-fn budget_ns(passed_ns: u64, settings: &Settings) -> i64 {
-    (passed_ns as f64 * settings.stall_percent / 100.0) as i64
 }

@@ -2,6 +2,7 @@
 //! time, and so that a record of looks says what another setting would have done.
 
 mod backoff;
+mod budget;
 mod history;
 mod judge;
 mod reason;
@@ -15,8 +16,9 @@ use std::collections::BTreeMap;
 pub use reason::{Decision, Reason};
 
 use super::{Action, Effect, Look, Outcome, ProcessId, ProcessLook, Region, Settings};
+use budget::Budget;
 use history::ProcessHistory;
-use share::Claimant;
+use share::{Claimant, Means};
 
 /// Decides about every region of every look, and learns from what came of it.
 ///
@@ -38,6 +40,8 @@ use share::Claimant;
 pub struct Policy {
     settings: Settings,
     processes: BTreeMap<ProcessId, ProcessHistory>,
+    /// Processor time of promotions and splits, from the first look on.
+    cpu: Option<Budget>,
     /// Splits in a row that gave no memory back.
     fruitless_splits: u32,
 }
@@ -45,11 +49,14 @@ pub struct Policy {
 /// So many of them, and nothing is split any more.
 const FRUITLESS_SPLITS: u32 = 3;
 
+/// Processor time that a promotion is taken to cost before one was measured: the huge page made before, and its own.
+const FIRST_GUESS_NS: u64 = 2_000_000;
+
 impl Policy {
     /// A policy that has seen nothing yet; an error if the settings make no sense.
     pub fn new(settings: Settings) -> crate::Result<Self> {
         settings.check()?;
-        Ok(Self { settings, processes: BTreeMap::new(), fruitless_splits: 0 })
+        Ok(Self { settings, processes: BTreeMap::new(), cpu: None, fruitless_splits: 0 })
     }
 
     /// The settings in force.
@@ -85,7 +92,8 @@ impl Policy {
             claimants.push((index, Claimant::new(process, wanted, allowed)));
         }
         let looks = &look.processes;
-        share::share(looks, claimants, &look.system, &self.settings, |process, region, reason| {
+        let means = Means::new(look, self.cpu_actions(), &self.settings);
+        share::share(looks, claimants, means, &self.settings, |process, region, reason| {
             let decision = decision(&looks[process], region, reason);
             if reason.action().is_some() { decisions.push(decision) } else { left.push(decision) }
         });
@@ -110,13 +118,27 @@ impl Policy {
             let is_fruitless = outcome.freed_pages == 0;
             self.fruitless_splits = if is_fruitless { self.fruitless_splits + 1 } else { 0 };
         }
+        if let Some(cpu) = &mut self.cpu {
+            cpu.spend(outcome.cpu_ns);
+            if outcome.action == Action::Promote {
+                cpu.learn(outcome.cpu_ns);
+            }
+        }
         if let Some(history) = self.processes.get_mut(&outcome.process) {
             history.learn(outcome, &self.settings);
         }
     }
 
+    /// How many promotions the budget of processor time allows now.
+    fn cpu_actions(&self) -> u64 {
+        self.cpu.map_or(0, |cpu| cpu.actions())
+    }
+
     fn remember(&mut self, look: &Look) {
         let settings = &self.settings;
+        let percent = settings.promotion_cpu_percent;
+        let fresh = || Budget::new(percent, FIRST_GUESS_NS, look.at_ns, settings);
+        self.cpu.get_or_insert_with(fresh).pass(percent, look.at_ns, settings);
         let mut before = std::mem::take(&mut self.processes);
         for process in &look.processes {
             let mut history = before
@@ -138,6 +160,7 @@ impl Policy {
                 Reason::Full if process.is_disabled => Reason::Disabled,
                 Reason::Full if history.backoff.is_waiting(look.at_ns) => Reason::BackingOff,
                 Reason::Sparse if history.promotions_allowed() == 0 => Reason::StallBudget,
+                Reason::Sparse if self.cpu_actions() == 0 => Reason::CpuBudget,
                 reason => reason,
             }
         };

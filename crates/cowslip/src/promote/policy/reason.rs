@@ -45,10 +45,14 @@ pub enum Reason {
     BackingOff,
     /// Promotions have held up its process as long as they may.
     StallBudget,
-    /// Programs wait for memory.
+    /// Promotions have taken as much processor time as they may.
+    CpuBudget,
+    /// Programs wait for memory, on the machine or in the control group.
     Pressure,
     /// Too little memory is available.
     MemoryLow,
+    /// Its control group, or one that this is a part of, is too near its memory limit.
+    LimitNear,
     /// Free memory is in pieces.
     Fragmented,
     /// What there is goes to processes with less than their share.
@@ -104,8 +108,10 @@ impl Reason {
                  time to recover"
             }
             Self::StallBudget => "left: promotions have held up the process as long as they may",
+            Self::CpuBudget => "left: promotions have taken as much processor time as they may",
             Self::Pressure => "left: programs wait for memory",
             Self::MemoryLow => "left: too little memory is available",
+            Self::LimitNear => "left: its control group is too near its memory limit",
             Self::Fragmented => "left: free memory is in pieces smaller than a huge page",
             Self::FairShare => "left: what there is goes to processes with less than their share",
         }

@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::reason::Reason;
-use crate::promote::{ProcessLook, REGION_PAGES, Region, Settings, System};
-use crate::units::page_size_bytes;
+use crate::promote::limits::added_bytes;
+use crate::promote::{Limit, Look, ProcessLook, Region, Settings};
 
 /// A region of a process counts as in use from this much heat on.
 const HOT_PERCENT: u8 = 10;
@@ -83,23 +83,58 @@ fn groups(looks: &[ProcessLook], claimants: &mut [(usize, Claimant)]) -> Vec<Hol
     groups
 }
 
-/// What is left of the system's means.
-struct Means {
+/// What is left of what promotions need.
+pub(super) struct Means<'a> {
     available_bytes: u64,
     keep_bytes: u64,
     huge_pages: u64,
+    /// Promotions that the budget of processor time allows.
+    actions: u64,
+    is_pressed: bool,
+    /// By the name of its group.
+    limits: BTreeMap<&'a str, Limit>,
+    settings: &'a Settings,
 }
 
-impl Means {
-    fn take(&mut self, region: &Region) -> Result<(), Reason> {
-        let page = page_size_bytes() as u64;
-        let added = u64::from(REGION_PAGES.saturating_sub(region.pages)) * page;
-        let rest = self.available_bytes.saturating_sub(added);
+impl<'a> Means<'a> {
+    pub(super) fn new(look: &'a Look, actions: u64, settings: &'a Settings) -> Self {
+        let (system, keep) = (&look.system, u64::from(settings.keep_available_percent));
+        let limits = look.processes.iter().flat_map(|process| &process.limits);
+        Self {
+            available_bytes: system.available_bytes,
+            keep_bytes: system.total_bytes / 100 * keep,
+            huge_pages: system.free_huge_pages.max(u64::from(settings.compactions)),
+            actions,
+            is_pressed: system.pressure_percent >= settings.pressure_percent,
+            limits: limits.map(|limit| (limit.group.as_str(), limit.clone())).collect(),
+            settings,
+        }
+    }
+
+    fn take(&mut self, process: &ProcessLook, region: &Region) -> Result<(), Reason> {
+        if self.is_pressed || process.pressure_percent >= self.settings.pressure_percent {
+            return Err(Reason::Pressure);
+        }
+        let added_bytes = added_bytes(region.pages);
+        let rest = self.available_bytes.saturating_sub(added_bytes);
         if rest < self.keep_bytes {
             return Err(Reason::MemoryLow);
         }
-        self.huge_pages = self.huge_pages.checked_sub(1).ok_or(Reason::Fragmented)?;
+        let has_room =
+            |it: &Limit| self.limits[it.group.as_str()].has_room(added_bytes, self.settings);
+        if !process.limits.iter().all(has_room) {
+            return Err(Reason::LimitNear);
+        }
+        match (self.actions, self.huge_pages) {
+            (0, _) => return Err(Reason::CpuBudget),
+            (_, 0) => return Err(Reason::Fragmented),
+            _ => (self.actions, self.huge_pages) = (self.actions - 1, self.huge_pages - 1),
+        }
         self.available_bytes = rest;
+        for limit in &process.limits {
+            let left = self.limits.get_mut(limit.group.as_str());
+            left.expect("all are in it").room_bytes -= added_bytes;
+        }
         Ok(())
     }
 }
@@ -109,16 +144,10 @@ impl Means {
 pub(super) fn share(
     looks: &[ProcessLook],
     mut claimants: Vec<(usize, Claimant)>,
-    system: &System,
+    mut means: Means<'_>,
     settings: &Settings,
     mut decided: impl FnMut(usize, usize, Reason),
 ) {
-    let keep = u64::from(settings.keep_available_percent);
-    let mut means = Means {
-        available_bytes: system.available_bytes,
-        keep_bytes: system.total_bytes / 100 * keep,
-        huge_pages: system.free_huge_pages.max(u64::from(settings.compactions)),
-    };
     let mut groups = groups(looks, &mut claimants);
     let mut served: Vec<usize> = Vec::new();
     loop {
@@ -134,12 +163,10 @@ pub(super) fn share(
         );
         let Some((process, claimant)) = greatest else { return };
         let region = claimant.wanted.pop().expect("it wants something");
-        let granted = if system.pressure_percent >= settings.pressure_percent {
-            Err(Reason::Pressure)
-        } else if claimant.allowed == 0 {
-            Err(Reason::StallBudget)
-        } else {
-            means.take(&looks[*process].regions[region])
+        let look = &looks[*process];
+        let granted = match claimant.allowed {
+            0 => Err(Reason::StallBudget),
+            _ => means.take(look, &look.regions[region]),
         };
         let reason = match granted {
             Ok(()) => {

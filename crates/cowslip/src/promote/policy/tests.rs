@@ -1,9 +1,10 @@
 //! What holds for any processes, any history and any time; and a few stories.
 
+mod means;
 mod properties;
 
 use super::*;
-use crate::promote::{Action, Effect, Kind, REGION_PAGES, Region, System};
+use crate::promote::{Action, Effect, Kind, Limit, REGION_PAGES, Region, System};
 use crate::sys::Errno;
 
 const SECOND: u64 = 1_000_000_000;
@@ -72,6 +73,7 @@ fn outcome(address: u64, at_ns: u64, took_ns: u64, errno: Option<Errno>) -> Outc
         action: Action::Promote,
         at_ns,
         took_ns,
+        cpu_ns: 0,
         effect: errno.map_or(Effect::Done, |errno| Effect::Refused(errno.raw_os_error())),
         freed_pages: 0,
     }
@@ -370,6 +372,8 @@ fn any_region(dice: &mut Dice, number: u64) -> Region {
 
 fn any_look(dice: &mut Dice, at_ns: u64) -> Look {
     let mut processes = Vec::new();
+    let (group, room_bytes) = ("/sys/fs/cgroup/a".to_owned(), dice.below(64 << 20));
+    let limit = Limit { group, limit_bytes: 256 << 20, room_bytes };
     for pid in 1..=1 + dice.below(4) as i32 {
         let mut regions = Vec::new();
         for number in 1..40 {
@@ -380,7 +384,8 @@ fn any_look(dice: &mut Dice, at_ns: u64) -> Look {
         let weight = dice.below(4) as u32;
         let is_disabled = dice.one_in(10);
         let group = dice.one_in(3).then(|| "/a".to_owned());
-        processes.push(ProcessLook { weight, group, is_disabled, ..process(pid, regions) });
+        let limits = if dice.one_in(3) { vec![limit.clone()] } else { Vec::new() };
+        processes.push(ProcessLook { weight, group, is_disabled, limits, ..process(pid, regions) });
     }
     let system = System {
         available_bytes: dice.below(8 << 30),
@@ -401,6 +406,7 @@ fn any_outcome(dice: &mut Dice, decision: &Decision, at_ns: u64) -> Outcome {
         action: decision.reason.action().unwrap(),
         at_ns,
         took_ns: 200_000 + dice.below(3_000_000) * (1 + 9 * u64::from(dice.one_in(20))),
+        cpu_ns: 1_000_000 + dice.below(9_000_000),
         effect: if dice.one_in(4) { Effect::Refused(errno) } else { Effect::Done },
         freed_pages: 400,
     }
@@ -446,6 +452,7 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
             keys.sort_unstable();
             keys.dedup();
             assert_eq!((keys.len(), decisions.len()), (regions, regions));
+            let mut added_bytes = 0;
             for decision in decisions {
                 let (process, region) = find(look, decision).unwrap();
                 match decision.reason.action() {
@@ -471,6 +478,11 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                 assert!(!region.is_huge && region.pages >= 461 && !process.is_disabled);
                 assert!(region.swapped_pages <= settings.max_swapped_pages);
                 assert!(look.system.pressure_percent < settings.pressure_percent);
+                for limit in &process.limits {
+                    added_bytes += u64::from(REGION_PAGES - region.pages) * 4096;
+                    let kept_mib = if region.pages < REGION_PAGES { 25 } else { 4 };
+                    assert!(limit.room_bytes >= (kept_mib << 20) + added_bytes, "near a limit");
+                }
             }
             let acts = decisions.iter().map(|it| it.reason.action().is_some());
             assert!(acts.is_sorted_by(|a, b| a >= b), "what is to be done comes first");

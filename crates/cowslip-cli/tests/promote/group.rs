@@ -1,0 +1,57 @@
+//! A control group that limits memory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::support::Folder;
+use crate::target::PATIENCE;
+
+/// Goes with this value, once its last program has ended.
+pub(crate) struct Group(pub(crate) PathBuf);
+
+impl Group {
+    /// Of version 1 or 2, named as the folder; `None`, said and counted, where that cannot be had.
+    pub(crate) fn new(folder: &Folder, limit: &str) -> Option<Self> {
+        let name = folder.0.file_name().unwrap();
+        let places =
+            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        for (parent, file) in places {
+            let path = PathBuf::from(parent).join(name);
+            if fs::create_dir(&path).is_err() {
+                continue;
+            }
+            let group = Self(path);
+            if fs::write(group.0.join(file), limit).is_ok() {
+                return Some(group);
+            }
+        }
+        println!("SKIPPED: cgroup: none that limits memory can be made here");
+        None
+    }
+
+    /// A part of it without a limit of its own.
+    pub(crate) fn below(&self) -> Self {
+        let path = self.0.join("below");
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    /// Has a shell run that in it, with these as `$2` and so on.
+    pub(crate) fn shell(&self, script: &str, arguments: &[&Path]) -> Command {
+        let mut command = Command::new("sh");
+        let script = format!("echo $$ > \"$1/cgroup.procs\" && {script}");
+        command.args(["-c", &script, "sh"]).arg(&self.0).args(arguments);
+        command
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+    }
+}
