@@ -40,37 +40,6 @@ pub(crate) const DENIED: u8 = 4;
 pub(crate) const VANISHED: u8 = 5;
 /// What was read is not what it should be.
 pub(crate) const CORRUPT: u8 = 6;
-/// The program to run is there and cannot be run (`env(1)`).
-pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// There is no such program (`env(1)`).
-pub(crate) const NOT_FOUND: u8 = 127;
-
-// What runs a command passes its exit code on. The codes of what went wrong instead are those of env(1).
-
-/// Cowslip failed, not the command.
-const NOT_THE_COMMAND: u8 = 125;
-/// The command is there and cannot be run.
-pub(crate) const CANNOT_RUN: u8 = 126;
-/// There is no such command.
-pub(crate) const NOT_FOUND: u8 = 127;
-/// Above this is the number of the signal that killed the command.
-const KILLED: i32 = 128;
-
-/// For the help of what runs a command.
-pub(crate) const OF_COMMANDS: &str = "Exit code: the command's, or 128+N if signal N killed it. 125: \
-cowslip failed, 126: the command cannot be run, 127: it was not found.";
-
-/// The exit code that passes on how a command ended, as a shell would.
-pub(crate) fn of(status: ExitStatus) -> ExitCode {
-    let killed = status.signal().map(|signal| KILLED + signal);
-    let code = status.code().or(killed).and_then(|code| u8::try_from(code).ok());
-    ExitCode::from(code.unwrap_or(NOT_THE_COMMAND))
-}
-
-/// The exit code of a command that could not be started.
-pub(crate) fn not_run(error: &io::Error) -> u8 {
-    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }
-}
 
 // What runs a command passes its exit code on. The codes of what went wrong instead are those of env(1).
 

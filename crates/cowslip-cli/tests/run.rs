@@ -62,7 +62,8 @@ fn a_malloc_that_is_to_be_kept_is() {
 /// What the process itself execs is the program that was meant; what a child execs is another one.
 #[test]
 fn what_it_execs_is_helped_and_what_its_children_exec_if_that_is_asked() {
-    let look = r#"/usr/bin/perl -ne 'print "helped" if /libcowslip_preload/ && !$n++' /proc/self/maps"#;
+    let look =
+        r#"/usr/bin/perl -ne 'print "helped" if /libcowslip_preload/ && !$n++' /proc/self/maps"#;
     let exec = format!("exec {look}");
     let child = format!("system(q({look})); print qq(, ), $ENV{{LD_PRELOAD}} // q(nothing)");
     let said = |options: &[&str], script: &str| perl(options, script).map(|(ran, _)| ran.stdout);

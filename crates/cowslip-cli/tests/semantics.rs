@@ -7,8 +7,7 @@ use std::process::Command;
 
 use support::{Folder, compile, run, under_cowslip};
 
-const WAYS: [&[&str]; 4] =
-    [&[], &["--plain"], &["--malloc", "keep"], &["--backing", "base"]];
+const WAYS: [&[&str]; 4] = [&[], &["--plain"], &["--malloc", "keep"], &["--backing", "base"]];
 
 #[test]
 fn a_program_cannot_tell_an_arena_from_the_kernel() {

@@ -42,8 +42,7 @@ fn is_of_libc(function: *mut c_void) -> bool {
         let mut found = MaybeUninit::<libc::Dl_info>::uninit();
         // SAFETY: dladdr(3) fills it in if it answers with something else than 0.
         unsafe {
-            (libc::dladdr(function, found.as_mut_ptr()) != 0)
-                .then(|| found.assume_init().dli_fbase)
+            (libc::dladdr(function, found.as_mut_ptr()) != 0).then(|| found.assume_init().dli_fbase)
         }
     };
     object(function) == object(libc::gnu_get_libc_version as *const c_void)
@@ -54,7 +53,10 @@ fn has_valgrind() -> bool {
     unsafe extern "C" fn look(object: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
         // SAFETY: dl_iterate_phdr(3) hands over an object with a name.
         let path = unsafe { CStr::from_ptr((*object).dlpi_name) }.to_bytes();
-        let is_it = path.rsplit(|&byte| byte == b'/').next().is_some_and(|file| file.starts_with(b"vgpreload_"));
+        let is_it = path
+            .rsplit(|&byte| byte == b'/')
+            .next()
+            .is_some_and(|file| file.starts_with(b"vgpreload_"));
         is_it.into()
     }
     // SAFETY: `look` is handed what it takes.

@@ -49,7 +49,11 @@ unsafe fn environment(
         // It is as it should be already.
         return None;
     }
-    say!("{} is executed, and {}", program.display(), if can_help { "helped" } else { "not helped" });
+    say!(
+        "{} is executed, and {}",
+        program.display(),
+        if can_help { "helped" } else { "not helped" }
+    );
     // SAFETY: as the caller promised.
     unsafe { Environment::of(given, can_help) }
 }

@@ -188,8 +188,7 @@ fn is_worth(len: usize) -> bool {
     let enough = config().arena_after_bytes;
     let elsewhere = ELSEWHERE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
     let used_bytes = || Some(process::anonymous_pages()? as usize * page_size_bytes());
-    elsewhere >= enough
-        && (len >= 2 * enough || used_bytes().is_none_or(|used| used >= enough / 2))
+    elsewhere >= enough && (len >= 2 * enough || used_bytes().is_none_or(|used| used >= enough / 2))
 }
 
 fn make() {

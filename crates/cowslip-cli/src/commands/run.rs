@@ -11,7 +11,7 @@ use cowslip_sys::Errno;
 use cowslip_sys::executable::{self, Kind};
 
 use crate::args::{BackingArg, MallocArg, RunArgs};
-use crate::exit::{Answer, Failure, NO, NOT_EXECUTABLE, NOT_FOUND, UNSUPPORTED, USAGE};
+use crate::exit::{Answer, CANNOT_RUN, Failure, NO, NOT_FOUND, UNSUPPORTED, USAGE};
 
 const LIBRARY: &str = "libcowslip_preload.so";
 pub(crate) const MALLOC: &str = "libcowslip_malloc.so";
@@ -28,7 +28,8 @@ pub(crate) fn run(args: RunArgs) -> Answer {
     check_writable("--report", args.report.as_deref())?;
     let name = &args.program[0];
     let path = std::env::var_os("PATH");
-    let program = executable::find(name, path.as_deref()).map_err(|errno| cannot_run(name, errno))?;
+    let program =
+        executable::find(name, path.as_deref()).map_err(|errno| cannot_run(name, errno))?;
     let obstacle = why_unhelped(&program).map(str::to_owned).or_else(|| why_no_better_off(&args));
     let mut command = Command::new(&program);
     command.arg0(name).args(&args.program[1..]);
@@ -61,8 +62,8 @@ fn check_writable(option: &str, file: Option<&Path>) -> Result<(), Failure> {
 fn cannot_run(name: &OsStr, errno: Errno) -> Failure {
     let (code, why) = match errno {
         Errno::NOENT => (NOT_FOUND, "there is no such program".to_owned()),
-        Errno::ACCESS => (NOT_EXECUTABLE, "it is not executable".to_owned()),
-        errno => (NOT_EXECUTABLE, std::io::Error::from(errno).to_string()),
+        Errno::ACCESS => (CANNOT_RUN, "it is not executable".to_owned()),
+        errno => (CANNOT_RUN, std::io::Error::from(errno).to_string()),
     };
     Failure::new(code, format!("cannot run {}: {why}", name.display()))
 }
@@ -154,22 +155,18 @@ fn why_unhelped(program: &Path) -> Option<&'static str> {
             "it is a Go program, whose memory and forks come from system calls of its own that no \
              library sees",
         ),
-        Some(Kind::Musl) => {
-            Some("it is linked with musl, and the library to preload is for glibc")
-        }
+        Some(Kind::Musl) => Some("it is linked with musl, and the library to preload is for glibc"),
         Some(Kind::Sanitized) => Some(
             "it is built with a sanitizer, whose library is to be the first that is loaded and \
              keeps the memory itself",
         ),
-        Some(Kind::Privileged) => Some(
-            "it is setuid or setgid, and the system preloads nothing into such programs",
-        ),
+        Some(Kind::Privileged) => {
+            Some("it is setuid or setgid, and the system preloads nothing into such programs")
+        }
         Some(Kind::Static) => {
             Some("it is statically linked, and nothing can be preloaded into it (use the library)")
         }
-        Some(Kind::Foreign) => {
-            Some("it is for another kind of machine than Cowslip was built for")
-        }
+        Some(Kind::Foreign) => Some("it is for another kind of machine than Cowslip was built for"),
         Some(Kind::Script | Kind::Other) | None => Some("it is no ELF program"),
     }
 }

@@ -169,8 +169,8 @@ fn requests_without_sense_and_targets_that_are_gone_have_their_exit_codes() {
         let ran = run(Command::new(COWSLIP).args(["promote", "--once"]).args(options));
         assert!(wanted.iter().all(|it| ran.stderr.contains(it)), "{}", ran.stderr);
     };
-    says(&["--all", "--threshold", "300"], &["--threshold", "1..=100"]);
-    says(&["--all", "--threshold", "150"], &["--threshold", "1..=100"]);
+    says(&["--all", "--threshold", "300"], &["--threshold", "from 1 to 100"]);
+    says(&["--all", "--threshold", "150"], &["--threshold", "from 1 to 100"]);
     says(&["--all", "--stall-budget", "0"], &["--stall-budget", "above 0, 100 at most"]);
     says(&["--match", "no such program"], &["\"no such program\""]);
     says(&["--cgroup", "/nowhere"], &["control group /nowhere", "No such file"]);

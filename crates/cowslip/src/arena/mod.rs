@@ -16,8 +16,8 @@ use crate::error::{During, Error, ErrorKind, Result};
 use crate::freeze::service::Service;
 use crate::host;
 use crate::metrics::{Counters, Metrics};
-use crate::sys::{AsRawFd, Errno};
 use crate::sys::memory::{self, Advice, Prot};
+use crate::sys::{AsRawFd, Errno};
 use crate::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
 
 use crate::freeze::readers::UsersToken;

@@ -87,8 +87,8 @@ pub(super) fn map_some(shared: &Shared, state: &mut State) -> bool {
 /// Maps what is in memory of a part of a chunk.
 fn map_resident(shared: &Shared, range: VirtRange) {
     let (file, start) = (shared.store.fd(), offset(shared.range, range));
-    let is_swapped = cache::cached(file, start, range.len as u64)
-        .is_ok_and(|cached| cached.evicted_bytes > 0);
+    let is_swapped =
+        cache::cached(file, start, range.len as u64).is_ok_and(|cached| cached.evicted_bytes > 0);
     let (mut from, end) = (start, start + range.len as u64);
     while !is_swapped && let Ok(Some((data, hole))) = memfile::next_data(file, from, end) {
         let data = VirtRange::new(range.start + (data - start) as usize, (hole - data) as usize);

@@ -4,8 +4,8 @@ use super::faults;
 use super::hints;
 use super::outcome::No;
 use super::own_process::OwnProcess;
-use crate::arena::store::Store;
 use crate::arena::Backing;
+use crate::arena::store::Store;
 use crate::units::{ByteCount, CHUNK_BYTES};
 
 /// What is missing, and the command that mends it.
