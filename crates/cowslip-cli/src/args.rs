@@ -56,7 +56,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, default_value_t = BackingArg::Thp)]
     pub(crate) backing: BackingArg,
     /// Smallest anonymous mapping that goes into the arena
-    #[arg(long, value_name = "SIZE", value_parser = byte_count, default_value = "256K")]
+    #[arg(long, value_name = "SIZE", value_parser = byte_count, default_value = "32K")]
     pub(crate) threshold: ByteCount,
     /// How much the program maps before it gets an arena: the fork of less gains nothing
     #[arg(long, value_name = "SIZE", value_parser = any_byte_count, default_value = "4M",

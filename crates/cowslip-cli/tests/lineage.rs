@@ -42,7 +42,7 @@ fn a_worker_has_an_arena_of_its_own() {
     let folder = Folder::new("worker");
     let log = folder.0.join("log");
     let log_option = log.to_str().expect("a path of letters");
-    if as_natively(&["--log", log_option], "worker").is_none() {
+    if as_natively(&["--arena-after", "0", "--log", log_option], "worker").is_none() {
         return;
     }
     let said = std::fs::read_to_string(&log).expect("a log");

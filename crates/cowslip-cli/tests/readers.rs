@@ -51,7 +51,7 @@ fn a_command_ends_as_it_would_have_if_nobody_reads_what_it_says() {
         (&["no-such-command"], 2),
         (&["promote", "--config", config, "--check-config"], 0),
         (&["promote", "--once", "--dry-run", "--match", "nobody-has-this-name"], 5),
-        (&["promote", "--once", "--dry-run", "--pid", &pid], 0),
+        (&["promote", "--once", "--dry-run", "--pid", &pid], 1),
         (&["promote", "top", "--once", "--pid", &pid], 0),
         (&["status", &pid], 1),
         (&["image", "info", config], 6),

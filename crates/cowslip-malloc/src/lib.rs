@@ -16,6 +16,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]
 
 mod forks;
+mod lookups;
 mod modules;
 mod theirs;
 
@@ -43,7 +44,8 @@ unsafe impl Sync for Configuration {}
 
 /// Functions of the family: theirs, or what stands after the `=`.
 macro_rules! replaced {
-    ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)? = $ours:path;)*) => {$(
+    ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)? = $ours:path;)*) => {
+    $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $kind),*) $(-> $answer)? {
             if theirs::is_ours() {
@@ -65,7 +67,16 @@ macro_rules! replaced {
                 >($name.get())($($argument),*)
             }
         }
-    )*};
+    )*
+
+        /// The function of that name here, if it is one of the family.
+        pub(crate) fn of_family(name: &core::ffi::CStr) -> Option<*mut c_void> {
+            $(if name.to_bytes() == stringify!($name).as_bytes() {
+                return Some($name as *mut c_void);
+            })*
+            None
+        }
+    };
 }
 
 replaced! {

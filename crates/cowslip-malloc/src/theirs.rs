@@ -12,6 +12,8 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
 
+use crate::lookups;
+
 const UNKNOWN: u8 = 0;
 const OURS: u8 = 1;
 const THEIRS: u8 = 2;
@@ -30,14 +32,13 @@ pub(crate) fn is_ours() -> bool {
 
 #[cold]
 fn choose() -> bool {
-    // SAFETY: a lookup by name.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"malloc".as_ptr()) };
+    let next = lookups::of_libc(libc::RTLD_NEXT, c"malloc");
     let is_ours = is_of_libc(next) && !has_valgrind();
     CHOICE.store(if is_ours { OURS } else { THEIRS }, Relaxed);
     is_ours
 }
 
-fn is_of_libc(function: *mut c_void) -> bool {
+pub(crate) fn is_of_libc(function: *mut c_void) -> bool {
     let object = |function: *const c_void| {
         let mut found = MaybeUninit::<libc::Dl_info>::uninit();
         // SAFETY: dladdr(3) fills it in if it answers with something else than 0.
@@ -78,8 +79,7 @@ impl Next {
     pub(crate) fn get(&self) -> *mut c_void {
         let mut found = self.found.load(Relaxed);
         if found.is_null() {
-            // SAFETY: a lookup by name.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            found = lookups::of_libc(libc::RTLD_NEXT, self.name);
             self.found.store(found, Relaxed);
         }
         found

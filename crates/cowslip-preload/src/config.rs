@@ -48,7 +48,7 @@ impl Config {
                 Some("base") => Backing::Base,
                 _ => Backing::Thp,
             },
-            threshold_bytes: size("COWSLIP_THRESHOLD").map_or(256 << 10, |size| size.0 as usize),
+            threshold_bytes: size("COWSLIP_THRESHOLD").map_or(32 << 10, |size| size.0 as usize),
             arena_after_bytes: size("COWSLIP_ARENA_AFTER").map_or(4 << 20, |size| size.0 as usize),
             is_plain: is("COWSLIP_PLAIN", "1"),
             respect_thp_disable: is("COWSLIP_RESPECT_THP_DISABLE", "1"),

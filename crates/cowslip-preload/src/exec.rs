@@ -1,8 +1,7 @@
 //! `execve` and its like: what the first process execs is the same program to whoever started it, and is helped as well.
 //!
 //! So launchers, `env` in a script's first line, version managers and `sh -c 'exec …'` keep the help; what children exec runs
-//! as without Cowslip, or, with `--follow-exec`, is helped unless it cannot be. Functions that take their arguments one by one
-//! (`execl`) are libc's own.
+//! as without Cowslip, or, with `--follow-exec`, is helped unless it cannot be.
 //!
 //! # Safety
 //! See [`crate::mapping`].
@@ -121,4 +120,69 @@ unsafe extern "C" fn execvp(name: *const c_char, words: Strings) -> c_int {
 unsafe extern "C" fn execvpe(name: *const c_char, words: Strings, given: Strings) -> c_int {
     // SAFETY: the program's own call.
     unsafe { execute(&EXECVPE, name, words, given) }
+}
+
+/// `execle`: the environment follows the null pointer that ends the words.
+unsafe extern "C" fn execve_after(path: *const c_char, words: Strings) -> c_int {
+    // SAFETY: the program's own arguments, in the order in which it gave them.
+    unsafe {
+        let mut end = words;
+        while !(*end).is_null() {
+            end = end.add(1);
+        }
+        execve(path, words, end.add(1).cast::<Strings>().read())
+    }
+}
+
+/// Functions that take their words one by one: these lie in registers, and go on where the stack does.
+macro_rules! one_by_one {
+    ($($name:ident = $function:path;)*) => {$(
+        #[cfg(target_arch = "x86_64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "pop rax",
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push rax",
+                "call {function}",
+                "pop rcx",
+                "add rsp, 40",
+                "push rcx",
+                "ret",
+                function = sym $function,
+            )
+        }
+
+        #[cfg(target_arch = "aarch64")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "sub sp, sp, #80",
+                "stp x29, x30, [sp]",
+                "stp x1, x2, [sp, #24]",
+                "stp x3, x4, [sp, #40]",
+                "stp x5, x6, [sp, #56]",
+                "str x7, [sp, #72]",
+                "add x1, sp, #24",
+                "bl {function}",
+                "ldp x29, x30, [sp]",
+                "add sp, sp, #80",
+                "ret",
+                function = sym $function,
+            )
+        }
+    )*};
+}
+
+one_by_one! {
+    execl = execv;
+    execlp = execvp;
+    execle = execve_after;
 }

@@ -33,7 +33,7 @@ pub(crate) fn before() {
     }
     let _quiet = Quiet::enter();
     let _ = guarded(|| leaving::everything(Departure::Filter).is_ok(), || false);
-    arenas().for_each(Arena::end_service);
+    arenas().for_each(Arena::retire);
     report::write();
     log::close();
 }

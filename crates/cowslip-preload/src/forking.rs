@@ -246,7 +246,9 @@ pub(crate) fn start_services() {
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_is_sole_thread() -> bool {
     let _quiet = Quiet::enter();
-    process::thread_count().is_some_and(|threads| threads <= 1 + threads::ours())
+    // Where the program filters its calls, nothing is asked.
+    !leaving::is_closed()
+        && process::thread_count().is_some_and(|threads| threads <= 1 + threads::ours())
 }
 
 /// A program that starts threads gets the service thread along with its first one, so that its first

@@ -65,3 +65,8 @@ pub use rustix::io::Errno;
 
 /// What every wrapper returns: the value, or the kernel's error number.
 pub type Result<T> = core::result::Result<T, Errno>;
+
+/// What an error number means, without asking libc: `strerror(3)` may allocate, and who calls may be an allocator.
+pub fn reason(errno: Errno) -> &'static str {
+    nix::errno::Errno::from_raw(errno.raw_os_error()).desc()
+}

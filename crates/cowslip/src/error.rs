@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::sys::Errno;
+use crate::sys::{self, Errno};
 use crate::units::VirtRange;
 
 /// What kind of failure it is; each has an exit code of the `cowslip` command.
@@ -125,7 +125,8 @@ impl fmt::Display for Error {
             write!(f, " on {range}")?;
         }
         if let Some(errno) = self.0.errno {
-            write!(f, ": {}", io::Error::from(errno))?;
+            // Not by libc: an allocator may be who called.
+            write!(f, ": {} (os error {})", sys::reason(errno), errno.raw_os_error())?;
         }
         if let Some(hint) = &self.0.hint {
             write!(f, "; {hint}")?;
@@ -181,7 +182,7 @@ mod tests {
             .hint("raise vm.max_map_count");
         assert_eq!(
             error.to_string(),
-            "write-protect a chunk on 0x200000..0x400000 (2 MiB): Cannot allocate memory (os error \
+            "write-protect a chunk on 0x200000..0x400000 (2 MiB): Out of memory (os error \
              12); raise vm.max_map_count"
         );
         assert_eq!(error.kind(), ErrorKind::OutOfMemory);

@@ -341,6 +341,11 @@ impl State {
         read.is_none_or(|read| self.since[index] > read)
     }
 
+    /// It takes nothing in any more, and has nothing: all of it left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.is_closed && self.ledger.used().is_empty()
+    }
+
     /// Chunks that a freeze made private and no thaw made live again.
     pub(crate) fn not_live(&self) -> usize {
         self.not_live

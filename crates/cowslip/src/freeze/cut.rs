@@ -174,7 +174,7 @@ fn offer(flip: &mut Flip<'_>) -> Result<()> {
     let state = &mut *flip.state;
     // From here on the child reads their base.
     thaw::kept::end(state);
-    if state.role != Role::Owner || state.not_live() == 0 {
+    if state.role != Role::Owner || state.not_live() == 0 || state.is_empty() {
         return Ok(());
     }
     // First: whoever is forked with the memory is counted.

@@ -57,6 +57,9 @@ impl<'a> Flip<'a> {
         mut state: MutexGuard<'a, State>,
         keeps_view: bool,
     ) -> Result<Self> {
+        if state.is_empty() {
+            return Ok(Self::nothing(shared, state));
+        }
         shared.store.check()?;
         thaw::mend(shared, &mut state)?;
         shared.counters.has_userfaultfd.store(u64::from(state.service.is_some()), Relaxed);

@@ -91,6 +91,7 @@ use crate::units::VirtRange;
 
 pub use cut::{Fork, ForkCut, fork};
 pub use io::IoGuard;
+use readers::Generations;
 
 /// How a freeze was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,10 +164,15 @@ impl Arena {
         shared.lock().service.is_some()
     }
 
-    /// Ends the service thread, and waits for it: what is frozen stays so from here on.
-    pub fn end_service(&self) {
+    /// Ends the service thread, and waits for it; if all memory has left, it gives up what a freeze would need, so that forks
+    /// make no call for this arena.
+    pub fn retire(&self) {
         let service = self.shared().lock().service.take();
         service.into_iter().for_each(service::Service::stop);
+        let mut state = self.shared().lock();
+        if state.is_empty() {
+            state.generations = Generations::default();
+        }
     }
 
     /// Whether the service thread is one of this process' threads.

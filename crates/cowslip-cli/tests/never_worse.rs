@@ -1,0 +1,117 @@
+//! Who puts `cowslip run --` in front of a program risks nothing: it runs as before where Cowslip cannot help.
+
+mod support;
+
+use std::ffi::OsStr;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use support::{COWSLIP, Folder, Ran, compile, run, under_cowslip};
+
+const TRUE: &str = "/bin/true";
+
+fn told(options: &[&str], program: &[&str]) -> Ran {
+    run(Command::new(COWSLIP).arg("run").args(options).arg("--").args(program))
+}
+
+#[test]
+fn a_small_program_has_no_arena() {
+    let ran = told(&["--log", "-"], &[TRUE]);
+    assert!(ran.status.success() && ran.stderr.contains("loaded"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("arena of"), "{}", ran.stderr);
+    let ran = told(&["--log", "-", "--arena-after", "0"], &[TRUE]);
+    assert!(ran.status.success() && ran.stderr.contains("arena of"), "{}", ran.stderr);
+}
+
+#[test]
+fn what_cannot_be_run_is_said_as_env_says_it() {
+    let code = |options: &[&str], program: &str| told(options, &[program]).status.code();
+    assert_eq!(code(&[], "/no/such/program"), Some(127));
+    assert_eq!(code(&[], "no-such-program"), Some(127));
+    assert_eq!(code(&[], "/etc/passwd"), Some(126));
+    assert_eq!(code(&[], "/tmp"), Some(126));
+    for option in ["--log", "--report"] {
+        let ran = told(&[option, "/no/such/folder/file"], &[TRUE]);
+        assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+        assert!(
+            ran.stderr.contains(option) && ran.stderr.contains("/no/such/folder"),
+            "{}",
+            ran.stderr
+        );
+    }
+}
+
+/// A command of this program, as a user who may do nothing in particular.
+fn as_nobody(options: &[&str]) -> Option<Ran> {
+    let setting = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    if !is_root || setting.is_ok_and(|setting| setting.trim() == "1") {
+        println!("SKIPPED: root: who is no user without userfaultfd");
+        return None;
+    }
+    // Where every user may go.
+    let folder = Folder::new("nobody");
+    let all = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&folder.0, all).unwrap();
+    let beside = Path::new(COWSLIP).parent().unwrap();
+    for file in ["cowslip", "libcowslip_preload.so", "libcowslip_malloc.so"] {
+        std::fs::copy(beside.join(file), folder.0.join(file)).unwrap();
+    }
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(folder.0.join("cowslip"));
+    let maps = ["--", "grep", "-c", "libcowslip", "/proc/self/maps"];
+    Some(run(command.arg("run").args(options).args(maps)))
+}
+
+#[test]
+fn a_user_without_userfaultfd_runs_it_as_without_cowslip() {
+    let Some(ran) = as_nobody(&[]) else { return };
+    assert_eq!((ran.stdout.trim(), ran.status.code()), ("0", Some(1)), "{}", ran.stderr);
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("sysctl -w vm.unprivileged_userfaultfd=1"), "{}", ran.stderr);
+    let quiet = as_nobody(&["--quiet"]).unwrap();
+    assert_eq!((quiet.stdout.trim(), quiet.stderr.as_str()), ("0", ""));
+    assert_eq!(as_nobody(&["--strict"]).unwrap().status.code(), Some(3));
+    let plain = as_nobody(&["--plain", "--backing", "base"]).unwrap();
+    assert_ne!(plain.stdout.trim(), "0", "who asks gets it");
+}
+
+#[test]
+fn the_environment_is_as_without_cowslip() {
+    let list = ["/bin/bash", "-c", "env | grep -v -e ^_= -e ^SHLVL="];
+    let natively = run(Command::new(list[0]).args(&list[1..]).env("LD_PRELOAD", "libm.so.6"));
+    let mut command = Command::new(COWSLIP);
+    command.args(["run", "--threshold", "1M", "--"]).args(list).env("LD_PRELOAD", "libm.so.6");
+    let ran = run(&mut command);
+    assert_eq!(ran.stdout, natively.stdout);
+    // bash has an `unsetenv` of its own, which changes its variables only.
+    let starts = told(&[], &["/bin/bash", "-c", "grep -c libcowslip /proc/self/maps; :"]);
+    assert_eq!(starts.stdout.trim(), "0");
+}
+
+#[test]
+fn a_program_that_filters_its_calls_ends_as_natively() {
+    let folder = Folder::new("filtered");
+    let Some(program) = compile(&folder, "filtered") else { return };
+    for how in ["prctl", "seccomp"] {
+        let natively = run(Command::new(&program).arg(how));
+        assert_eq!(natively.stdout, "done\n", "natively: {:?}", natively.status);
+        let (ran, report) = under_cowslip(&[], &[program.as_os_str(), OsStr::new(how)]);
+        assert_eq!(ran.stdout, "done\n", "{how}: {:?} {}", ran.status, ran.stderr);
+        let report = report.expect("a report, from before the filter");
+        assert_eq!(report["freezes"], 1, "{report}");
+        assert!(report["left_bytes"].as_u64() >= Some(64 << 20), "{report}");
+    }
+}
+
+#[test]
+fn the_program_does_not_count_our_thread() {
+    let folder = Folder::new("counted");
+    let Some(program) = compile(&folder, "counted") else { return };
+    let (ran, report) = under_cowslip(&[], &[program.as_os_str()]);
+    assert_eq!(report.expect("a report")["freezes"], 1);
+    assert_eq!(ran.stdout, "1 1\n", "{}", ran.stderr);
+}

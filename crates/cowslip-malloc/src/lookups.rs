@@ -1,0 +1,99 @@
+//! `dlsym(3)` of a function of the family: who looks for glibc's finds the bundled one, as long as that is the program's.
+//!
+//! A module with an allocator of its own hands what is not its own to the `free` that it looked up in libc, as chdb does. There
+//! is nothing that glibc's functions could do with what glibc did not hand out.
+//!
+//! # Safety
+//! `dlsym` looks at the address that it returns to, so it is jumped to with that address in its place. A function of the
+//! family is looked for from here: what comes after this library comes after it for all that are loaded later, too.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+use crate::theirs;
+
+#[cfg(target_arch = "x86_64")]
+const VERSION: &CStr = c"GLIBC_2.2.5";
+#[cfg(target_arch = "aarch64")]
+const VERSION: &CStr = c"GLIBC_2.17";
+
+type Lookup = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// libc's `dlsym`.
+fn real() -> *mut c_void {
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let mut real = REAL.load(Relaxed);
+    if real.is_null() {
+        // SAFETY: a lookup by name; every glibc has it in this version.
+        real = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), VERSION.as_ptr()) };
+        REAL.store(real, Relaxed);
+    }
+    real
+}
+
+/// What libc's `dlsym` answers if this library asks.
+pub(crate) fn of_libc(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: libc's function has this type; a lookup by name.
+    unsafe { core::mem::transmute::<*mut c_void, Lookup>(real())(handle, name.as_ptr()) }
+}
+
+/// The answer, or where to go on for it.
+#[repr(C)]
+struct Meant {
+    place: *mut c_void,
+    is_answer: usize,
+}
+
+extern "C" fn meant(handle: *mut c_void, name: *const c_char) -> Meant {
+    // SAFETY: the program's own argument, a string that ends with a zero.
+    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+    let Some((name, ours)) = name.and_then(|name| Some((name, crate::of_family(name)?))) else {
+        return Meant { place: real(), is_answer: 0 };
+    };
+    let found = of_libc(handle, name);
+    let is_libcs = theirs::is_ours() && !found.is_null() && theirs::is_of_libc(found);
+    Meant { place: if is_libcs { ours } else { found }, is_answer: 1 }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlsym() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {meant}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test edx, edx",
+        "jz 2f",
+        "ret",
+        "2:",
+        "jmp rax",
+        meant = sym meant,
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlsym() {
+    core::arch::naked_asm!(
+        "stp x29, x30, [sp, #-32]!",
+        "stp x0, x1, [sp, #16]",
+        "bl {meant}",
+        "mov x16, x0",
+        "mov x17, x1",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "cbz x17, 2f",
+        "mov x0, x16",
+        "ret",
+        "2:",
+        "br x16",
+        meant = sym meant,
+    )
+}
