@@ -42,8 +42,7 @@ unsafe fn environment(
     }
     let _quiet = Quiet::enter();
     let program = program()?;
-    let runs = executable::interpreter(&program)?;
-    let can_help = executable::kind(&runs) == Kind::Dynamic;
+    let can_help = executable::kind_that_runs(&program) == Kind::Dynamic;
     if can_help == config().follows_exec {
         // It is as it should be already.
         return None;

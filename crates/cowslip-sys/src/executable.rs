@@ -62,20 +62,27 @@ pub fn kind(path: &Path) -> Kind {
     look(path).map_or(Kind::Other, |found| found.unwrap_or(Kind::Other))
 }
 
-/// The program that the kernel executes for `path`: itself, or the interpreter of a script.
-pub fn interpreter(path: &Path) -> Option<PathBuf> {
+/// What the kernel executes for `path`: itself, or the interpreter of a script. [`Kind::Script`] if that goes on too long.
+pub fn kind_that_runs(path: &Path) -> Kind {
     let mut program = path.to_owned();
     for _ in 0..DEEPEST {
-        if kind(&program) != Kind::Script {
-            return Some(program);
+        let kind = kind(&program);
+        if kind != Kind::Script {
+            return kind;
         }
-        let mut line = Vec::new();
-        File::open(&program).ok()?.take(FIRST_LINE_BYTES).read_to_end(&mut line).ok()?;
-        let line = line[2..].split(|&byte| byte == b'\n').next()?;
-        let word = line.split(|byte| b" \t".contains(byte)).find(|word| !word.is_empty())?;
-        program = PathBuf::from(OsString::from_vec(word.to_vec()));
+        let Some(interpreter) = interpreter(&program) else { break };
+        program = interpreter;
     }
-    None
+    Kind::Script
+}
+
+/// The interpreter that a script names.
+fn interpreter(script: &Path) -> Option<PathBuf> {
+    let mut line = Vec::new();
+    File::open(script).ok()?.take(FIRST_LINE_BYTES).read_to_end(&mut line).ok()?;
+    let line = line[2..].split(|&byte| byte == b'\n').next()?;
+    let word = line.split(|byte| b" \t".contains(byte)).find(|word| !word.is_empty())?;
+    Some(PathBuf::from(OsString::from_vec(word.to_vec())))
 }
 
 /// The file that `name` means: itself if it has a slash, else what `path` (as `PATH`, `environ(7)`) has of that name first.
@@ -177,8 +184,9 @@ mod tests {
         std::fs::write(&script, "#! /bin/sh -e\n").unwrap();
         assert_eq!(kind(&script), Kind::Script);
         assert_eq!(interpreter(&script).as_deref(), Some(Path::new("/bin/sh")));
+        assert_eq!(kind_that_runs(&script), Kind::Dynamic);
         std::fs::write(&script, format!("#!{}\n", script.display())).unwrap();
-        assert_eq!(interpreter(&script), None, "its own interpreter");
+        assert_eq!(kind_that_runs(&script), Kind::Script, "its own interpreter");
         std::fs::remove_file(script).unwrap();
     }
 

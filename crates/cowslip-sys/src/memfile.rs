@@ -66,6 +66,11 @@ pub fn huge_tmpfs_file(len_bytes: u64) -> Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Whether this process may mount what [`huge_tmpfs_file`] needs, as far as privileges go: the first step is done.
+pub fn may_mount_tmpfs() -> bool {
+    mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok()
+}
+
 /// Kept as long as the process lives: to close a mount takes as long as the rest of making an arena, as the
 /// kernel waits until nobody can be looking at it.
 static MOUNT: Kept = Kept::none();

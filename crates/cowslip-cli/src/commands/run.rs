@@ -149,25 +149,25 @@ fn why_unhelped(program: &Path) -> Option<&'static str> {
     if !Path::new("/proc/self/maps").exists() {
         return Some("there is no /proc here, by which memory is watched");
     }
-    match executable::interpreter(program).map(|runs| executable::kind(&runs)) {
-        Some(Kind::Dynamic) => None,
-        Some(Kind::Go) => Some(
+    match executable::kind_that_runs(program) {
+        Kind::Dynamic => None,
+        Kind::Go => Some(
             "it is a Go program, whose memory and forks come from system calls of its own that no \
              library sees",
         ),
-        Some(Kind::Musl) => Some("it is linked with musl, and the library to preload is for glibc"),
-        Some(Kind::Sanitized) => Some(
+        Kind::Musl => Some("it is linked with musl, and the library to preload is for glibc"),
+        Kind::Sanitized => Some(
             "it is built with a sanitizer, whose library is to be the first that is loaded and \
              keeps the memory itself",
         ),
-        Some(Kind::Privileged) => {
+        Kind::Privileged => {
             Some("it is setuid or setgid, and the system preloads nothing into such programs")
         }
-        Some(Kind::Static) => {
+        Kind::Static => {
             Some("it is statically linked, and nothing can be preloaded into it (use the library)")
         }
-        Some(Kind::Foreign) => Some("it is for another kind of machine than Cowslip was built for"),
-        Some(Kind::Script | Kind::Other) | None => Some("it is no ELF program"),
+        Kind::Foreign => Some("it is for another kind of machine than Cowslip was built for"),
+        Kind::Script | Kind::Other => Some("it is no ELF program"),
     }
 }
 

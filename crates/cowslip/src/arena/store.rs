@@ -135,8 +135,7 @@ impl Store {
 
 /// `deny` overrides what a tmpfs was mounted with.
 fn system_denies_huge_pages() -> bool {
-    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-    setting.ok().as_deref().and_then(host::chosen) == Some("deny")
+    host::shmem_setting().as_deref() == Some("deny")
 }
 
 /// Where in the file a part of the arena lies.

@@ -30,11 +30,13 @@ pub fn memory_and_swap() -> ByteCount {
 
 /// Whether a memfd gets huge pages when they are asked for with `madvise`.
 pub(crate) fn shmem_gives_huge_pages() -> bool {
-    let setting = std::fs::read_to_string(huge::SHMEM_SETTING);
-    matches!(
-        setting.ok().as_deref().and_then(chosen),
-        Some("always" | "within_size" | "advise" | "force")
-    )
+    matches!(shmem_setting().as_deref(), Some("always" | "within_size" | "advise" | "force"))
+}
+
+/// What the system is set to about huge pages of shared memory.
+pub(crate) fn shmem_setting() -> Option<String> {
+    let setting = std::fs::read_to_string(huge::SHMEM_SETTING).ok()?;
+    chosen(&setting).map(str::to_owned)
 }
 
 /// The bracketed word of a line such as `always [madvise] never`.

@@ -4,9 +4,9 @@ use super::faults;
 use super::hints;
 use super::outcome::No;
 use super::own_process::OwnProcess;
-use crate::arena::Backing;
-use crate::arena::store::Store;
-use crate::units::{ByteCount, CHUNK_BYTES};
+use crate::freeze::service::FEATURES;
+use crate::sys::memfile;
+use crate::sys::uffd::{self, Uffd};
 
 /// What is missing, and the command that mends it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,14 +32,23 @@ impl Obstacle {
 ///
 /// It takes some microseconds, in which a userfaultfd is opened and closed.
 pub fn thaw_obstacle() -> Option<Obstacle> {
+    if uffd::open().is_ok_and(|(fd, _)| Uffd::new(fd, FEATURES).is_ok()) {
+        return None;
+    }
     let refused = faults::features(&OwnProcess::look()).err()?;
     Some(Obstacle::new("userfaultfd for the kernel's accesses", &refused))
 }
 
-/// What keeps arenas of this process from huge pages.
+/// What keeps arenas of this process from huge pages. No file system is mounted for this: what may refuse it is the first
+/// step.
 pub fn huge_pages_obstacle() -> Option<Obstacle> {
-    let tried = Store::open(Backing::Thp, ByteCount(CHUNK_BYTES as u64));
-    if tried.is_ok_and(|store| store.pages.is_huge()) {
+    let setting = super::shmem_setting();
+    let is_given = match setting.as_deref() {
+        Some("deny") => false,
+        Some("always" | "within_size" | "advise" | "force") => true,
+        _ => memfile::may_mount_tmpfs(),
+    };
+    if is_given {
         return None;
     }
     let why = "neither a tmpfs of its own (CAP_SYS_ADMIN) nor shmem_enabled gives them";
