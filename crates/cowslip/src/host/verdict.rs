@@ -95,6 +95,9 @@ impl Report {
                 sentence += &format!(", {} no", it.name);
             }
         }
+        if !(thaws && self.has_huge_pages()) {
+            sentence += "; `cowslip run` leaves programs alone";
+        }
         match self.mends().as_slice() {
             [] => sentence += ".",
             mends => sentence += &format!("; as root run `{}`.", mends.join("` and `")),
@@ -164,7 +167,8 @@ mod tests {
         assert_eq!(report.standing(), Standing::Denied);
         assert_eq!(
             report.sentence(),
-            "Cowslip works here the plain way: huge pages no, thaw while the program runs no; as \
+            "Cowslip works here the plain way: huge pages no, thaw while the program runs no; \
+             `cowslip run` leaves programs alone; as \
              root run `A` and `B`."
         );
     }
