@@ -27,6 +27,8 @@ enum Answer {
     Kernel,
     /// An arena follows it anyway, or it may be ignored.
     Nothing,
+    /// As [`Answer::Nothing`], but what is locked refuses it.
+    Age,
     /// The memory leaves the arena first, as a freeze would undo it.
     Leave,
     /// The memory leaves the arena, and children find it empty, or no longer.
@@ -48,7 +50,6 @@ fn answer(advice: c_int) -> Answer {
         | libc::MADV_RANDOM
         | libc::MADV_SEQUENTIAL
         | libc::MADV_WILLNEED
-        | libc::MADV_FREE
         | libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE
         | libc::MADV_COLLAPSE
@@ -57,13 +58,22 @@ fn answer(advice: c_int) -> Answer {
         | libc::MADV_DONTDUMP
         | libc::MADV_DODUMP
         | libc::MADV_DOFORK
-        | libc::MADV_COLD
-        | libc::MADV_PAGEOUT
         | MADV_GUARD_REMOVE => Answer::Nothing,
+        libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT => Answer::Age,
         libc::MADV_DONTFORK | MADV_GUARD_INSTALL => Answer::Leave,
         libc::MADV_WIPEONFORK => Answer::Wipe(true),
         libc::MADV_KEEPONFORK => Answer::Wipe(false),
         _ => Answer::Refuse,
+    }
+}
+
+/// Has pages thought old, which the kernel refuses of what is locked, as it does all advice of that kind; of a file's, as
+/// what left may be, it refuses `MADV_FREE` in any case.
+fn age(part: VirtRange) -> Result<(), Errno> {
+    // SAFETY: the advice changes no content.
+    match unsafe { passthrough::madvise(part.start as *mut c_void, part.len, libc::MADV_COLD) } {
+        0 => Ok(()),
+        _ => Err(process::current_errno()),
     }
 }
 
@@ -92,7 +102,8 @@ fn request(
                     asked => asked?,
                 },
                 (Usage::Used | Usage::Left, Answer::Nothing)
-                | (Usage::Used, Answer::Wipe(false)) => {}
+                | (Usage::Used, Answer::Age | Answer::Wipe(false)) => {}
+                (Usage::Left, Answer::Age) => age(part)?,
                 (Usage::Used | Usage::Left, Answer::Refuse) => return Err(Errno::INVAL),
                 (Usage::Used | Usage::Left, Answer::Discard) => {
                     // SAFETY: the program gives this content up.
