@@ -29,6 +29,8 @@ enum Answer {
     Nothing,
     /// As [`Answer::Nothing`], but what is locked refuses it.
     Age,
+    /// It takes back what made memory leave.
+    Undo,
     /// The memory leaves the arena first, as a freeze would undo it.
     Leave,
     /// The memory leaves the arena, and children find it empty, or no longer.
@@ -56,9 +58,8 @@ fn answer(advice: c_int) -> Answer {
         | libc::MADV_MERGEABLE
         | libc::MADV_UNMERGEABLE
         | libc::MADV_DONTDUMP
-        | libc::MADV_DODUMP
-        | libc::MADV_DOFORK
-        | MADV_GUARD_REMOVE => Answer::Nothing,
+        | libc::MADV_DODUMP => Answer::Nothing,
+        libc::MADV_DOFORK | MADV_GUARD_REMOVE => Answer::Undo,
         libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT => Answer::Age,
         libc::MADV_DONTFORK | MADV_GUARD_INSTALL => Answer::Leave,
         libc::MADV_WIPEONFORK => Answer::Wipe(true),
@@ -97,12 +98,12 @@ fn request(
                 (Usage::Left, Answer::Wipe(wiped)) => arena.wipe_in_children(part, *wiped),
                 (Usage::Foreign | Usage::Detached, _)
                 | (Usage::Used | Usage::Left, Answer::Kernel)
-                | (Usage::Left, Answer::Leave) => match asked(part) {
+                | (Usage::Left, Answer::Leave | Answer::Undo) => match asked(part) {
                     Err(Errno::NOMEM) => whole = Err(Errno::NOMEM),
                     asked => asked?,
                 },
                 (Usage::Used | Usage::Left, Answer::Nothing)
-                | (Usage::Used, Answer::Age | Answer::Wipe(false)) => {}
+                | (Usage::Used, Answer::Age | Answer::Undo | Answer::Wipe(false)) => {}
                 (Usage::Left, Answer::Age) => age(part)?,
                 (Usage::Used | Usage::Left, Answer::Refuse) => return Err(Errno::INVAL),
                 (Usage::Used | Usage::Left, Answer::Discard) => {

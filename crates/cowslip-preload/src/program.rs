@@ -38,6 +38,9 @@ static MAKING: AtomicU8 = AtomicU8::new(UNTRIED);
 /// and most processes end before they need more.
 static ELSEWHERE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
+/// An arena takes up to twelve descriptors; under a limit this low the program would miss them.
+const FEW_FILES: u64 = 64;
+
 /// The process that this one was forked from; 0 in the first.
 static PARENT: AtomicI32 = AtomicI32::new(0);
 
@@ -175,7 +178,11 @@ fn own_or_make(len: usize) -> Option<&'static Arena> {
     if let Some(limit) = limit {
         say!("no arena, the program runs unchanged: {} is set", limit.name());
     }
-    if !config().off && limit.is_none() && !adopt_one() {
+    let has_few = process::file_limit() < FEW_FILES;
+    if has_few {
+        say!("no arena, the program runs unchanged: it may open few files, and needs them itself");
+    }
+    if !config().off && limit.is_none() && !has_few && !adopt_one() {
         make();
     }
     MAKING.store(SETTLED, Ordering::Release);

@@ -295,6 +295,12 @@ pub(crate) fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: c
     text.split_ascii_whitespace().nth(index)?.split(end).next()?.parse().ok()
 }
 
+/// How many files this process may open (`RLIMIT_NOFILE`).
+pub fn file_limit() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
+}
+
 /// Lets this process open as many files as it may (`RLIMIT_NOFILE`).
 pub fn raise_file_limit() -> Result<()> {
     use rustix::process::{Resource, getrlimit, setrlimit};

@@ -209,12 +209,10 @@ impl Generations {
         debug_assert!(self.shown.is_none());
         // To ask is to spend a token. There has to be one for the next child, and a descriptor may not be to be had then.
         let has_spare = self.begin().is_ok() && self.alive.last().is_some_and(|it| !it.is_used);
-        if !has_spare && self.alive.len() == 1 {
-            return Some(self.number());
-        }
         for i in (0..self.alive.len()).rev() {
+            let is_needed = !has_spare && self.alive.len() == 1;
             let Generation { number, token, is_used } = &self.alive[i];
-            if *is_used && token.is_mapped() {
+            if is_needed || *is_used && token.is_mapped() {
                 return Some(*number);
             }
             if *is_used {
