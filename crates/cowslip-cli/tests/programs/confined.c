@@ -183,7 +183,7 @@ static void many_children(void)
 
 static void closed(void)
 {
-	limit_files(50);
+	limit_files(80);
 	close(0);
 	close(1);
 	fork_and_compare(fill(1));
