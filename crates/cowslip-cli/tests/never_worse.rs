@@ -42,8 +42,8 @@ fn what_cannot_be_run_is_said_as_env_says_it() {
     }
 }
 
-/// A command of this program, as a user who may do nothing in particular.
-fn as_nobody(options: &[&str]) -> Option<Ran> {
+/// `cowslip run` of a program, as a user who may do nothing in particular.
+fn as_nobody(options: &[&str], program: &[&OsStr]) -> Option<Ran> {
     let setting = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     if !is_root || setting.is_ok_and(|setting| setting.trim() == "1") {
@@ -62,20 +62,24 @@ fn as_nobody(options: &[&str]) -> Option<Ran> {
     command
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(folder.0.join("cowslip"));
-    let maps = ["--", "grep", "-c", "libcowslip", "/proc/self/maps"];
-    Some(run(command.arg("run").args(options).args(maps)))
+    Some(run(command.arg("run").args(options).arg("--").args(program)))
+}
+
+/// Counts what of ours it is told of.
+fn grep_as_nobody(options: &[&str]) -> Option<Ran> {
+    as_nobody(options, &["grep", "-c", "libcowslip", "/proc/self/maps"].map(OsStr::new))
 }
 
 #[test]
 fn a_user_without_userfaultfd_runs_it_as_without_cowslip() {
-    let Some(ran) = as_nobody(&[]) else { return };
+    let Some(ran) = grep_as_nobody(&[]) else { return };
     assert_eq!((ran.stdout.trim(), ran.status.code()), ("0", Some(1)), "{}", ran.stderr);
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
     assert!(ran.stderr.contains("sysctl -w vm.unprivileged_userfaultfd=1"), "{}", ran.stderr);
-    let quiet = as_nobody(&["--quiet"]).unwrap();
+    let quiet = grep_as_nobody(&["--quiet"]).unwrap();
     assert_eq!((quiet.stdout.trim(), quiet.stderr.as_str()), ("0", ""));
-    assert_eq!(as_nobody(&["--strict"]).unwrap().status.code(), Some(3));
-    let plain = as_nobody(&["--plain", "--backing", "base"]).unwrap();
+    assert_eq!(grep_as_nobody(&["--strict"]).unwrap().status.code(), Some(3));
+    let plain = grep_as_nobody(&["--plain", "--backing", "base"]).unwrap();
     assert_ne!(plain.stdout.trim(), "0", "who asks gets it");
 }
 
@@ -96,7 +100,7 @@ fn the_environment_is_as_without_cowslip() {
 fn a_program_that_filters_its_calls_ends_as_natively() {
     let folder = Folder::new("filtered");
     let Some(program) = compile(&folder, "filtered") else { return };
-    for how in ["prctl", "seccomp"] {
+    for how in ["prctl", "seccomp", "asked"] {
         let natively = run(Command::new(&program).arg(how));
         assert_eq!(natively.stdout, "done\n", "natively: {:?}", natively.status);
         let (ran, report) = under_cowslip(&[], &[program.as_os_str(), OsStr::new(how)]);
@@ -114,4 +118,19 @@ fn the_program_does_not_count_our_thread() {
     let (ran, report) = under_cowslip(&[], &[program.as_os_str()]);
     assert_eq!(report.expect("a report")["freezes"], 1);
     assert_eq!(ran.stdout, "1 1\n", "{}", ran.stderr);
+}
+
+#[test]
+fn a_child_is_empty_before_anybody_can_write_there() {
+    let folder = Folder::new("wiped");
+    let Some(program) = compile(&folder, "wiped") else { return };
+    assert_eq!(run(&mut Command::new(&program)).stdout, "200\n", "natively");
+    let (ran, report) = under_cowslip(&[], &[program.as_os_str()]);
+    assert_eq!(ran.stdout, "200\n", "{}", ran.stderr);
+    assert!(report.expect("a report")["freezes"].as_u64() >= Some(1));
+    // Its second thread cannot be made to wait while the page moves.
+    std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let plain = ["--plain", "--backing", "base"];
+    let Some(ran) = as_nobody(&plain, &[program.as_os_str()]) else { return };
+    assert_eq!(ran.stdout, "200\n", "{}", ran.stderr);
 }

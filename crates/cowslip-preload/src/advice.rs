@@ -6,7 +6,7 @@
 //! # Safety
 //! See [`crate::mapping`].
 
-use core::ffi::{c_int, c_uint, c_ulong, c_void};
+use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use cowslip::units::{VirtRange, page_size_bytes};
 use cowslip::{Arena, Departure, Usage};
@@ -262,7 +262,8 @@ pub(crate) unsafe extern "C" fn prctl(
     use core::sync::atomic::{AtomicBool, Ordering};
     static ANSWERED: AtomicBool = AtomicBool::new(false);
     if option == filters::SET_BY_PRCTL {
-        filters::before();
+        // SECCOMP_MODE_STRICT is 1 here, SECCOMP_MODE_FILTER 2.
+        filters::before(a as c_long - 1, b);
     }
     match option {
         PR_SET_THP_DISABLE if !config().respect_thp_disable && !config().off => {

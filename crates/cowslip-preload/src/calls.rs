@@ -172,7 +172,7 @@ unsafe extern "C-unwind" fn handle(
             libc::SYS_prctl => {
                 return advice::prctl(int(a), len, c as usize, d as usize, e as usize).into();
             }
-            libc::SYS_seccomp => filters::before_operation(a),
+            libc::SYS_seccomp => filters::before(a, c as usize),
             libc::SYS_ioctl => return faults::ioctl(int(a), b as c_ulong, c as usize).into(),
             libc::SYS_setrlimit => {
                 return limits::setrlimit(a as c_uint, b as *const c_void).into();

@@ -4,7 +4,7 @@
 //! process. So all memory leaves before there is one, the service thread ends, and what would be written later is written
 //! now. Calls about memory are the kernel's from then on, but for `rt_sigprocmask(2)` around them.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_long};
 
 use cowslip::{Arena, Departure};
 use cowslip_sys::process::Quiet;
@@ -14,21 +14,20 @@ use crate::{leaving, log, report};
 
 /// `PR_SET_SECCOMP`
 pub(crate) const SET_BY_PRCTL: c_int = 22;
-/// `SECCOMP_SET_MODE_STRICT`, `SECCOMP_SET_MODE_FILTER`
-#[cfg(target_arch = "x86_64")]
-const SETS: core::ops::RangeInclusive<core::ffi::c_long> = 0..=1;
+/// `SECCOMP_SET_MODE_STRICT`
+const SET_STRICT: c_long = 0;
+/// `SECCOMP_SET_MODE_FILTER`
+const SET_FILTER: c_long = 1;
 
-/// Before `seccomp(2)` with this operation.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn before_operation(operation: core::ffi::c_long) {
-    if SETS.contains(&operation) {
-        before();
-    }
-}
-
-/// Before a filter is installed.
-pub(crate) fn before() {
-    if config().off {
+/// Before `seccomp(2)`, or what means the same by `prctl(2)`. Without a filter's address it is refused: so libraries ask
+/// whether the kernel has filters.
+pub(crate) fn before(operation: c_long, filter: usize) {
+    let sets = match operation {
+        SET_STRICT => true,
+        SET_FILTER => filter != 0,
+        _ => false,
+    };
+    if config().off || !sets {
         return;
     }
     let _quiet = Quiet::enter();

@@ -32,7 +32,7 @@ use cowslip_sys::scheduling;
 
 use crate::program::{self, arenas, config, owned};
 use crate::rings::{self, Found};
-use crate::{alloc, futexes, leaving, refusals, say, threads};
+use crate::{alloc, futexes, leaving, meeting, refusals, say, threads};
 
 struct Pending(UnsafeCell<Option<(ForkCut<'static>, Quiet)>>);
 
@@ -90,6 +90,7 @@ pub(crate) extern "C" fn prepare() {
         Ok((cut, count)) => {
             alloc::lock();
             program::begin_fork(count);
+            meeting::prepare(cut.empties_in_child());
             // SAFETY: this thread holds the allocator's lock.
             unsafe { *PENDING.0.get() = Some((cut, quiet)) };
         }
@@ -142,6 +143,7 @@ pub(crate) extern "C" fn in_parent() {
     if !program::is_forking_here() {
         return;
     }
+    meeting::wait();
     let pending = take_pending();
     program::end_fork();
     alloc::unlock();
@@ -168,6 +170,7 @@ pub(crate) extern "C" fn in_child() {
         } else {
             cut.in_child();
         }
+        meeting::come();
         if CHILDREN_ARE_NICE.load(Ordering::Relaxed) {
             scheduling::give_way(NICENESS);
         }

@@ -33,6 +33,7 @@ mod leaving;
 mod limits;
 mod log;
 mod mapping;
+mod meeting;
 mod moving;
 mod namespaces;
 mod next;

@@ -12,7 +12,7 @@ use bitflags::bitflags;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use crate::seam::{self, Op};
-use crate::units::VirtRange;
+use crate::units::{VirtRange, page_size_bytes};
 use crate::{AsRawFd, BorrowedFd, Errno, Result};
 
 /// `UIO_MAXIOV`
@@ -144,6 +144,17 @@ pub fn map_file_reserved(
             offset_bytes,
         )
     }?;
+    Ok(VirtRange::new(start as usize, len))
+}
+
+/// Maps a page of zeroes anywhere that children share (`MAP_SHARED | MAP_ANONYMOUS`).
+pub fn map_shared_page() -> Result<VirtRange> {
+    let len = page_size_bytes();
+    seam::check(Op::Mmap)?;
+    let flags = MapFlags::SHARED;
+    // SAFETY: a mapping at an address of the kernel's choice overlaps nothing.
+    let start =
+        unsafe { mm::mmap_anonymous(core::ptr::null_mut(), len, prot_flags(Prot::RW), flags) }?;
     Ok(VirtRange::new(start as usize, len))
 }
 

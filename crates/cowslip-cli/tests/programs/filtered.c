@@ -1,6 +1,7 @@
-/* Installs a filter that ends the process at any call that memory, children and output do not take. The argument: `prctl`
- * or `seccomp`. */
+/* Installs a filter that ends the process at any call that memory, children and output do not take. The argument: `prctl`,
+ * `seccomp`, or `asked`: by prctl, after a fork that follows the question whether the kernel has filters. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -41,9 +42,17 @@ static void filter(const char *how)
 
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 		fail("no new privileges\n");
-	if (!strcmp(how, "prctl") ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)
-				  : syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))
+	if (strcmp(how, "seccomp") ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)
+				   : syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program))
 		fail("the filter\n");
+}
+
+static void ask(void)
+{
+	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL) != -1 || errno != EFAULT)
+		fail("no filter by prctl\n");
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, NULL) != -1 || errno != EFAULT)
+		fail("no filter by seccomp\n");
 }
 
 static void fork_and_compare(char *memory)
@@ -68,11 +77,14 @@ static void fork_and_compare(char *memory)
 
 int main(int count, char **words)
 {
+	const char *how = count > 1 ? words[1] : "prctl";
 	char *memory = malloc(64 * MIB);
 
 	memset(memory, 1, 64 * MIB);
+	if (!strcmp(how, "asked"))
+		ask();
 	fork_and_compare(memory);
-	filter(count > 1 ? words[1] : "prctl");
+	filter(how);
 	fork_and_compare(memory);
 	char *more = malloc(32 * MIB);
 	memset(more, 2, 32 * MIB);

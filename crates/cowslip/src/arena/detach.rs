@@ -216,17 +216,22 @@ impl Shared {
         }
     }
 
+    /// What a child is to find empty that the kernel does not empty: files' mappings still.
+    pub(crate) fn emptied_in_child(&self, state: &State) -> impl Iterator<Item = Span> {
+        let left = |range| state.ledger.within(range).filter(|span| span.usage == Usage::Left);
+        state.wiped.iter().copied().flat_map(left)
+    }
+
     /// In a child: what it is to find empty is.
     pub(crate) fn wipe(&self, state: &mut State) {
-        for range in std::mem::take(&mut state.wiped) {
-            let left = state.ledger.within(range).filter(|span| span.usage == Usage::Left);
-            for span in left.collect::<Vec<_>>() {
-                // SAFETY: see the module; the child's own mapping, which nobody in it has looked at.
-                if unsafe { memory::map_anonymous(span.range, span.prot) }.is_ok() {
-                    self.set_detached(state, span.range, span.prot);
-                    // SAFETY: as above. Its children are to find it empty, too.
-                    let _ = unsafe { memory::advise(span.range, Advice::WipeOnFork) };
-                }
+        let spans: Vec<Span> = self.emptied_in_child(state).collect();
+        state.wiped.clear();
+        for span in spans {
+            // SAFETY: see the module; the child's own mapping, which nobody in it has looked at.
+            if unsafe { memory::map_anonymous(span.range, span.prot) }.is_ok() {
+                self.set_detached(state, span.range, span.prot);
+                // SAFETY: as above. Its children are to find it empty, too.
+                let _ = unsafe { memory::advise(span.range, Advice::WipeOnFork) };
             }
         }
     }

@@ -88,6 +88,13 @@ impl<'a> ForkCut<'a> {
         self.way
     }
 
+    /// Whether the child empties memory itself, in [`Self::in_child`]: what [`Arena::wipe_in_children`] was told of, and
+    /// the kernel does not empty. What others write there before, is lost.
+    #[must_use]
+    pub fn empties_in_child(&self) -> bool {
+        self.flips.iter().any(|flip| flip.shared.emptied_in_child(&flip.state).next().is_some())
+    }
+
     /// In the parent, after the fork or its failure.
     pub fn in_parent(mut self) {
         for flip in &mut self.flips {
