@@ -21,6 +21,32 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
+/// [`Args`], of `run` only.
+#[derive(Parser, Debug)]
+#[command(max_term_width = 100)]
+struct OfRun {
+    #[command(subcommand)]
+    command: Run,
+}
+
+#[derive(Subcommand, Debug)]
+enum Run {
+    Run(RunArgs),
+}
+
+impl Args {
+    /// What this process was called with. It ends here if that is wrong, or only asks for help.
+    ///
+    /// The table of all commands takes longer to build than a program to start, so `run` does not wait for it.
+    pub(crate) fn of_this_process() -> Self {
+        if std::env::args_os().nth(1).is_some_and(|word| word == "run") {
+            let Run::Run(args) = OfRun::parse().command;
+            return Self { command: Command::Run(args) };
+        }
+        Self::parse()
+    }
+}
+
 const EXIT_CODES: &str = "Exit codes: 0 ok · 1 it ran and the answer is no · 2 usage · 3 the kernel \
 lacks it · 4 not permitted · 5 the target vanished · 6 bad or corrupt file";
 

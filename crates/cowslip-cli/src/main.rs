@@ -17,10 +17,8 @@ mod trace;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    let answer = match args::Args::parse().command {
+    let answer = match args::Args::of_this_process().command {
         args::Command::Run(args) => commands::run::run(args),
         args::Command::Status(args) => commands::status::run(args),
         args::Command::Doctor(args) => commands::doctor::run(args),
