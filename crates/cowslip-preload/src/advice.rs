@@ -166,7 +166,7 @@ pub(crate) unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_in
     let (addr, len) = page_aligned(addr, len);
     // SAFETY: the program's own call, or a part of it.
     let kernel = |r: VirtRange| unsafe { passthrough::munlock(r.start as *mut c_void, r.len) };
-    request(addr, len, &Answer::Nothing, kernel)
+    request(addr, len, &Answer::Undo, kernel)
 }
 
 /// Whether a part of a range is an arena's and handed out to nobody: to the program nothing is mapped there.

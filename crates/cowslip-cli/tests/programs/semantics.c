@@ -244,8 +244,17 @@ static void advice(char *m) {
   say("given back %d", ended(pid));
 }
 
+static void *wait_for_end(void *pipe) {
+  char byte;
+  return read(*(int *)pipe, &byte, 1) ? pipe : NULL;
+}
+
+/* Beside a second thread, which what leaves has to heed. */
 static void residence(char *m) {
   long before = kib("VmLck:");
+  pthread_t other;
+  int ends[2];
+  if (pipe(ends) || pthread_create(&other, NULL, wait_for_end, ends)) _exit(97);
   say("mlock %s", name(mlock(m + 100, MIB - 200)));
   say("locked %ld", kib("VmLck:") - before);
   say("content %zu", wrong(m, 0, LEN, 1));
@@ -256,9 +265,13 @@ static void residence(char *m) {
   say("munlock %s", name(munlock(m, MIB)));
   say("unlocked %ld", kib("VmLck:") - before);
   say("munlock of others %s", name(munlock(m + 4 * MIB, MIB)));
+  say("dropped %s %zu", name(madvise(m, 2 * MIB, MADV_DONTNEED)), not_zero(m, 0, 2 * MIB));
   say("msync %s %s", name(msync(m, LEN, MS_SYNC)), name(msync(m, LEN, MS_ASYNC)));
   unsigned char there[16];
   say("mincore %s", name(mincore(m, 16 * PAGE, there)));
+  close(ends[1]);
+  pthread_join(other, NULL);
+  close(ends[0]);
 }
 
 static void calls_into(char *m) {
