@@ -28,9 +28,15 @@ pub(crate) unsafe extern "C" fn mremap(
     let quiet = Quiet::enter();
     let ours = ours(addr as usize, old_len, new_len, flags);
     drop(quiet);
-    let is_kernels = ours.as_ref().is_none_or(|ours| ours.as_ref().is_ok_and(|it| it.is_detached));
-    if is_kernels {
+    let detached = ours.as_ref().and_then(|it| it.as_ref().ok()).filter(|it| it.is_detached);
+    if ours.is_none() || detached.is_some() {
         let moved = onto_arena(to as usize, new_len, flags, kernel);
+        let stays = flags & libc::MREMAP_DONTUNMAP != 0;
+        if let Some(Piece { arena, range, .. }) = detached.filter(|_| moved != FAILED && !stays) {
+            let _quiet = Quiet::enter();
+            let new_len = round_up(new_len, page_size_bytes()).unwrap_or(new_len);
+            arena.note_remap(*range, VirtRange::new(moved as usize, new_len));
+        }
         // What left in pieces is several mappings to the kernel, and one to the program.
         let is_whole =
             ours.is_none() || moved != FAILED || process::current_errno() != Errno::FAULT;

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -212,6 +213,24 @@ static void moves(char *m) {
   say("shared %d, child %d", at == other + 4 * MIB, ended(pid));
   say("by its child %zu", wrong(at, 0, MIB, 6));
   munmap(other, LEN);
+}
+
+/* What left the arena is the kernel's to move; to the program it is one mapping all the same. */
+static void moves_of_what_left(char *m) {
+  size_t lengths[] = {6 * MIB + 3 * PAGE, 6 * MIB + 9 * PAGE, LEN, 330 * PAGE, 333 * PAGE, 20 * MIB};
+  size_t len = LEN;
+  sem_init((sem_t *)m, 1, 0);
+  sem_init((sem_t *)(m + 3 * MIB), 1, 0);
+  for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    char *at = mremap(m, len, lengths[i], MREMAP_MAYMOVE);
+    say("to %zu pages: %s", lengths[i] / PAGE, at == MAP_FAILED ? "failed" : "done");
+    if (at == MAP_FAILED) return;
+    m = at;
+    len = lengths[i];
+    m[len - 1] = 5;
+    say("content %d %zu", m[len - 1], wrong(m, MIB, MIB + 64 * PAGE, 1));
+  }
+  say("unmapped %d", munmap(m, len));
 }
 
 static void advice(char *m) {
@@ -511,6 +530,9 @@ static void all(const char *context, char **old) {
   }
   run(moves, fresh());
   moves(old[CHECKS]);
+  char *left = fresh();
+  fill(left, LEN, 1);
+  moves_of_what_left(left);
   run(threads, NULL);
   many_mappings();
   shared_memory();

@@ -343,6 +343,17 @@ impl Arena {
         Some(mapped)
     }
 
+    /// The kernel has resized or moved memory that [is detached](Usage::Detached), from `old` to `new` (`mremap(2)`).
+    pub fn note_remap(&self, old: VirtRange, new: VirtRange) {
+        let shared = self.shared();
+        let mut state = shared.lock();
+        let prot = state.ledger.within(old).next().map_or(Prot::RW, |span| span.prot);
+        shared.surrender(&mut state, old);
+        if new.start == old.start {
+            shared.set_detached(&mut state, new.intersect(self.range()), prot);
+        }
+    }
+
     /// Takes nothing in any more, and gives the address space back that is not handed out: something else may be mapped
     /// there from now on. What is handed out stays as it is.
     ///
