@@ -134,3 +134,18 @@ fn a_child_is_empty_before_anybody_can_write_there() {
     let Some(ran) = as_nobody(&plain, &[program.as_os_str()]) else { return };
     assert_eq!(ran.stdout, "200\n", "{}", ran.stderr);
 }
+
+#[test]
+fn a_child_of_a_system_call_needs_no_lock_of_the_dynamic_linker() {
+    let folder = Folder::new("loading");
+    let Some(program) = compile(&folder, "loading") else { return };
+    let module = folder.0.join("module.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/loading.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-DMODULE", "-o"]).arg(&module).arg(source);
+    assert!(cc.status().unwrap().success());
+    assert_eq!(run(Command::new(&program).arg(&module)).stdout, "0\n", "natively");
+    let (ran, report) = under_cowslip(&[], &[program.as_os_str(), module.as_os_str()]);
+    assert_eq!(ran.stdout, "0\n", "{}", ran.stderr);
+    assert!(report.expect("a report")["freezes"].as_u64() >= Some(1));
+}

@@ -7,12 +7,13 @@
 
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use cowslip_sys::process::{self, Quiet};
-use cowslip_sys::{Errno, given, passthrough};
+use cowslip_sys::{given, passthrough};
 
-use crate::forking::{find, in_child, in_parent, prepare, watch};
+use crate::forking::{in_child, in_parent, prepare, watch};
+use crate::next::Next;
 use crate::program::config;
 use crate::{futexes, refusals};
 
@@ -54,19 +55,20 @@ fn forked(quiet: &mut Quiet, shares_descriptors: bool, call: impl FnOnce() -> c_
     pid
 }
 
-fn fail(errno: Errno) -> c_int {
-    Quiet::enter().set_errno(errno);
-    -1
+static FORK: Next = Next::new(c"_Fork");
+static CLONE: Next = Next::new(c"clone");
+
+/// Looks for them now; see [`crate::forking::look_up`].
+pub(crate) fn look_up() {
+    FORK.get();
+    CLONE.get();
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _Fork() -> c_int {
-    static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let Some(real) = find(c"_Fork", &REAL) else { return fail(Errno::NOSYS) };
     // SAFETY: libc's symbol of that name has this type.
-    let real = unsafe {
-        core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(real.as_ptr())
-    };
+    let real =
+        unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(FORK.get()) };
     // SAFETY: the program's own call.
     let call = || unsafe { real() };
     if config().off {
@@ -117,10 +119,8 @@ unsafe extern "C" fn clone(
         *mut c_void,
         *mut c_void,
     ) -> c_int;
-    static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let Some(real) = find(c"clone", &REAL) else { return fail(Errno::NOSYS) };
     // SAFETY: libc's symbol of that name takes these, the last three if the flags ask for them.
-    let real = unsafe { core::mem::transmute::<*mut c_void, Clone>(real.as_ptr()) };
+    let real = unsafe { core::mem::transmute::<*mut c_void, Clone>(CLONE.get()) };
     if flags & libc::CLONE_VM != 0 {
         futexes::before_clone(flags as u32 as u64, child_tid as usize, tls as usize);
     }

@@ -22,14 +22,14 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use cowslip::{Arena, Departure, ForkCut, Way};
 use cowslip_sys::Errno;
 use cowslip_sys::process::{self, Quiet};
 use cowslip_sys::scheduling;
 
+use crate::next::Next;
 use crate::program::{self, arenas, config, owned};
 use crate::rings::{self, Found};
 use crate::{alloc, futexes, leaving, meeting, refusals, say, threads};
@@ -178,14 +178,13 @@ pub(crate) extern "C" fn in_child() {
     }
 }
 
-pub(crate) fn find(name: &core::ffi::CStr, cache: &AtomicPtr<c_void>) -> Option<NonNull<c_void>> {
-    let mut found = cache.load(Ordering::Relaxed);
-    if found.is_null() {
-        // SAFETY: a lookup of a libc symbol by name.
-        found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        cache.store(found, Ordering::Relaxed);
-    }
-    NonNull::new(found)
+static FORK: Next = Next::new(c"fork");
+static PTHREAD_CREATE: Next = Next::new(c"pthread_create");
+
+/// Looks for them now: in the child of a system call the dynamic linker's lock may be held by a thread that is not there.
+pub(crate) fn look_up() {
+    FORK.get();
+    PTHREAD_CREATE.get();
 }
 
 /// Has the end of a child noticed.
@@ -198,15 +197,9 @@ pub(crate) fn watch(pid: c_int) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> c_int {
-    static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    let Some(real) = find(c"fork", &REAL) else {
-        Quiet::enter().set_errno(Errno::NOSYS);
-        return -1;
-    };
     // SAFETY: libc's symbol of that name has this type.
-    let real = unsafe {
-        core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(real.as_ptr())
-    };
+    let real =
+        unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(FORK.get()) };
     if config().off {
         // SAFETY: the program's own call.
         return unsafe { real() };
@@ -270,10 +263,8 @@ unsafe extern "C" fn pthread_create(
         extern "C" fn(*mut c_void) -> *mut c_void,
         *mut c_void,
     ) -> c_int;
-    static REAL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    let Some(real) = find(c"pthread_create", &REAL) else { return libc::ENOSYS };
     // SAFETY: libc's symbol of that name has this type.
-    let real = unsafe { core::mem::transmute::<*mut c_void, Create>(real.as_ptr()) };
+    let real = unsafe { core::mem::transmute::<*mut c_void, Create>(PTHREAD_CREATE.get()) };
     futexes::before_thread(attributes);
     // SAFETY: the program's own call.
     let answer = unsafe { real(thread, attributes, start, argument) };

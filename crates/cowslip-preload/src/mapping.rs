@@ -206,6 +206,9 @@ static INIT: extern "C" fn() = {
             crate::say!("loaded");
         }
         crate::forking::register();
+        crate::forking::look_up();
+        crate::cloning::look_up();
+        crate::threads::look_up();
         crate::direct_io::look_up();
         crate::exec::look_up();
         crate::exec::begin();

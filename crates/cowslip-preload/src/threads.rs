@@ -68,16 +68,23 @@ unsafe fn open(next: &Next, path: *const c_char, mode: *const c_char) -> *mut li
     }
 }
 
+static FOPEN: Next = Next::new(c"fopen");
+static FOPEN64: Next = Next::new(c"fopen64");
+
+/// Looks for them now; see [`crate::forking::look_up`].
+pub(crate) fn look_up() {
+    FOPEN.get();
+    FOPEN64.get();
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    static NEXT: Next = Next::new(c"fopen");
     // SAFETY: the program's own call.
-    unsafe { open(&NEXT, path, mode) }
+    unsafe { open(&FOPEN, path, mode) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    static NEXT: Next = Next::new(c"fopen64");
     // SAFETY: the program's own call.
-    unsafe { open(&NEXT, path, mode) }
+    unsafe { open(&FOPEN64, path, mode) }
 }

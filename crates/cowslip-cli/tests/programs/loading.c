@@ -1,0 +1,51 @@
+/* Forks by a system call while another thread is inside the dynamic linker, and again, by `_Fork`, in the child: nobody gives
+ * the linker's lock back there. The argument is a module, made of this file with -DMODULE, whose beginning takes a while. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BEGUN = 100, END = 101 };
+
+#ifdef MODULE
+__attribute__((constructor)) static void begin(void)
+{
+	char byte = 0;
+
+	if (write(BEGUN, &byte, 1) != 1 || read(END, &byte, 1) != 1)
+		abort();
+}
+#else
+static void *load(void *path) { return dlopen(path, RTLD_NOW); }
+
+int main(int count, char **words)
+{
+	int begun[2], end[2], status;
+	char *memory = malloc(64 << 20), byte = 0;
+	pthread_t thread;
+
+	memset(memory, 1, 64 << 20);
+	if (count < 2 || pipe(begun) || pipe(end) || dup2(begun[1], BEGUN) < 0 || dup2(end[0], END) < 0)
+		return 2;
+	if (pthread_create(&thread, NULL, load, words[1]) || read(begun[0], &byte, 1) != 1)
+		return 2;
+	pid_t child = syscall(SYS_fork);
+	if (!child) {
+		alarm(10);
+		pid_t grandchild = _Fork();
+		if (!grandchild)
+			_exit(memory[5 << 20] != 1);
+		_exit(waitpid(grandchild, &status, 0) != grandchild || status);
+	}
+	if (waitpid(child, &status, 0) != child || write(end[1], &byte, 1) != 1)
+		return 2;
+	pthread_join(thread, NULL);
+	printf("%x\n", status);
+	return 0;
+}
+#endif
