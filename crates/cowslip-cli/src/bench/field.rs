@@ -1,13 +1,12 @@
 //! Rivals that are measured in turns, so that they share the noise of the machine.
 
 use cowslip::units::ByteCount;
+use cowslip_report::{Progress, Report, Row};
 
 use super::error::{Error, Result};
 use super::rivals::{Kind, Rival};
 use super::stop::Stop;
 use super::{GIB, Options};
-use crate::output::progress::Progress;
-use crate::output::report::{Report, Row};
 
 /// What all measurements of a run share.
 pub(crate) struct Bench<'a> {

@@ -1,6 +1,6 @@
 //! Few values as rows: a median, the worst, how many.
 
-use crate::output::report::{Report, Row};
+use cowslip_report::{Report, Row};
 
 /// The middle of `values`, or the mean of the two in the middle.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {

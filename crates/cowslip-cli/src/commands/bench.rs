@@ -4,6 +4,7 @@ use std::fs;
 use std::process::ExitCode;
 
 use cowslip::units::ByteCount;
+use cowslip_report::{Progress, Report};
 use serde_json::{Map, Value};
 
 use clap::ValueEnum;
@@ -12,8 +13,6 @@ use crate::args::BenchArgs;
 use crate::bench::{self, Bench, Error, Options, Stop};
 use crate::exit::{self, Answer, Failure};
 use crate::output;
-use crate::output::progress::Progress;
-use crate::output::report::Report;
 
 const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
 const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);

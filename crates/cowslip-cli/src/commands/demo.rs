@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use cowslip::units::ByteCount;
+use cowslip_report::{Progress, Report};
 use serde_json::{Map, Value};
 
 use crate::args::DemoArgs;
@@ -10,8 +11,6 @@ use crate::bench::Stop;
 use crate::demo::{redis, store};
 use crate::exit::{self, Answer, Failure};
 use crate::output;
-use crate::output::progress::Progress;
-use crate::output::report::Report;
 
 pub(crate) fn run(args: DemoArgs) -> Answer {
     let size = args.size.unwrap_or_else(default_size);

@@ -6,16 +6,16 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cowslip::host::{self, Answer as Found, Capability, Need, Report, Standing};
+use cowslip_report::json;
 use serde_json::{Map, Value, json};
 
 use crate::args::DoctorArgs;
 use crate::exit::{self, Answer, DENIED, NO, UNSUPPORTED};
-use crate::output;
 
 pub(crate) fn run(args: DoctorArgs) -> Answer {
     let report = host::report();
     if let Some(file) = &args.json {
-        output::json::write(&to_json(&report), file).map_err(exit::io("write the report"))?;
+        json::write(&to_json(&report), file).map_err(exit::io("write the report"))?;
     }
     if args.json.as_deref() != Some(Path::new("-")) {
         print(&table(&report, Paint::of_stdout())).map_err(exit::io("print the table"))?;

@@ -15,13 +15,12 @@ use cowslip::Prot;
 use cowslip::image::{ArenaDescription, Image, OnDamage, Progress as Done, Restored};
 use cowslip::sys::memory;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_report::{Progress, json};
 use serde_json::{Value, json};
 
 use crate::args::{RestoreArgs, Span};
 use crate::bench::Stop;
 use crate::exit::{self, Answer, Failure};
-use crate::output;
-use crate::output::progress::Progress;
 use crate::restoring::{Memory, Serving, StrategyArg};
 
 /// How often it is looked whether to end.
@@ -199,8 +198,7 @@ impl Shown<'_> {
 
     fn tell(&self) -> Result<(), Failure> {
         if let Some(file) = &self.args.json {
-            return output::json::write(&self.to_json(), file)
-                .map_err(exit::io("write where it is"));
+            return json::write(&self.to_json(), file).map_err(exit::io("write where it is"));
         }
         let pid = std::process::id();
         let length = ByteCount(self.described.length_bytes);

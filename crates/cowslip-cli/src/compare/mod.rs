@@ -13,10 +13,10 @@ use std::process::ExitCode;
 
 use cowslip_compare::inputs::{self, Run};
 use cowslip_compare::{Comparison, ErrorKind, compare};
+use cowslip_report::{Progress, json, sink};
 use serde_json::json;
 
 use crate::exit::{self, Answer, CORRUPT, DENIED, Failure, NO, USAGE};
-use crate::output::{json, progress::Progress, sink};
 use args::{CompareArgs, How, RecordArgs};
 
 pub(crate) fn run(args: &CompareArgs) -> Answer {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use cowslip_report::sink;
 use minijinja::value::Value;
 use minijinja::{Environment, context};
 
@@ -10,7 +11,6 @@ use cowslip_compare::{Comparison, Row, Verdict};
 
 use super::args::How;
 use super::{cause, strip, words};
-use crate::output::sink;
 
 /// Writes the page to `path`, or to standard output if that is `-`.
 pub(super) fn write(comparison: &Comparison, how: &How, path: &Path) -> io::Result<()> {

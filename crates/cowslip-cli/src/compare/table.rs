@@ -1,10 +1,10 @@
 //! The comparison for people, on a terminal or in a log.
 
 use cowslip_compare::{Comparison, Row, Verdict};
+use cowslip_report::text;
 
 use super::args::How;
 use super::{cause, words};
-use crate::output::text;
 
 const HEADS: [&str; 10] = [
     "verdict",

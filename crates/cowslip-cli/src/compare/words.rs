@@ -2,9 +2,9 @@
 
 use cowslip_compare::stats::Estimate;
 use cowslip_compare::{Comparison, Row, Unit, Verdict};
+use cowslip_report::units::{fixed, human};
 
 use super::args::How;
-use crate::output::units::{fixed, human};
 
 /// A value in the unit that the metric's name ends with.
 pub(super) fn value(metric: &str, value: f64) -> String {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use cowslip_report::text::{align, printable, wrap};
+use cowslip_report::{Progress, json as file, sink};
 use cowslip_sys::units::ByteCount;
 use cowslip_trace::diff::{Basis, Diff, GroupDiff, GroupSide, Setting};
 use cowslip_trace::words::{count, counted, duration};
@@ -12,9 +14,6 @@ use serde_json::{Value, json};
 use super::load::{Loaded, load, warn};
 use super::tables::{Extent, callers, table};
 use crate::exit::{Answer, Failure, NO, USAGE};
-use crate::output::progress::Progress;
-use crate::output::text::{align, printable, wrap};
-use crate::output::{json as file, sink};
 
 /// Say which mappings have more faults in one of two traces, of which kind, and what else differs
 #[derive(clap::Args, Debug)]

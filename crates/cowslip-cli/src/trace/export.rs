@@ -4,13 +4,12 @@ use std::fs;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use cowslip_report::{Progress, Stream};
 use cowslip_trace::export::{Format, export};
 
 use super::args::{ExportArgs, FormatArg};
 use super::load::{cut_short, open, unreadable, warn};
 use crate::exit::{self, Answer, Failure};
-use crate::output::progress::Progress;
-use crate::output::stream::Stream;
 
 pub(super) fn run(args: &ExportArgs) -> Answer {
     let format = format(args.format)?;

@@ -3,14 +3,12 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use cowslip_report::{Progress, Stream, json};
 use cowslip_trace::import::{Imported, import};
 use serde_json::json;
 
 use super::args::ImportArgs;
 use crate::exit::{self, Answer, Failure, USAGE};
-use crate::output::json;
-use crate::output::progress::Progress;
-use crate::output::stream::Stream;
 
 pub(super) fn run(args: &ImportArgs) -> Answer {
     if args.output == Path::new("-") {

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use cowslip_report::{json, sink};
 use cowslip_trace::record::{self, Answer as Found, Rung};
 use serde_json::{Value, json};
 
 use super::args::LadderArgs;
 use crate::exit::{self, Answer, DENIED, UNSUPPORTED};
-use crate::output::{json, sink};
 
 pub(super) fn run(args: &LadderArgs) -> Answer {
     let ladder = record::ladder();

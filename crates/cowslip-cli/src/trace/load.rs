@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use cowslip_report::Progress;
 use cowslip_trace::analysis::{Analyser, Analysis};
 use cowslip_trace::cost::FaultCost;
 use cowslip_trace::file::Reader;
@@ -11,7 +12,6 @@ use cowslip_trace::symbols::{Names, Symbols};
 use cowslip_trace::words::{CUT_SHORT, count, duration};
 
 use crate::exit::{CORRUPT, Failure, USAGE};
-use crate::output::progress::Progress;
 
 /// A trace, summed up.
 pub(super) struct Loaded {

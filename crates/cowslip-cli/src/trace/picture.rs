@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use cowslip_report::{Progress, sink};
 use cowslip_trace::cost::FaultCost;
 use cowslip_trace::picture::{Picture, Theme};
 
 use super::load::{cut_short, open, unreadable, warn};
 use crate::exit::{self, Answer};
-use crate::output::progress::Progress;
-use crate::output::sink;
 
 /// Draw a trace as one page that needs nothing but a browser: zoom, hover, brush, tables
 #[derive(clap::Args, Debug)]

@@ -5,6 +5,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use cowslip::units::ByteCount;
+use cowslip_report::{Progress, json, units};
 use cowslip_trace::file::{Writer, create};
 use cowslip_trace::model::{Header, Sink, Totals};
 use cowslip_trace::record::{Error, ErrorKind, Options, Outcome, Recorder, Window};
@@ -14,8 +15,6 @@ use super::args::RecordArgs;
 use super::metrics::Metrics;
 use super::signals::Signals;
 use crate::exit::{self, Answer, DENIED, Failure, NO, UNSUPPORTED, USAGE, VANISHED};
-use crate::output::progress::Progress;
-use crate::output::{json, units};
 
 /// What is recorded goes out this often: with the time that it waits to be in order, a recorder that is killed loses
 /// less than a second.

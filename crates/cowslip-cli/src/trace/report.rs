@@ -5,14 +5,13 @@ mod lines;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cowslip_report::{Progress, json as file, sink};
 use cowslip_trace::analysis::{Frame, Sums};
 use serde_json::{Map, Value, json};
 
 use super::load::{Loaded, load, warn};
 use super::tables::Extent;
 use crate::exit::{self, Answer};
-use crate::output::progress::Progress;
-use crate::output::{json as file, sink};
 
 /// Say what the faults of a trace were for, where, in which patterns, and what to do about them
 #[derive(clap::Args, Debug)]

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
-use crate::output::text::{align, fit, printable};
+use cowslip_report::text::{align, fit, printable};
 
 /// Functions of a stack that are shown.
 const FRAMES: usize = 5;

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use cowslip_report::Row;
+
 use super::daemon::Daemon;
 use super::settings::{Settings, System};
 use super::target::{KNOWN_BYTES, Target, until_huge};
 use super::{Bench, Options, Result};
 use crate::bench::error::Error;
 use crate::bench::stop::Stop;
-use crate::output::report::Row;
 
 pub(super) const METRIC: &str = "coverage_time";
 pub(super) const ONCE: &str = "once";

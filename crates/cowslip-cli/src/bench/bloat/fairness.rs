@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use cowslip_report::{Row, Series};
+
 use super::daemon::Daemon;
 use super::fragment::Fragmented;
 use super::settings::{Settings, System};
 use super::target::{KNOWN_BYTES, Target, huge_bytes, sleep};
 use super::{Bench, Options, Result};
 use crate::bench::error::Error;
-use crate::output::report::{Row, Series};
 
 /// How far the first is from half of what both have, as a part of that half: at worst in the last third.
 pub(super) const METRIC: &str = "fair_share_error";

@@ -3,6 +3,8 @@
 
 use std::fs;
 
+use cowslip_report::{Latencies, Row};
+
 use super::daemon::Daemon;
 use super::fragment::Fragmented;
 use super::process::{Command, Said};
@@ -10,8 +12,6 @@ use super::settings::{Settings, System};
 use super::target::{Target, mapped};
 use super::{Bench, Options, Result};
 use crate::bench::error::{Error, during};
-use crate::output::latency::Latencies;
-use crate::output::report::Row;
 
 pub(super) const METRIC: &str = "first_touch";
 pub(super) const DIRECT: &str = "defrag always";

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use cowslip_report::Row;
+
 use super::daemon::Daemon;
 use super::process::{Command, Said};
 use super::settings::System;
@@ -10,7 +12,6 @@ use super::{Bench, Options, Result};
 use crate::bench::error::Error;
 use crate::bench::rows::{median, median_bounds};
 use crate::bench::stop::Stop;
-use crate::output::report::Row;
 
 /// Of one core.
 pub(super) const CPU: &str = "daemon_cpu";

@@ -1,7 +1,8 @@
 //! The figures that promises are made about.
 
+use cowslip_report::Report;
+
 use super::{BYTES_CHANGED, Options, coverage, fairness, fault, overhead, redis, requests};
-use crate::output::report::Report;
 
 const COWSLIP: &str = "cowslip";
 const BASE: &str = "thp-never";

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use cowslip_report::{Report, Row};
+
 use super::daemon::Daemon;
 use super::group::Group;
 use super::rival::Rival;
@@ -13,7 +15,6 @@ use crate::bench::error::Error;
 use crate::bench::rows::{median, median_bounds};
 use crate::bench::stop::Stop;
 use crate::demo::redis::resp::Connection;
-use crate::output::report::{Report, Row};
 
 /// Charged to it, also what no page table shows any more.
 pub(super) const MEMORY: &str = "redis_memory";

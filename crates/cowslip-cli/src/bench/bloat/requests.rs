@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cowslip_report::{Latencies, Row, Series};
+
 use super::daemon::Daemon;
 use super::settings::{Settings, System};
 use super::store::Store;
@@ -13,8 +15,6 @@ use super::{BYTES_CHANGED, Bench, Options, Result};
 use crate::bench::error::during;
 use crate::bench::stop::Stop;
 use crate::demo::redis::memory::anonymous_huge_bytes;
-use crate::output::latency::Latencies;
-use crate::output::report::{Row, Series};
 
 pub(super) const METRIC: &str = "request";
 pub(super) const QUIET: &str = "quiet";

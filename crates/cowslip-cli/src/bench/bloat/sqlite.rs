@@ -7,6 +7,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use cowslip_report::Row;
+
 use super::daemon::Daemon;
 use super::dialogue::Dialogue;
 use super::group::Group;
@@ -17,7 +19,6 @@ use super::{BYTES_CHANGED, Bench, MIB, Options, Result};
 use crate::bench::error::Error;
 use crate::bench::program::Folder;
 use crate::bench::rows::median;
-use crate::output::report::Row;
 
 const READS: &str = "sqlite_read";
 const SOURCE: &str = include_str!("sqlite.c");

@@ -9,6 +9,7 @@ use cowslip::sys;
 use cowslip::sys::pagemap::{Method, PageKinds, Scanner};
 use cowslip::sys::procfs;
 use cowslip::units::CHUNK_BYTES;
+use cowslip_report::Row;
 
 use super::dialogue::Dialogue;
 use super::process::{Command, Said};
@@ -17,7 +18,6 @@ use super::{BYTES_CHANGED, Bench};
 use crate::bench::error::{Error, Result, during};
 use crate::bench::stop::Stop;
 use crate::demo::redis::memory::Mapped;
-use crate::output::report::Row;
 
 const LOOK: Duration = Duration::from_millis(50);
 /// What a process has at first: huge pages, so that khugepaged knows it.

@@ -7,13 +7,14 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use cowslip_report::Row;
+
 use super::{Bench, Options, mix, write_some};
 use crate::bench::error::Result;
 use crate::bench::field::{Field, Lane};
 use crate::bench::memory::Memory;
 use crate::bench::rivals::Kind;
 use crate::bench::rows::{median, push_durations};
-use crate::output::report::Row;
 
 pub(super) const COVERAGE: &str = "huge_coverage";
 pub(super) const READ: &str = "random_read";

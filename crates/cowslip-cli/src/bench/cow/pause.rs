@@ -1,11 +1,12 @@
 //! How long a snapshot holds the program up, by the size of its memory.
 
+use cowslip_report::{Report, Row};
+
 use super::{Bench, GIB, MIB, Options};
 use crate::bench::error::Result;
 use crate::bench::field::{BySize, Field};
 use crate::bench::rivals::Kind;
 use crate::bench::rows::push_durations;
-use crate::output::report::{Report, Row};
 
 /// How long the caller waits.
 pub(super) const METRIC: &str = "pause";

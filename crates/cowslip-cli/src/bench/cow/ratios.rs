@@ -1,9 +1,9 @@
 //! The figures that promises are made about.
 
 use cowslip::units::ByteCount;
+use cowslip_report::{Report, Row};
 
 use super::{GIB, coverage, pause, recovery, stall, writes};
-use crate::output::report::{Report, Row};
 
 const COWSLIP: &str = "cowslip";
 

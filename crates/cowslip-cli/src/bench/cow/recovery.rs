@@ -3,11 +3,12 @@
 
 use std::time::Instant;
 
+use cowslip_report::Row;
+
 use super::{Bench, Options, write_some};
 use crate::bench::error::Result;
 use crate::bench::rivals::{Forking, Freezing, Kind, Pages, Rival};
 use crate::bench::rows::push_durations;
-use crate::output::report::Row;
 
 pub(super) const METRIC: &str = "huge_recovery";
 /// Until every 2 MiB is mapped huge again.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use cowslip::units::{CHUNK_BYTES, page_size_bytes};
+use cowslip_report::{Report, Row};
 
 use super::{Bench, Options};
 use crate::bench::error::Result;
@@ -13,7 +14,6 @@ use crate::bench::field::Field;
 use crate::bench::memory::{Memory, warm_free};
 use crate::bench::rivals::Kind;
 use crate::bench::rows::push_durations;
-use crate::output::report::{Report, Row};
 
 const METRIC: &str = "seed000_total";
 const KINDS: [Kind; 4] = [Kind::Fork4k, Kind::ForkHugetlb, Kind::ForkThp, Kind::Cowslip];

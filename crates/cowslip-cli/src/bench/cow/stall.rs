@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cowslip_report::{Latencies, Row};
+
 use super::{Bench, Options, WRITTEN_PERCENT, mix};
 use crate::bench::error::Result;
 use crate::bench::memory::{Memory, warm_free};
 use crate::bench::rivals::{Freezing, Kind, Rival};
-use crate::output::latency::Latencies;
-use crate::output::report::Row;
 
 pub(super) const METRIC: &str = "thaw_writer_stall";
 pub(super) const LOST: &str = "lost_updates";

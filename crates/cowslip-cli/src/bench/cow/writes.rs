@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use cowslip::units::{CHUNK_BYTES, page_size_bytes};
+use cowslip_report::Latencies;
 
 use super::{Bench, Options};
 use crate::bench::error::Result;
 use crate::bench::field::Field;
 use crate::bench::memory::{Memory, warm_free};
 use crate::bench::rivals::Kind;
-use crate::output::latency::Latencies;
 
 pub(super) const FIRST: &str = "first_write";
 const NEXT: &str = "next_write";

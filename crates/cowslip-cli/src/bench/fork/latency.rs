@@ -7,11 +7,12 @@
 //! as a fork server's with nothing to do would. With no memory at all it is the floor, natively and under
 //! Cowslip. The rivals take turns, each time with a new process.
 
+use cowslip_report::{Report, Row};
+
 use super::{Bench, GIB, MIB, Options};
 use crate::bench::error::{Error, Result};
 use crate::bench::program::{Folder, Way};
 use crate::bench::rows::{median, push_durations};
-use crate::output::report::{Report, Row};
 
 pub(super) const METRIC: &str = "fork";
 pub(super) const IN_A_ROW: &str = "in a row";

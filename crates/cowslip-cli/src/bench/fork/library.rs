@@ -7,12 +7,13 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use cowslip_report::Row;
+
 use super::{Bench, GIB, MIB, Options};
 use crate::bench::error::Result;
 use crate::bench::field::{BySize, Field, Lane};
 use crate::bench::rivals::Kind;
 use crate::bench::rows::push_durations;
-use crate::output::report::Row;
 
 pub(super) const METRIC: &str = "fork_in_bench";
 pub(super) const FIRST: &str = "first";

@@ -1,7 +1,8 @@
 //! The figures that promises are made about.
 
+use cowslip_report::Report;
+
 use super::{GIB, Options, afl, latency, library, overhead, sqlite, template, writes};
-use crate::output::report::Report;
 
 const COWSLIP: &str = "cowslip";
 const STOCK: &str = "fork-4k";

@@ -3,10 +3,11 @@
 //! The program is C and knows nothing of Cowslip: it is compiled here, with the system's SQLite, and run
 //! as it is, with the bundled malloc alone, and under `cowslip run`. Each child's answers are checked.
 
+use cowslip_report::Row;
+
 use super::{Bench, MIB, Options};
 use crate::bench::error::{Error, Result};
 use crate::bench::program::{Folder, Way};
-use crate::output::report::Row;
 
 pub(super) const METRIC: &str = "sqlite_fork_server_execs";
 const SOURCE: &str = include_str!("sqlite_fork_server.c");

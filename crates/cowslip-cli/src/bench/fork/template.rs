@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use cowslip::{Arena, ArenaSlice, Place, Template, TemplateClone};
+use cowslip_report::{Latencies, Row};
 
 use super::{Bench, GIB, Options, library};
 use crate::bench::child::{Child, Children};
 use crate::bench::error::{Error, Result, during};
 use crate::bench::memory::{Anonymous, Memory};
 use crate::bench::rivals::Kind;
-use crate::output::latency::Latencies;
-use crate::output::report::Row;
 
 /// Back to the template, after so many pages were written at random.
 pub(super) const RESET: &str = "template_reset";

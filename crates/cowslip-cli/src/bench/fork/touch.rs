@@ -4,13 +4,14 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use cowslip_report::Row;
+
 use super::{Bench, Options};
 use crate::bench::error::Result;
 use crate::bench::field::Field;
 use crate::bench::memory::Memory;
 use crate::bench::rivals::Kind;
 use crate::bench::rows::push_durations;
-use crate::output::report::Row;
 
 /// From the child's first instruction on.
 const METRIC: &str = "child_reads";

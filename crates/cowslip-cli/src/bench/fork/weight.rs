@@ -3,10 +3,11 @@
 //! The program is C and forks by `fork(2)`: each rival has a process, and so a weight, of its own. VmRSS
 //! leaves out what a process has not mapped; under Cowslip that is what it did not touch since the last fork.
 
+use cowslip_report::Row;
+
 use super::{Bench, MIB, Options};
 use crate::bench::error::{Error, Result};
 use crate::bench::program::{Folder, Way};
-use crate::output::report::Row;
 
 const SOURCE: &str = include_str!("children.c");
 const NEEDS: &str = "apt-get install gcc libc6-dev";

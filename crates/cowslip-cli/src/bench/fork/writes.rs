@@ -4,14 +4,14 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use cowslip_report::{Latencies, Report, Row};
+
 use super::{Bench, MIB, Options};
 use crate::bench::error::Result;
 use crate::bench::field::Field;
 use crate::bench::memory::{Memory, warm_free};
 use crate::bench::rivals::Kind;
 use crate::bench::rows::push_durations;
-use crate::output::latency::Latencies;
-use crate::output::report::{Report, Row};
 
 /// To every page, in order.
 const EVERY: &str = "write_every_page";

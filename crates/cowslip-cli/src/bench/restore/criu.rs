@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{self, Instant};
 
 use cowslip::sys::process;
+use cowslip_report::Row;
 
 use super::read::{FIRST_TOUCH, TOTAL, WRONG};
 use super::sample::Sample;
@@ -17,7 +18,6 @@ use crate::bench::error::during;
 use crate::bench::program::Running;
 use crate::bench::rows::push_durations;
 use crate::bench::stop::Stop;
-use crate::output::report::Row;
 
 const CRIU: &str = "criu";
 const LAZY: &str = "criu-lazy";

@@ -1,7 +1,8 @@
 //! The figures that promises are made about.
 
+use cowslip_report::Report;
+
 use super::{read, save, working_set};
-use crate::output::report::Report;
 
 pub(super) fn push(report: &mut Report, bytes: u64) {
     let size = Some(bytes);

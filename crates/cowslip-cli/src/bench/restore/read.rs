@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use cowslip::image::{Image, RestoreOptions, Strategy};
 use cowslip::units::CHUNK_BYTES;
+use cowslip_report::{Report, Row};
 use serde::{Deserialize, Serialize};
 
 use super::process::{Observed, Work};
@@ -17,7 +18,6 @@ use super::{Bench, Error, MIB, Result};
 use crate::bench::error::during;
 use crate::bench::memory::{Anonymous, Memory};
 use crate::bench::rows::{median, push_durations};
-use crate::output::report::{Report, Row};
 use crate::restoring::{Serving, StrategyArg, proceed};
 
 pub(super) const TOTAL: &str = "restore_total";

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use cowslip::image::{SaveOptions, save};
 use cowslip::units::CHUNK_BYTES;
+use cowslip_report::{Report, Row};
 
 use super::sample::Sample;
 use super::{Bench, Error, Result};
 use crate::bench::error::during;
 use crate::bench::memory::warm_free;
 use crate::bench::rows::{median, push_durations};
-use crate::output::report::{Report, Row};
 use crate::restoring::proceed;
 
 pub(super) const SAVE: &str = "save";

@@ -9,6 +9,7 @@
 use std::time::Instant;
 
 use cowslip::units::{CHUNK_BYTES, page_size_bytes};
+use cowslip_report::Row;
 use serde::{Deserialize, Serialize};
 
 use super::process::{Observed, Work};
@@ -16,7 +17,6 @@ use super::rival::{Cache, Job, Rival};
 use super::sample::{Sample, View, word};
 use super::{Bench, Error, Result};
 use crate::bench::rows::{median, push_durations};
-use crate::output::report::Row;
 use crate::restoring::StrategyArg;
 
 pub(super) const WHOLE: &str = "working_set_whole";

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use cowslip_report::Row;
 use cowslip_trace::import::import;
 use serde_json::Value;
 
@@ -14,7 +15,6 @@ use super::{Bench, COWSLIP, PERF};
 use crate::bench::error::{Error, Result, during};
 use crate::bench::program::Running;
 use crate::bench::stop::Stop;
-use crate::output::report::Row;
 
 pub(super) const LOST: &str = "events_lost";
 pub(super) const RATE: &str = "fault_rate";

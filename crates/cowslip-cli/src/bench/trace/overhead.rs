@@ -2,11 +2,12 @@
 
 use std::process::Command;
 
+use cowslip_report::Row;
+
 use super::toucher::{Toucher, Work};
 use super::{Bench, COWSLIP, PERF};
 use crate::bench::error::{Error, Result};
 use crate::bench::rows::push_durations;
-use crate::output::report::Row;
 
 pub(super) const METRIC: &str = "fault_time";
 pub(super) const PLAIN: &str = "plain";

@@ -8,12 +8,13 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cowslip_report::Row;
+
 use super::toucher::{Toucher, Work, cowslip};
 use super::{Bench, COWSLIP};
 use crate::bench::error::{Error, Result, during};
 use crate::bench::program::Running;
 use crate::bench::stop::Stop;
-use crate::output::report::Row;
 
 pub(super) const SECONDS: &str = "html_time_1M";
 pub(super) const BYTES: &str = "html_bytes_1M";

@@ -1,7 +1,8 @@
 //! The figures that promises are made about.
 
+use cowslip_report::Report;
+
 use super::{COWSLIP, PERF, lost, overhead, picture};
-use crate::output::report::Report;
 
 /// Less than this is not 500,000 a second.
 const RATE_LEAST: f64 = 475_000.0;

@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use cowslip::ErrorKind;
 use cowslip::image::{Diff, Image};
 use cowslip::units::ByteCount;
+use cowslip_report::Progress;
 use serde_json::json;
 
 use super::{bytes_of, write};
 use crate::args::DiffArgs;
 use crate::exit::{Answer, Failure, NO, USAGE};
-use crate::output::progress::Progress;
 
 /// Ranges of an arena that are listed for people.
 const MOST_RANGES: usize = 16;

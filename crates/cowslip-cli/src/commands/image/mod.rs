@@ -9,12 +9,11 @@ use std::process::ExitCode;
 
 use cowslip::image::{Image, Progress as Done};
 use cowslip::units::ByteCount;
+use cowslip_report::{Progress, json};
 use serde_json::{Value, json};
 
 use crate::args::ImageArgs;
 use crate::exit::{self, Answer, Failure};
-use crate::output;
-use crate::output::progress::Progress;
 
 pub(crate) use diff::diff;
 pub(crate) use merge::merge;
@@ -61,7 +60,7 @@ fn bytes_of(progress: &Progress) -> impl FnMut(Done) -> ControlFlow<()> {
 }
 
 fn write(value: &Value, file: &Path) -> Result<(), Failure> {
-    output::json::write(value, file).map_err(exit::io("write the answer"))
+    json::write(value, file).map_err(exit::io("write the answer"))
 }
 
 fn to_json(image: &Image) -> Value {

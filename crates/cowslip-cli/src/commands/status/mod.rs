@@ -8,11 +8,11 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cowslip_report::{json, sink};
 use serde_json::{Value, json};
 
 use crate::args::StatusArgs;
 use crate::exit::{self, Answer, DENIED, Failure, NO, VANISHED};
-use crate::output::{self, sink};
 use arena::Arena;
 
 /// Moves to the top left of a terminal, and clears it.
@@ -50,7 +50,7 @@ fn of_program(pid: i32, args: &StatusArgs) -> Result<Vec<String>, Failure> {
     if let Some(file) = &args.json {
         let arenas: Vec<Value> = arenas.iter().map(one::to_json).collect();
         let whole = json!({"schema": "cowslip.status/1", "pid": pid, "arenas": arenas});
-        output::json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
+        json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
         return Ok(Vec::new());
     }
     Ok(arenas.iter().flat_map(one::lines).collect())
@@ -65,7 +65,7 @@ fn of_all(args: &StatusArgs) -> Result<Vec<String>, Failure> {
         };
         let all: Vec<Value> = programs.iter().map(of).collect();
         let whole = json!({"schema": "cowslip.status/1", "programs": all});
-        output::json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
+        json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
         return Ok(Vec::new());
     }
     Ok(every::lines(&programs))

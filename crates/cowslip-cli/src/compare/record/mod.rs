@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use cowslip::sys::usage::Usage;
 use cowslip_compare::recorder::{Recorder, Watch, facts};
 use cowslip_compare::recording::EXIT_CODE;
+use cowslip_report::Progress;
 
 use super::args::RecordArgs;
 use crate::exit::{self, Failure};
-use crate::output::progress::Progress;
 use folders::Side;
 use shell::{Ended, Shell};
 use signals::Signals;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use cowslip_report::Latencies;
+
 use super::cut::Write;
 use super::load::Log;
-use crate::output::latency::Latencies;
 
 /// Width of a bucket of the latency series.
 const BUCKET_NS: u64 = 10_000_000;

@@ -23,7 +23,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{env, slice};
 
-use crate::output::report::Report;
+use cowslip_report::Report;
+
 use contestant::Contestant;
 pub(crate) use error::Error;
 use keyspace::Shape;

@@ -1,11 +1,11 @@
 //! A rival's saves as rows and series of the report, and the ratios that promises are made about.
 
+use cowslip_report::{Latencies, Report, Row, Series};
+
 use super::contestant::{Contestant, Save};
 use super::cut::Verdict;
 use super::rival::{COWSLIP, STOCK};
 use super::round::Writers;
-use crate::output::latency::Latencies;
-use crate::output::report::{Report, Row, Series};
 
 /// How the values of several saves become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

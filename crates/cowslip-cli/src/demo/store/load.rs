@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cowslip_report::Latencies;
+
 use super::table::{Table, compose, key_of};
-use crate::output::latency::Latencies;
 
 /// Width of a bucket of the latency series.
 const BUCKET: Duration = Duration::from_millis(10);

@@ -14,8 +14,8 @@ mod table;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, round_up};
+use cowslip_report::Report;
 
-use crate::output::report::Report;
 use memory::{Kind, during};
 use save::{Contestant, Writer};
 

@@ -1,9 +1,9 @@
 //! A rival's saves as rows and series of the report; metrics are named as for Redis.
 
+use cowslip_report::{Latencies, Report, Row, Series};
+
 use super::cut::Verdict;
 use super::save::{Contestant, Save, Writer};
-use crate::output::latency::Latencies;
-use crate::output::report::{Report, Row, Series};
 
 type Figure = (&'static str, &'static str, fn(&Save) -> f64, &'static str);
 

@@ -1,13 +1,13 @@
 //! The report as lines of text.
 
+use cowslip_report::text::{clip, printable, wrap};
+use cowslip_report::units;
 use cowslip_sys::units::ByteCount;
 use cowslip_trace::analysis::{Analysis, Rate, Sums};
 use cowslip_trace::attribute::Kind;
 use cowslip_trace::words::{count, counted, duration, mappings, percent};
 
 use super::cost;
-use crate::output::text::{clip, printable, wrap};
-use crate::output::units;
 use crate::trace::load::Loaded;
 use crate::trace::tables::{Extent, callers, table};
 

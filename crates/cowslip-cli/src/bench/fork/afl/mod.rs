@@ -10,11 +10,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use cowslip_report::Row;
+
 use super::{Bench, MIB, Options};
 use crate::bench::error::{Error, Result, during};
 use crate::bench::program::{Folder, Way};
 use crate::bench::rows::median;
-use crate::output::report::Row;
 use session::{Session, Target};
 
 pub(super) const EXECS: &str = "afl_execs";

@@ -1,10 +1,11 @@
 //! A program that only allocates, resizes and frees.
 
+use cowslip_report::Row;
+
 use super::{Bench, ROUNDS};
 use crate::bench::error::{Error, Result};
 use crate::bench::program::{Folder, Way};
 use crate::bench::rows::push_durations;
-use crate::output::report::Row;
 
 /// Time for the same work.
 pub(in crate::bench::fork) const METRIC: &str = "overhead_malloc";

@@ -6,12 +6,13 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cowslip_report::Row;
+
 use super::{Bench, Options, ROUNDS};
 use crate::bench::error::{Error, Result};
 use crate::bench::program::{Folder, Running, Way};
 use crate::bench::rows::median;
 use crate::bench::stop::Stop;
-use crate::output::report::Row;
 
 pub(in crate::bench::fork) const METRIC: &str = "redis_get";
 const NEEDS: &str = "apt-get install redis-server redis-tools";

@@ -8,10 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cowslip::image::{SaveOptions, save};
+use cowslip_report::Latencies;
 
 use super::{Bench, Error, PATIENCE, Result, Sample};
 use crate::bench::restore::sample::word;
-use crate::output::latency::Latencies;
 use crate::restoring::proceed;
 
 const METRIC: &str = "write_while_saving";

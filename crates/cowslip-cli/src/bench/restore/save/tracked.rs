@@ -8,11 +8,10 @@ use std::time::Instant;
 use cowslip::Frozen;
 use cowslip::image::{Changes, SaveOptions, Saved, save};
 use cowslip::units::CHUNK_BYTES;
+use cowslip_report::{Latencies, Row};
 
 use super::{Bench, Error, PATIENCE, Result, Sample};
 use crate::bench::rows::{median, push_durations};
-use crate::output::latency::Latencies;
-use crate::output::report::Row;
 use crate::restoring::proceed;
 
 const SAVE: &str = "incremental_save";

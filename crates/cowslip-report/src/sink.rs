@@ -5,12 +5,21 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 
-pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
+/// Writes `text` to `path`, or to standard output if that is `-`.
+///
+/// A file is replaced when all of it is written, or stays as it was; a device or a pipe is written to.
+///
+/// # Errors
+/// The error says what could not be done with which file.
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
     write_bytes(path, text.as_bytes())
 }
 
 /// As [`write()`], for what is no text.
-pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // A device or a pipe is written to; a file in its place would be the end of it.
     let is_no_file = fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir());
     match path {
@@ -21,7 +30,10 @@ pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Prints `text`; a reader that went away (`| head`) is no error.
-pub(crate) fn print(text: &str) -> io::Result<()> {
+///
+/// # Errors
+/// Any other error of standard output, such as a full disk.
+pub fn print(text: &str) -> io::Result<()> {
     print_bytes(text.as_bytes())
 }
 

@@ -1,6 +1,6 @@
 //! How far a long run has come, told on standard error.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 
@@ -13,30 +13,38 @@ const BYTES: &str =
 ///
 /// It redraws only when told to: a thread of its own would disturb what is being measured.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub struct Progress {
     terminal: bool,
     has_lines: bool,
     bar: ProgressBar,
 }
 
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Progress {
-    pub(crate) fn new() -> Self {
+    /// A spinner or bar if standard error is a terminal that can show one, else lines.
+    pub fn new() -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let terminal = io::stderr().is_terminal() && !dumb;
         Self { terminal, has_lines: true, bar: ProgressBar::hidden() }
     }
 
     /// For what takes seconds: nothing but on a terminal.
-    pub(crate) fn brief() -> Self {
+    pub fn brief() -> Self {
         Self { has_lines: false, ..Self::new() }
     }
 
     /// Ends the phase before and begins the one called `name`.
-    pub(crate) fn phase(&mut self, name: &str) {
+    pub fn phase(&mut self, name: &str) {
         self.bar.finish_and_clear();
         if !self.terminal {
             if self.has_lines {
-                eprintln!("{name}");
+                // A reader that went away is no error.
+                let _ = io::stderr().write_all(format!("{name}\n").as_bytes());
             }
             return;
         }
@@ -48,12 +56,12 @@ impl Progress {
     }
 
     /// `position` of `length` steps of this phase are done.
-    pub(crate) fn set(&self, position: u64, length: u64) {
+    pub fn set(&self, position: u64, length: u64) {
         self.advance(BAR, position, length);
     }
 
     /// As [`Self::set`], in bytes, with their rate.
-    pub(crate) fn set_bytes(&self, position: u64, length: u64) {
+    pub fn set_bytes(&self, position: u64, length: u64) {
         self.advance(BYTES, position, length);
     }
 
@@ -65,7 +73,8 @@ impl Progress {
         self.bar.set_position(position);
     }
 
-    pub(crate) fn finish(self) {
+    /// Ends the last phase; nothing stays on the terminal.
+    pub fn finish(self) {
         self.bar.finish_and_clear();
     }
 }

@@ -6,7 +6,7 @@ pub(super) const INDENT: &str = "  ";
 const NAME_WIDTH: usize = 24;
 
 /// Rows of cells as indented lines of equal width.
-pub(crate) fn align(rows: &[Vec<String>]) -> Vec<String> {
+pub fn align(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.first().map_or(0, Vec::len);
     let widths: Vec<usize> =
         (0..columns).map(|column| widest(rows.iter().map(|row| &row[column]))).collect();
@@ -26,7 +26,7 @@ pub(super) fn width(text: &str) -> usize {
 }
 
 /// A name that can neither break a column nor command the terminal.
-pub(crate) fn clip(name: &str) -> String {
+pub fn clip(name: &str) -> String {
     let name = printable(name);
     if width(&name) <= NAME_WIDTH {
         return name;
@@ -35,7 +35,7 @@ pub(crate) fn clip(name: &str) -> String {
 }
 
 /// A number of things, by the word for one of them.
-pub(crate) fn count(number: usize, one: &str) -> String {
+pub fn count(number: usize, one: &str) -> String {
     let plural = match one.strip_suffix("ss") {
         _ if number == 1 => "",
         Some(_) => "es",
@@ -45,7 +45,7 @@ pub(crate) fn count(number: usize, one: &str) -> String {
 }
 
 /// A line that is no longer than others.
-pub(crate) fn fit(line: &str) -> String {
+pub fn fit(line: &str) -> String {
     let line = line.trim_end();
     match width(line) <= WIDTH {
         true => line.to_owned(),
@@ -53,12 +53,13 @@ pub(crate) fn fit(line: &str) -> String {
     }
 }
 
-pub(crate) fn printable(text: &str) -> String {
+/// The text without control characters, which could command the terminal.
+pub fn printable(text: &str) -> String {
     text.chars().map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
 }
 
 /// Breaks `text` between words; the lines after the first begin with `indent` spaces.
-pub(crate) fn wrap(text: &str, indent: usize) -> Vec<String> {
+pub fn wrap(text: &str, indent: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in printable(text).split(' ') {
         let line = lines.last_mut().expect("there is always one");

@@ -1,9 +1,9 @@
 //! A value over time, such as the latency of requests while saves run.
 
 use super::{Chart, LEFT, Palette, Panel, RIGHT, WIDTH, draw_powers};
-use crate::output::report::Series;
-use crate::output::svg::{Axis, Canvas};
-use crate::output::units::human;
+use crate::report::Series;
+use crate::svg::{Axis, Canvas};
+use crate::units::human;
 
 /// One panel per rival, all on the same axes.
 pub(super) fn over_time(metric: &str, all: &[&Series], palette: &Palette<'_>) -> Chart {

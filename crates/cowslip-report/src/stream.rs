@@ -9,28 +9,38 @@ use super::sink;
 
 /// Takes the place of a file when it is finished; until then it is beside it, and goes if it is dropped.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub struct Stream(Target);
+
+#[derive(Debug)]
+enum Target {
     Stdout(io::Stdout),
     File { file: File, temporary: PathBuf, path: PathBuf },
 }
 
 impl Stream {
-    /// Nobody else may read the file.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+    /// Opens a file beside `path`, which nobody else may read, or standard output if `path` is `-`.
+    ///
+    /// # Errors
+    /// The error names the file.
+    pub fn open(path: &Path) -> io::Result<Self> {
         if path == Path::new("-") {
-            return Ok(Self::Stdout(io::stdout()));
+            return Ok(Self(Target::Stdout(io::stdout())));
         }
         let temporary = sink::beside(path)?;
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary);
         let file = file.map_err(|error| sink::explain("write", path, &error))?;
-        Ok(Self::File { file, temporary, path: path.to_owned() })
+        Ok(Self(Target::File { file, temporary, path: path.to_owned() }))
     }
 
-    pub(crate) fn finish(mut self) -> io::Result<()> {
+    /// What was written takes the place of the file.
+    ///
+    /// # Errors
+    /// The error names the file, which stays as it was.
+    pub fn finish(mut self) -> io::Result<()> {
         self.flush()?;
-        match &self {
-            Self::Stdout(_) => Ok(()),
-            Self::File { temporary, path, .. } => {
+        match &self.0 {
+            Target::Stdout(_) => Ok(()),
+            Target::File { temporary, path, .. } => {
                 let renamed = fs::rename(temporary, path);
                 renamed.map_err(|error| sink::explain("replace", path, &error))
             }
@@ -40,23 +50,23 @@ impl Stream {
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Stdout(stdout) => stdout.write(bytes),
-            Self::File { file, .. } => file.write(bytes),
+        match &mut self.0 {
+            Target::Stdout(stdout) => stdout.write(bytes),
+            Target::File { file, .. } => file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::Stdout(stdout) => stdout.flush(),
-            Self::File { file, .. } => file.flush(),
+        match &mut self.0 {
+            Target::Stdout(stdout) => stdout.flush(),
+            Target::File { file, .. } => file.flush(),
         }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Self::File { temporary, .. } = self {
+        if let Target::File { temporary, .. } = &self.0 {
             // It is not there any more if it was finished.
             let _ = fs::remove_file(temporary);
         }

@@ -13,7 +13,10 @@ use super::report::{Ratio, Report};
 use super::{sink, units};
 
 /// Writes `report` to `path`, or to standard output if that is `-`.
-pub(crate) fn write(report: &Report, path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// As [`sink::write`].
+pub fn write(report: &Report, path: &Path) -> io::Result<()> {
     sink::write(path, &render(report).map_err(io::Error::other)?)
 }
 
@@ -107,8 +110,8 @@ fn group(group: &Group<'_>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::example;
-    use crate::output::report::{Row, Series};
+    use crate::example;
+    use crate::report::{Row, Series};
 
     #[test]
     fn the_page_has_charts_and_needs_no_network() {

@@ -1,9 +1,9 @@
 //! Latencies side by side.
 
 use super::{Chart, Palette, Panel, WIDTH, name};
-use crate::output::groups::Group;
-use crate::output::svg::{Axis, Canvas};
-use crate::output::units::human;
+use crate::groups::Group;
+use crate::svg::{Axis, Canvas};
+use crate::units::human;
 
 /// One bar per rival, size and variant: to the median, on to p99, on to the maximum.
 pub(super) fn bars(group: &Group<'_>, palette: &Palette<'_>) -> Chart {

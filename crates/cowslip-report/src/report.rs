@@ -8,27 +8,34 @@ use serde_json::{Map, Value};
 use super::machine;
 
 /// The JSON schema this module writes.
-pub(crate) const SCHEMA: &str = "cowslip.bench/1";
+pub const SCHEMA: &str = "cowslip.bench/1";
 
 /// Everything one run measured.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    pub(crate) schema: &'static str,
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
     /// `cow`, `demo`, …
-    pub(crate) bench: String,
-    pub(crate) machine: Map<String, Value>,
-    pub(crate) params: Map<String, Value>,
-    pub(crate) rows: Vec<Row>,
-    pub(crate) ratios: Vec<Ratio>,
+    pub bench: String,
+    /// Kernel, processors, memory and settings; a fact that cannot be read is null.
+    pub machine: Map<String, Value>,
+    /// What was asked for: sizes, repetitions, versions.
+    pub params: Map<String, Value>,
+    /// What was measured, in the order in which it was.
+    pub rows: Vec<Row>,
+    /// What is promised, and what came of it.
+    pub ratios: Vec<Ratio>,
+    /// What was measured over time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) series: Vec<Series>,
+    pub series: Vec<Series>,
     /// Sentences a reader should know before believing the numbers (interrupted, noisy, …).
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 impl Report {
-    pub(crate) fn new(bench: &str, params: Map<String, Value>) -> Self {
+    /// A report of `bench` without results yet; the facts of the machine are read now.
+    pub fn new(bench: &str, params: Map<String, Value>) -> Self {
         Self {
             schema: SCHEMA,
             bench: bench.to_owned(),
@@ -41,17 +48,18 @@ impl Report {
         }
     }
 
-    pub(crate) fn row(&mut self, row: Row) {
+    /// Adds a row.
+    pub fn row(&mut self, row: Row) {
         self.rows.push(row);
     }
 
     /// Records that `rival` could not run, and why.
-    pub(crate) fn skip(&mut self, rival: &str, metric: &str, why: impl Into<String>) {
+    pub fn skip(&mut self, rival: &str, metric: &str, why: impl Into<String>) {
         self.rows.push(Row::skipped(rival, metric, why));
     }
 
     /// The value of the row that these five name together.
-    pub(crate) fn find(
+    pub fn find(
         &self,
         rival: &str,
         metric: &str,
@@ -69,20 +77,23 @@ impl Report {
         row.value
     }
 
-    pub(crate) fn ratio_at_least(&mut self, name: &str, value: Option<f64>, bound: f64) {
+    /// As [`Self::ratio`], with a lower bound.
+    pub fn ratio_at_least(&mut self, name: &str, value: Option<f64>, bound: f64) {
         self.ratio(name, value, Some(bound), None);
     }
 
-    pub(crate) fn ratio_at_most(&mut self, name: &str, value: Option<f64>, bound: f64) {
+    /// As [`Self::ratio`], with an upper bound.
+    pub fn ratio_at_most(&mut self, name: &str, value: Option<f64>, bound: f64) {
         self.ratio(name, value, None, Some(bound));
     }
 
-    pub(crate) fn ratio_between(&mut self, name: &str, value: Option<f64>, low: f64, high: f64) {
+    /// As [`Self::ratio`], with both bounds.
+    pub fn ratio_between(&mut self, name: &str, value: Option<f64>, low: f64, high: f64) {
         self.ratio(name, value, Some(low), Some(high));
     }
 
-    /// A ratio with the bounds that were promised, if any; a quotient by zero counts as unmeasured.
-    pub(crate) fn ratio(
+    /// Adds a ratio with the bounds that were promised, if any; a quotient by zero counts as unmeasured.
+    pub fn ratio(
         &mut self,
         name: &str,
         value: Option<f64>,
@@ -100,38 +111,35 @@ impl Report {
 
 /// One measured value of one rival, or the reason why there is none.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Row {
+pub struct Row {
     /// `cowslip`, `fork-4k`, `fork-thp`, `fork-hugetlb`, `uffd-wp`, or `seed-000` for published figures.
-    pub(crate) rival: String,
+    pub rival: String,
     /// `pause`, `first_write`, …
-    pub(crate) metric: String,
+    pub metric: String,
     /// `p50`, `p99`, `p999`, `max`, `mean`, `value`, …; `all` in a skipped row.
-    pub(crate) stat: String,
+    pub stat: String,
     /// Size of the memory measured, where the metric depends on it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) size_bytes: Option<u64>,
+    pub size_bytes: Option<u64>,
     /// What else tells this row from its neighbours (`sparse`, `dense`, `save 3`, …).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) variant: Option<String>,
+    pub variant: Option<String>,
+    /// In `unit`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) value: Option<f64>,
+    pub value: Option<f64>,
     /// `ns`, `bytes`, `pages`, `1/s`, `ratio`, `count`; empty in a skipped row.
-    pub(crate) unit: &'static str,
+    pub unit: &'static str,
+    /// How many events or repetitions are behind the value.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) n: Option<u64>,
+    pub n: Option<u64>,
     /// Why this rival has no value here.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) skipped: Option<String>,
+    pub skipped: Option<String>,
 }
 
 impl Row {
-    pub(crate) fn new(
-        rival: &str,
-        metric: &str,
-        stat: &str,
-        value: f64,
-        unit: &'static str,
-    ) -> Self {
+    /// A row that is named by these three alone.
+    pub fn new(rival: &str, metric: &str, stat: &str, value: f64, unit: &'static str) -> Self {
         Self {
             rival: rival.to_owned(),
             metric: metric.to_owned(),
@@ -146,47 +154,58 @@ impl Row {
     }
 
     /// Stands for every stat of a metric that could not be measured.
-    pub(crate) fn skipped(rival: &str, metric: &str, why: impl Into<String>) -> Self {
+    pub fn skipped(rival: &str, metric: &str, why: impl Into<String>) -> Self {
         let skipped = Some(why.into());
         Self { value: None, skipped, ..Self::new(rival, metric, "all", 0.0, "") }
     }
 
-    pub(crate) fn size_bytes(self, size_bytes: impl Into<Option<u64>>) -> Self {
+    /// The same, of memory of that size.
+    pub fn size_bytes(self, size_bytes: impl Into<Option<u64>>) -> Self {
         Self { size_bytes: size_bytes.into(), ..self }
     }
 
-    pub(crate) fn variant<'a>(self, variant: impl Into<Option<&'a str>>) -> Self {
+    /// The same, told from its neighbours by `variant`.
+    pub fn variant<'a>(self, variant: impl Into<Option<&'a str>>) -> Self {
         Self { variant: variant.into().map(str::to_owned), ..self }
     }
 
-    pub(crate) fn n(self, n: u64) -> Self {
+    /// The same, with how many events or repetitions are behind it.
+    pub fn n(self, n: u64) -> Self {
         Self { n: Some(n), ..self }
     }
 }
 
 /// A figure a promise is made about, and whether it was kept.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Ratio {
-    pub(crate) name: String,
-    pub(crate) value: Option<f64>,
+pub struct Ratio {
+    /// What is compared, such as `first_write_p50_hugetlb_over_cowslip`.
+    pub name: String,
+    /// None if it was not measured.
+    pub value: Option<f64>,
+    /// The lower bound that was promised.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) at_least: Option<f64>,
+    pub at_least: Option<f64>,
+    /// The upper bound that was promised.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) at_most: Option<f64>,
+    pub at_most: Option<f64>,
+    /// Whether the value is within the bounds; none without a value or without bounds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) holds: Option<bool>,
+    pub holds: Option<bool>,
 }
 
 /// A measurement over time, for the charts.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Series {
-    pub(crate) rival: String,
-    pub(crate) metric: String,
-    pub(crate) unit: &'static str,
+pub struct Series {
+    /// As in a [`Row`].
+    pub rival: String,
+    /// As in a [`Row`].
+    pub metric: String,
+    /// As in a [`Row`].
+    pub unit: &'static str,
     /// Seconds since the run of this rival began, and the value then.
-    pub(crate) points: Vec<(f64, f64)>,
+    pub points: Vec<(f64, f64)>,
     /// Spans of time to shade (the saves): from, to, label.
-    pub(crate) marks: Vec<(f64, f64, String)>,
+    pub marks: Vec<(f64, f64, String)>,
 }
 
 #[cfg(test)]

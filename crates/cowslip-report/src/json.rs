@@ -6,7 +6,10 @@ use std::path::Path;
 use super::sink;
 
 /// Writes a report, or anything else that has a JSON form, to `path`, or to standard output if that is `-`.
-pub(crate) fn write(report: &impl serde::Serialize, path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// As [`sink::write`].
+pub fn write(report: &impl serde::Serialize, path: &Path) -> io::Result<()> {
     let text = serde_json::to_string_pretty(report)?;
     sink::write(path, &(text + "\n"))
 }
@@ -19,7 +22,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::output::example;
+    use crate::example;
 
     #[test]
     fn the_file_has_the_documented_shape_and_replaces_the_old_one() {

@@ -1,9 +1,9 @@
 //! A median by the size of the memory, such as the pause of a snapshot.
 
 use super::{Chart, LEFT, Palette, Panel, RIGHT, WIDTH, draw_powers, name};
-use crate::output::groups::Group;
-use crate::output::svg::{Axis, Canvas};
-use crate::output::units::{human, size};
+use crate::groups::Group;
+use crate::svg::{Axis, Canvas};
+use crate::units::{human, size};
 
 /// How many kinds of dashes the page defines for variants.
 const DASHES: usize = 3;

@@ -14,7 +14,10 @@ const GOOD: &str = "32";
 const BAD: &str = "1;31";
 
 /// Prints `report` to standard output, in colour if that is a terminal that wants it.
-pub(crate) fn print(report: &Report) -> io::Result<()> {
+///
+/// # Errors
+/// As [`sink::print`].
+pub fn print(report: &Report) -> io::Result<()> {
     let plain = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || env::var_os("TERM").is_some_and(|value| value == "dumb");
     sink::print(&render(report, Paint(io::stdout().is_terminal() && !plain)))
@@ -158,8 +161,8 @@ fn summary(groups: &[Group<'_>], ratios: &[Ratio]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::example;
-    use crate::output::report::Row;
+    use crate::example;
+    use crate::report::Row;
 
     #[test]
     fn the_example_as_text() {

@@ -10,7 +10,16 @@ const LONGEST: f64 = 1e15;
 const LONGEST_IN_LAST: f64 = 1e6;
 
 /// `value` with three significant digits and the unit that fits it.
-pub(crate) fn human(value: f64, unit: &str) -> String {
+///
+/// `unit` is that of a row: `ns`, `bytes`, `1/s`, `ratio`, `pages`; any other is not shown.
+///
+/// ```
+/// use cowslip_report::units::human;
+///
+/// assert_eq!(human(61_234_567.0, "ns"), "61.2 ms");
+/// assert_eq!(human(1_500_000.0, "bytes"), "1.43 MiB");
+/// ```
+pub fn human(value: f64, unit: &str) -> String {
     match unit {
         "ns" => scaled(value, 1_000.0, &[" ns", " µs", " ms", " s"]),
         "bytes" => scaled(value, 1_024.0, &[" B", " KiB", " MiB", " GiB", " TiB"]),
@@ -22,7 +31,7 @@ pub(crate) fn human(value: f64, unit: &str) -> String {
 }
 
 /// A size in bytes, exact if it is a whole number of its unit.
-pub(crate) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     human(bytes as f64, "bytes")
 }
 
@@ -57,7 +66,7 @@ pub(super) fn digits(value: f64, significant: i32) -> String {
 }
 
 /// `value` with so many decimals; what is rounded to nought has no sign.
-pub(crate) fn fixed(value: f64, decimals: usize) -> String {
+pub fn fixed(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$}");
     match text.strip_prefix('-') {
         Some(size) if size.bytes().all(|it| matches!(it, b'0' | b'.')) => size.to_owned(),

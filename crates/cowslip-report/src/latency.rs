@@ -11,56 +11,69 @@ const SLOWEST_NS: u64 = 3_600_000_000_000;
 
 /// Three significant digits between a nanosecond and an hour; recording never allocates.
 #[derive(Debug, Clone)]
-pub(crate) struct Latencies(Histogram<u64>);
+pub struct Latencies(Histogram<u64>);
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 impl Latencies {
-    pub(crate) fn new() -> Self {
+    /// No event yet.
+    pub fn new() -> Self {
         Self(Histogram::new_with_bounds(1, SLOWEST_NS, 3).expect("the bounds are constants"))
     }
 
-    pub(crate) fn record(&mut self, latency: Duration) {
+    /// One event.
+    pub fn record(&mut self, latency: Duration) {
         self.record_ns(u64::try_from(latency.as_nanos()).unwrap_or(SLOWEST_NS));
     }
 
-    pub(crate) fn record_ns(&mut self, ns: u64) {
+    /// One event, in nanoseconds.
+    pub fn record_ns(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }
 
     /// As many events as `n` of the same latency.
-    pub(crate) fn record_many(&mut self, ns: u64, n: u64) {
+    pub fn record_many(&mut self, ns: u64, n: u64) {
         self.0.saturating_record_n(ns, n);
     }
 
     /// These latencies, of senders that wait for one answer before the next request, as senders with a
     /// steady pace would have seen them: whoever waits long misses the requests that he would have sent
     /// meanwhile ("coordinated omission"). The pace is the median latency.
-    pub(crate) fn at_steady_pace(&self) -> Self {
+    pub fn at_steady_pace(&self) -> Self {
         Self(self.0.clone_correct(self.quantile_ns(0.5).max(1)))
     }
 
-    pub(crate) fn merge(&mut self, other: &Self) {
+    /// Adds all events of `other`.
+    pub fn merge(&mut self, other: &Self) {
         self.0.add(&other.0).expect("all have the same bounds");
     }
 
     /// The latency in ns that this share (0 to 1) of the events did not exceed.
-    pub(crate) fn quantile_ns(&self, share: f64) -> u64 {
+    pub fn quantile_ns(&self, share: f64) -> u64 {
         self.0.value_at_quantile(share)
     }
 
-    pub(crate) fn max_ns(&self) -> u64 {
+    /// The slowest event.
+    pub fn max_ns(&self) -> u64 {
         self.0.max()
     }
 
-    pub(crate) fn mean_ns(&self) -> f64 {
+    /// The mean of all events.
+    pub fn mean_ns(&self) -> f64 {
         self.0.mean()
     }
 
-    pub(crate) fn n(&self) -> u64 {
+    /// How many events there were.
+    pub fn n(&self) -> u64 {
         self.0.len()
     }
 
     /// Adds the rows `p50`, `p99`, `p999`, `max` and `mean`, or a skipped one if nothing was recorded.
-    pub(crate) fn push(
+    pub fn push(
         &self,
         report: &mut Report,
         rival: &str,
