@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use cowslip::image::Compression;
 use cowslip::units::ByteCount;
+use cowslip_bench::{bloat, cow, fork, restore, trace};
 
-use crate::bench::{bloat, cow, fork, restore, trace};
 use crate::compare::args::{CompareArgs, RecordArgs};
 use crate::numbers::whole;
 use crate::promote::args::PromoteArgs;

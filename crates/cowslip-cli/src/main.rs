@@ -4,10 +4,8 @@
 mod lines;
 
 mod args;
-mod bench;
 mod commands;
 mod compare;
-mod demo;
 mod exit;
 mod numbers;
 mod output;
@@ -27,9 +25,11 @@ fn main() -> ExitCode {
         args::Command::Bench(args::Bench::Fork(args)) => commands::bench::fork(&args),
         args::Command::Bench(args::Bench::Restore(args)) => commands::bench::restore(&args),
         args::Command::Bench(args::Bench::Bloat(args)) => commands::bench::bloat(&args),
-        args::Command::Bench(args::Bench::BloatProcess) => bench::bloat::process(),
+        args::Command::Bench(args::Bench::BloatProcess) => commands::bench::bloat_process(),
         args::Command::Bench(args::Bench::Trace(args)) => commands::bench::trace(&args),
-        args::Command::Bench(args::Bench::RestoreProcess(args)) => bench::restore::process(&args),
+        args::Command::Bench(args::Bench::RestoreProcess(args)) => {
+            commands::bench::restore_process(&args)
+        }
         args::Command::Restore(args) => commands::restore::run(&args),
         args::Command::Promote(args) => promote::run(&args),
         args::Command::Trace(args) => trace::run(&args),

@@ -1,19 +1,9 @@
-//! An image into this process' memory, by any strategy, and templates served over a socket.
-
-use std::io::{self, Read};
-use std::ops::ControlFlow;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
-use std::time::Duration;
+//! An image into this process' memory, by any strategy.
 
 use clap::ValueEnum;
+use cowslip::Place;
 use cowslip::image::{Apart, ApartWay, Image, OnDamage, RestoreOptions, Restored, Strategy};
 use cowslip::units::VirtRange;
-use cowslip::{Place, Template};
 
 /// How an image becomes memory.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,53 +78,4 @@ impl Memory {
             Self::Apart(apart) => apart.range(),
         }
     }
-}
-
-/// Hands a template to whoever connects to a socket, until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Serving {
-    path: PathBuf,
-    closing: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Serving {
-    /// Only this user may connect.
-    pub(crate) fn start(template: Template, path: &Path) -> io::Result<Self> {
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        let closing = Arc::new(AtomicBool::new(false));
-        let theirs = Arc::clone(&closing);
-        let thread = std::thread::spawn(move || serve(&template, &listener, &theirs));
-        Ok(Self { path: path.to_owned(), closing, thread: Some(thread) })
-    }
-}
-
-fn serve(template: &Template, listener: &UnixListener, closing: &AtomicBool) {
-    while !closing.load(Relaxed) {
-        let Ok((mut socket, _)) = listener.accept() else { continue };
-        // Who went away, or is too slow, gets nothing.
-        let _ = socket.set_write_timeout(Some(Duration::from_secs(1)));
-        let _ = socket.set_read_timeout(Some(Duration::from_secs(1)));
-        if !closing.load(Relaxed) && template.send(&socket).is_ok() {
-            // Closed by the other side when it has the template.
-            let _ = socket.read(&mut [0]);
-        }
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.closing.store(true, Relaxed);
-        let woken = UnixStream::connect(&self.path).is_ok();
-        if let Some(thread) = self.thread.take().filter(|_| woken) {
-            let _ = thread.join();
-        }
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// For restores whose progress nobody watches.
-pub(crate) fn proceed(_: cowslip::image::Progress) -> ControlFlow<()> {
-    ControlFlow::Continue(())
 }

@@ -3,44 +3,43 @@
 use std::fs;
 use std::process::ExitCode;
 
+use clap::ValueEnum;
 use cowslip::units::ByteCount;
+use cowslip_bench::{Bench, Error, Interrupt, Options, bloat, cow, fork, restore, trace};
 use cowslip_report::{Progress, Report};
 use serde_json::{Map, Value};
 
-use clap::ValueEnum;
-
+use super::run::libraries;
+use super::signals;
 use crate::args::BenchArgs;
-use crate::bench::{self, Bench, Error, Options, Stop};
 use crate::exit::{self, Answer, Failure};
 use crate::output;
 
 const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
 const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
 
-pub(crate) fn cow(args: &BenchArgs<bench::cow::Part>) -> Answer {
-    run("cow", args, DEFAULT_SIZE, |options, bench| bench::cow::run(options, &args.only, bench))
+pub(crate) fn cow(args: &BenchArgs<cow::Part>) -> Answer {
+    run("cow", args, DEFAULT_SIZE, |options, bench| cow::run(options, &args.only, bench))
 }
 
-pub(crate) fn fork(args: &BenchArgs<bench::fork::Part>) -> Answer {
-    run("fork", args, DEFAULT_SIZE, |options, bench| bench::fork::run(options, &args.only, bench))
+pub(crate) fn fork(args: &BenchArgs<fork::Part>) -> Answer {
+    run("fork", args, DEFAULT_SIZE, |options, bench| fork::run(options, &args.only, bench))
 }
 
-pub(crate) fn restore(args: &BenchArgs<bench::restore::Part>) -> Answer {
+pub(crate) fn restore(args: &BenchArgs<restore::Part>) -> Answer {
     let measure =
-        |options: &Options, bench: &mut Bench<'_>| bench::restore::run(options, &args.only, bench);
-    run("restore", args, bench::restore::SEED_SIZE, measure)
+        |options: &Options, bench: &mut Bench<'_>| restore::run(options, &args.only, bench);
+    run("restore", args, restore::SEED_SIZE, measure)
 }
 
-pub(crate) fn bloat(args: &BenchArgs<bench::bloat::Part>) -> Answer {
-    let measure =
-        |options: &Options, bench: &mut Bench<'_>| bench::bloat::run(options, &args.only, bench);
-    run("bloat", args, bench::bloat::DEFAULT_SIZE, measure)
+pub(crate) fn bloat(args: &BenchArgs<bloat::Part>) -> Answer {
+    let measure = |options: &Options, bench: &mut Bench<'_>| bloat::run(options, &args.only, bench);
+    run("bloat", args, bloat::DEFAULT_SIZE, measure)
 }
 
-pub(crate) fn trace(args: &BenchArgs<bench::trace::Part>) -> Answer {
-    let measure =
-        |options: &Options, bench: &mut Bench<'_>| bench::trace::run(options, &args.only, bench);
-    run("trace", args, bench::trace::SIZE, measure)
+pub(crate) fn trace(args: &BenchArgs<trace::Part>) -> Answer {
+    let measure = |options: &Options, bench: &mut Bench<'_>| trace::run(options, &args.only, bench);
+    run("trace", args, trace::SIZE, measure)
 }
 
 fn run<P: ValueEnum + Send + Sync>(
@@ -50,10 +49,16 @@ fn run<P: ValueEnum + Send + Sync>(
     measure: impl FnOnce(&Options, &mut Bench<'_>) -> Result<(), Error>,
 ) -> Answer {
     let options = options(args, default_size)?;
-    let stop = Stop::on_signals().map_err(exit::io("listen for Ctrl-C"))?;
+    let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
+    let libraries = libraries().map_err(|failure| failure.to_string());
     let mut report = Report::new(name, params(&options));
     let mut progress = Progress::new();
-    let bench = &mut Bench { report: &mut report, progress: &mut progress, stop: &stop };
+    let bench = &mut Bench {
+        report: &mut report,
+        progress: &mut progress,
+        stop: &Interrupt::from(stop),
+        libraries: &libraries,
+    };
     let measured = measure(&options, bench);
     progress.finish();
     let interrupted = match measured {
@@ -68,6 +73,17 @@ fn run<P: ValueEnum + Send + Sync>(
     output::deliver(&report, &args.output)?;
     let broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));
     Ok(if broken || interrupted { ExitCode::from(exit::NO) } else { ExitCode::SUCCESS })
+}
+
+pub(crate) fn bloat_process() -> Answer {
+    bloat::process().map_err(|error| Failure::new(exit::NO, error))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn restore_process(args: &restore::ProcessArgs) -> Answer {
+    let observed = restore::process(args).map_err(|error| Failure::new(exit::NO, error))?;
+    println!("{observed}");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The size that was asked for, or what leaves room for the copies and for a second rival.

@@ -1,20 +1,21 @@
 //! `cowslip demo`
 
 use std::process::ExitCode;
+use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip::units::ByteCount;
+use cowslip_bench::demo::{redis, store};
 use cowslip_report::{Progress, Report};
 use serde_json::{Map, Value};
 
+use super::signals;
 use crate::args::DemoArgs;
-use crate::bench::Stop;
-use crate::demo::{redis, store};
 use crate::exit::{self, Answer, Failure};
 use crate::output;
 
 pub(crate) fn run(args: DemoArgs) -> Answer {
     let size = args.size.unwrap_or_else(default_size);
-    let stop = Stop::on_signals().map_err(exit::io("listen for Ctrl-C"))?;
+    let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
     let mut report = Report::new("demo", params(&args, size));
     let mut progress = Progress::new();
     let mut phase = String::new();
@@ -26,9 +27,9 @@ pub(crate) fn run(args: DemoArgs) -> Answer {
         progress.set(done, of);
     };
     let options = store::Options { size_bytes: size.0, saves: args.saves as usize };
-    store::run(&options, stop.flag(), &mut show, &mut report)
+    store::run(&options, &stop, &mut show, &mut report)
         .map_err(|why| Failure::new(exit::USAGE, why))?;
-    if !args.no_redis && !stop.is_set() {
+    if !args.no_redis && !stop.load(Relaxed) {
         let options = redis::Options {
             size_bytes: size.0,
             saves: args.saves as usize,
@@ -37,7 +38,7 @@ pub(crate) fn run(args: DemoArgs) -> Answer {
             cowslip: std::env::current_exe().ok(),
             ..redis::Options::default()
         };
-        match redis::run(&options, stop.flag(), &mut show, &mut report) {
+        match redis::run(&options, &stop, &mut show, &mut report) {
             Ok(()) => {}
             Err(redis::Error::BadOption(why)) => return Err(Failure::new(exit::USAGE, why)),
             Err(error) => report.skip("redis", "fork", error.to_string()),
@@ -46,7 +47,7 @@ pub(crate) fn run(args: DemoArgs) -> Answer {
     progress.finish();
     output::deliver(&report, &args.output)?;
     let broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));
-    let whole = !broken && !stop.is_set();
+    let whole = !broken && !stop.load(Relaxed);
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(exit::NO) })
 }
 

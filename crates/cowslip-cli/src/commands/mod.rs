@@ -1,4 +1,6 @@
-//! One file a subcommand.
+//! One module a command.
+
+mod signals;
 
 pub(crate) mod bench;
 pub(crate) mod demo;

@@ -8,26 +8,27 @@ use std::hint::black_box;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use cowslip::Prot;
 use cowslip::image::{ArenaDescription, Image, OnDamage, Progress as Done, Restored};
 use cowslip::sys::memory;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::{Prot, TemplateServer};
 use cowslip_report::{Progress, json};
 use serde_json::{Value, json};
 
+use super::signals;
 use crate::args::{RestoreArgs, Span};
-use crate::bench::Stop;
 use crate::exit::{self, Answer, Failure};
-use crate::restoring::{Memory, Serving, StrategyArg};
+use crate::restoring::{Memory, StrategyArg};
 
 /// How often it is looked whether to end.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &RestoreArgs) -> Answer {
-    let stop = Stop::on_signals().map_err(exit::io("listen for Ctrl-C"))?;
+    let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
     let image = Image::open(&args.image)?;
     let arenas = &image.description().arenas;
     let Some(described) = arenas.get(args.arena as usize) else {
@@ -38,7 +39,7 @@ pub(crate) fn run(args: &RestoreArgs) -> Answer {
     progress.phase(&format!("restoring {}", args.image.display()));
     let mut advanced = |done: Done| {
         advance(&progress, done);
-        if stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     // Who touches what is damaged, here, would be killed.
     let on_damage = OnDamage::new(|error, _| Failure::from(error.clone()).exit());
@@ -60,13 +61,13 @@ pub(crate) fn run(args: &RestoreArgs) -> Answer {
         Memory::Apart(_) => shown.touch(&progress, &stop)?,
     }
     progress.finish();
-    if stop.is_set() {
+    if stop.load(Relaxed) {
         return Ok(ExitCode::SUCCESS);
     }
     let _serving = shown.serve(&memory)?;
     shown.protect(&memory)?;
     shown.tell()?;
-    while !stop.is_set() {
+    while !stop.load(Relaxed) {
         thread::sleep(LOOK);
     }
     Ok(ExitCode::SUCCESS)
@@ -77,8 +78,8 @@ fn advance(progress: &Progress, done: Done) {
 }
 
 /// Waits until all is there: a debugger could not make it come.
-fn complete(restored: &Restored, progress: &Progress, stop: &Stop) -> Result<(), Failure> {
-    while !stop.is_set() && !restored.wait(LOOK)? {
+fn complete(restored: &Restored, progress: &Progress, stop: &AtomicBool) -> Result<(), Failure> {
+    while !stop.load(Relaxed) && !restored.wait(LOOK)? {
         advance(progress, restored.progress());
     }
     Ok(())
@@ -105,14 +106,14 @@ impl Shown<'_> {
     }
 
     /// As [`complete`], for memory that comes when it is touched.
-    fn touch(&self, progress: &Progress, stop: &Stop) -> Result<(), Failure> {
+    fn touch(&self, progress: &Progress, stop: &AtomicBool) -> Result<(), Failure> {
         let total_bytes = self.readable().map(|(range, _)| range.len as u64).sum();
         let mut done_bytes = 0;
         for (range, _) in self.readable() {
             for page in (range.start..range.end()).step_by(page_size_bytes()) {
                 if page.is_multiple_of(CHUNK_BYTES) {
                     advance(progress, Done { done_bytes, total_bytes });
-                    if stop.is_set() {
+                    if stop.load(Relaxed) {
                         return Ok(());
                     }
                     self.check_file()?;
@@ -168,14 +169,14 @@ impl Shown<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn serve(&self, memory: &Memory) -> Result<Option<Serving>, Failure> {
+    fn serve(&self, memory: &Memory) -> Result<Option<TemplateServer>, Failure> {
         let Some(socket) = &self.args.serve else { return Ok(None) };
         let Memory::Arena(restored) = memory else {
             let message = "only --strategy hybrid or eager makes an arena that can be served";
             return Err(Failure::new(exit::USAGE, message));
         };
         let template = restored.arena().freeze()?.into_template()?;
-        let serving = Serving::start(template, socket);
+        let serving = TemplateServer::start(template, socket);
         serving.map(Some).map_err(exit::io(format_args!("serve at {}", socket.display())))
     }
 

@@ -14,7 +14,7 @@ use crate::args::{BackingArg, MallocArg, RunArgs};
 use crate::exit::{Answer, CANNOT_RUN, Failure, NO, NOT_FOUND, UNSUPPORTED, USAGE};
 
 const LIBRARY: &str = "libcowslip_preload.so";
-pub(crate) const MALLOC: &str = "libcowslip_malloc.so";
+const MALLOC: &str = "libcowslip_malloc.so";
 
 pub(crate) fn run(args: RunArgs) -> Answer {
     let memory = host::memory_and_swap();
@@ -69,9 +69,10 @@ fn cannot_run(name: &OsStr, errno: Errno) -> Failure {
 }
 
 fn prepare(command: &mut Command, args: &RunArgs) -> Result<(), Failure> {
-    let mut libraries = vec![library()?];
+    let [cowslip, malloc] = libraries()?;
+    let mut libraries = vec![cowslip];
     if args.malloc == MallocArg::Bundled {
-        libraries.push(libraries[0].with_file_name(MALLOC));
+        libraries.push(malloc);
     }
     let ours = libraries.iter().map(|it| it.as_os_str()).collect::<Vec<_>>().join(OsStr::new(":"));
     let mut preload = ours.clone();
@@ -123,8 +124,15 @@ fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
+/// What is preloaded: Cowslip's library and, beside it, the bundled malloc.
+pub(crate) fn libraries() -> Result<[PathBuf; 2], Failure> {
+    let library = library()?;
+    let malloc = library.with_file_name(MALLOC);
+    Ok([library, malloc])
+}
+
 /// The preload library: beside this program, in `../lib/cowslip`, or where `COWSLIP_LIBRARY` says.
-pub(crate) fn library() -> Result<PathBuf, Failure> {
+fn library() -> Result<PathBuf, Failure> {
     if let Some(path) = std::env::var_os("COWSLIP_LIBRARY") {
         return Ok(absolute(Path::new(&path)));
     }
