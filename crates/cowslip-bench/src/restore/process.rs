@@ -28,6 +28,7 @@ pub struct ProcessArgs {
     /// Its content alone
     #[arg(long)]
     flat: PathBuf,
+    /// Which strategy, or the loop of read()
     #[arg(long)]
     rival: Rival,
     /// Where the template is served that `resident` maps

@@ -15,6 +15,26 @@ use super::Template;
 /// Hands a template to whoever connects to a Unix socket and calls [`Template::receive`], until this is dropped.
 ///
 /// One thread serves. A client that goes away, or takes longer than a second, gets nothing.
+///
+/// ```
+/// use std::os::unix::net::UnixStream;
+///
+/// use cowslip::{Arena, Template, TemplateServer, units::ByteCount};
+///
+/// let arena = Arena::new(ByteCount::mib(64))?;
+/// let table = arena.slice::<u64>(1 << 20)?;
+/// let path = std::env::temp_dir().join(format!("doc-server-{}.socket", std::process::id()));
+/// let server = TemplateServer::start(arena.freeze()?.into_template()?, &path)?;
+///
+/// // In any process of this user:
+/// let socket = UnixStream::connect(&path)?;
+/// # #[allow(unsafe_code)]
+/// // SAFETY: the server is ours.
+/// let template = unsafe { Template::receive(&socket) }?;
+/// assert_eq!(template.regions().len(), 1);
+/// # drop((socket, server));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct TemplateServer {
     path: PathBuf,

@@ -9,15 +9,15 @@ use cowslip::units::ByteCount;
 use cowslip_report::Progress;
 use serde_json::json;
 
+use super::args::DiffArgs;
 use super::{bytes_of, write};
-use crate::args::DiffArgs;
 use crate::exit::{Answer, Failure, NO, USAGE};
 
 /// Ranges of an arena that are listed for people.
 const MOST_RANGES: usize = 16;
 
 /// What differs; the exit code says whether anything does.
-pub(crate) fn diff(args: &DiffArgs) -> Answer {
+pub(super) fn diff(args: &DiffArgs) -> Answer {
     let open = |path: &Path| Image::open(path).map_err(trouble);
     let (first, second) = (open(&args.first)?, open(&args.second)?);
     let mut progress = Progress::new();

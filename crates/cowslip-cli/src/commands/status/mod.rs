@@ -1,6 +1,7 @@
 //! `cowslip status`: what arenas a running program has, or all programs have.
 
 mod arena;
+mod args;
 mod every;
 mod one;
 
@@ -11,14 +12,14 @@ use std::time::Duration;
 use cowslip_report::{json, sink};
 use serde_json::{Value, json};
 
-use crate::args::StatusArgs;
 use crate::exit::{self, Answer, DENIED, Failure, NO, VANISHED};
 use arena::Arena;
+pub(super) use args::Args;
 
 /// Moves to the top left of a terminal, and clears it.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-pub(crate) fn run(args: StatusArgs) -> Answer {
+pub(super) fn run(args: Args) -> Answer {
     loop {
         let lines = match args.pid {
             Some(pid) => of_program(pid, &args)?,
@@ -36,7 +37,7 @@ pub(crate) fn run(args: StatusArgs) -> Answer {
     }
 }
 
-fn of_program(pid: i32, args: &StatusArgs) -> Result<Vec<String>, Failure> {
+fn of_program(pid: i32, args: &Args) -> Result<Vec<String>, Failure> {
     let arenas = Arena::of(pid).map_err(|error| explain(pid, &error))?;
     if arenas.is_empty() {
         return Err(Failure::new(
@@ -56,7 +57,7 @@ fn of_program(pid: i32, args: &StatusArgs) -> Result<Vec<String>, Failure> {
     Ok(arenas.iter().flat_map(one::lines).collect())
 }
 
-fn of_all(args: &StatusArgs) -> Result<Vec<String>, Failure> {
+fn of_all(args: &Args) -> Result<Vec<String>, Failure> {
     let programs = every::look().map_err(exit::io("look for programs in /proc"))?;
     if let Some(file) = &args.json {
         let of = |program: &every::Program| {

@@ -21,9 +21,9 @@ impl Side {
 }
 
 #[derive(Debug)]
-pub(in crate::compare) struct Folders {
-    pub(in crate::compare) good: PathBuf,
-    pub(in crate::compare) bad: PathBuf,
+pub(super) struct Folders {
+    good: PathBuf,
+    bad: PathBuf,
     kept: [u32; 2],
 }
 
@@ -41,6 +41,11 @@ impl Folders {
             }
         }
         Ok(Self { good, bad, kept: [0, 0] })
+    }
+
+    /// Those of the good and of the bad runs.
+    pub(super) fn both(&self) -> [&Path; 2] {
+        [&self.good, &self.bad]
     }
 
     fn folder(&self, side: Side) -> &Path {

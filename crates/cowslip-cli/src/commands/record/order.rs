@@ -1,7 +1,7 @@
 //! Which command has its turn when: pair by pair, so that what drifts meets both alike.
 
+use super::args::Order;
 use super::folders::Side;
-use crate::compare::args::Order;
 
 pub(super) fn turns(order: Order, pairs: u32, seed: u64) -> Vec<Side> {
     let mut random = fastrand::Rng::with_seed(seed);

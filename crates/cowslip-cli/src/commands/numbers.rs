@@ -1,7 +1,9 @@
-//! Numbers on the command line: what is none, or out of range, is answered with the range. (Which option it was, the
+//! Numbers and sizes on the command line: what is none, or out of range, is answered with the range. (Which option it was, the
 //! parser of the command line says.)
 
 use std::ops::RangeInclusive;
+
+use cowslip::units::ByteCount;
 
 /// A range that goes on to here has no end that anybody would come to.
 const ENDLESS: i128 = i32::MAX as i128;
@@ -40,6 +42,19 @@ pub(crate) fn positive(most: f64) -> impl Fn(&str) -> Result<f64, String> + Clon
             true => format!("a number above 0, {most} at most, is wanted"),
             false => "a number above 0 is wanted".to_owned(),
         })
+    }
+}
+
+/// A size, which may be nought.
+pub(crate) fn any_byte_count(text: &str) -> Result<ByteCount, String> {
+    ByteCount::parse(text).ok_or_else(|| "a size such as 0, 512K or 4MiB is wanted".into())
+}
+
+/// A size above nought.
+pub(crate) fn byte_count(text: &str) -> Result<ByteCount, String> {
+    match ByteCount::parse(text) {
+        Some(count) if count.0 > 0 => Ok(count),
+        _ => Err("a size such as 512M or 8GiB is wanted".into()),
     }
 }
 

@@ -4,6 +4,9 @@
 //! # Safety
 //! The memory was restored by this process, and nobody here has a reference into it.
 
+mod args;
+mod memory;
+
 use std::hint::black_box;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -13,21 +16,22 @@ use std::thread;
 use std::time::Duration;
 
 use cowslip::image::{ArenaDescription, Image, OnDamage, Progress as Done, Restored};
-use cowslip::sys::memory;
+use cowslip::sys::memory::protect;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Prot, TemplateServer};
 use cowslip_report::{Progress, json};
 use serde_json::{Value, json};
 
 use super::signals;
-use crate::args::{RestoreArgs, Span};
 use crate::exit::{self, Answer, Failure};
-use crate::restoring::{Memory, StrategyArg};
+pub(super) use args::Args;
+use args::Span;
+use memory::{Memory, StrategyArg};
 
 /// How often it is looked whether to end.
 const LOOK: Duration = Duration::from_millis(100);
 
-pub(crate) fn run(args: &RestoreArgs) -> Answer {
+pub(super) fn run(args: &Args) -> Answer {
     let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
     let image = Image::open(&args.image)?;
     let arenas = &image.description().arenas;
@@ -87,7 +91,7 @@ fn complete(restored: &Restored, progress: &Progress, stop: &AtomicBool) -> Resu
 
 /// What was restored, and where.
 struct Shown<'a> {
-    args: &'a RestoreArgs,
+    args: &'a Args,
     image: &'a Image,
     described: &'a ArenaDescription,
     /// The arena's first address now.
@@ -189,7 +193,7 @@ impl Shown<'_> {
                 // SAFETY: see the module.
                 Memory::Arena(restored) => unsafe { restored.arena().protect(range, prot) }?,
                 // SAFETY: see the module.
-                Memory::Apart(_) => unsafe { memory::protect(range, prot) }.map_err(|errno| {
+                Memory::Apart(_) => unsafe { protect(range, prot) }.map_err(|errno| {
                     exit::io(format_args!("protect {range}"))(io::Error::from(errno))
                 })?,
             }

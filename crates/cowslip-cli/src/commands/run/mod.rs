@@ -1,5 +1,7 @@
 //! `cowslip run`: starts a program with the preload library.
 
+mod args;
+
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
@@ -10,13 +12,14 @@ use cowslip::host;
 use cowslip_sys::Errno;
 use cowslip_sys::executable::{self, Kind};
 
-use crate::args::{BackingArg, MallocArg, RunArgs};
 use crate::exit::{Answer, CANNOT_RUN, Failure, NO, NOT_FOUND, UNSUPPORTED, USAGE};
+pub(super) use args::Args;
+use args::{BackingArg, MallocArg};
 
 const LIBRARY: &str = "libcowslip_preload.so";
 const MALLOC: &str = "libcowslip_malloc.so";
 
-pub(crate) fn run(args: RunArgs) -> Answer {
+pub(super) fn run(args: Args) -> Answer {
     let memory = host::memory_and_swap();
     if let Some(capacity) = args.capacity.filter(|&capacity| capacity > memory) {
         return Err(Failure::new(
@@ -68,7 +71,7 @@ fn cannot_run(name: &OsStr, errno: Errno) -> Failure {
     Failure::new(code, format!("cannot run {}: {why}", name.display()))
 }
 
-fn prepare(command: &mut Command, args: &RunArgs) -> Result<(), Failure> {
+fn prepare(command: &mut Command, args: &Args) -> Result<(), Failure> {
     let [cowslip, malloc] = libraries()?;
     let mut libraries = vec![cowslip];
     if args.malloc == MallocArg::Bundled {
@@ -125,7 +128,7 @@ fn absolute(path: &Path) -> PathBuf {
 }
 
 /// What is preloaded: Cowslip's library and, beside it, the bundled malloc.
-pub(crate) fn libraries() -> Result<[PathBuf; 2], Failure> {
+pub(super) fn libraries() -> Result<[PathBuf; 2], Failure> {
     let library = library()?;
     let malloc = library.with_file_name(MALLOC);
     Ok([library, malloc])
@@ -180,7 +183,7 @@ fn why_unhelped(program: &Path) -> Option<&'static str> {
 }
 
 /// Why the program would be no better off with an arena, if that is so and it was not asked for.
-fn why_no_better_off(args: &RunArgs) -> Option<String> {
+fn why_no_better_off(args: &Args) -> Option<String> {
     let thaw = if args.plain { None } else { host::thaw_obstacle() };
     let wants_huge = args.backing == BackingArg::Thp;
     let obstacle = thaw.or_else(|| host::huge_pages_obstacle().filter(|_| wants_huge))?;

@@ -7,7 +7,7 @@ use cowslip::units::VirtRange;
 
 /// How an image becomes memory.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum StrategyArg {
+pub(super) enum StrategyArg {
     /// An arena at once; what is touched, then what was recorded, then the rest
     Hybrid,
     /// An arena, after everything was read
@@ -46,13 +46,13 @@ impl StrategyArg {
 
 /// Memory with an image's content.
 #[derive(Debug)]
-pub(crate) enum Memory {
+pub(super) enum Memory {
     Arena(Restored),
     Apart(Apart),
 }
 
 impl Memory {
-    pub(crate) fn restore(
+    pub(super) fn restore(
         image: &Image,
         arena: u32,
         strategy: StrategyArg,
@@ -72,7 +72,7 @@ impl Memory {
         }
     }
 
-    pub(crate) fn range(&self) -> VirtRange {
+    pub(super) fn range(&self) -> VirtRange {
         match self {
             Self::Arena(restored) => restored.arena().range(),
             Self::Apart(apart) => apart.range(),

@@ -8,8 +8,8 @@ use cowslip_trace::attribute::Kind;
 use cowslip_trace::words::{count, counted, duration, mappings, percent};
 
 use super::cost;
-use crate::trace::load::Loaded;
-use crate::trace::tables::{Extent, callers, table};
+use crate::commands::trace::load::Loaded;
+use crate::commands::trace::tables::{Extent, callers, table};
 
 /// Columns of the picture of the rate.
 const COLUMNS: usize = 80;

@@ -1,9 +1,8 @@
-//! `cowslip compare` and `cowslip record`: what differs between good and bad runs.
+//! `cowslip compare`: what differs between good and bad runs.
 
-pub(crate) mod args;
+mod args;
 mod cause;
 mod page;
-mod record;
 mod strip;
 mod table;
 mod words;
@@ -17,9 +16,9 @@ use cowslip_report::{Progress, json, sink};
 use serde_json::json;
 
 use crate::exit::{self, Answer, CORRUPT, DENIED, Failure, NO, USAGE};
-use args::{CompareArgs, How, RecordArgs};
+pub(super) use args::{Args, How};
 
-pub(crate) fn run(args: &CompareArgs) -> Answer {
+pub(super) fn run(args: &Args) -> Answer {
     let is_option = |path: &&PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"-");
     if let Some(option) = args.bad.iter().find(is_option).filter(|path| !path.exists()) {
         let why = "all that comes after `--` are bad runs; options go before it";
@@ -32,7 +31,7 @@ pub(crate) fn run(args: &CompareArgs) -> Answer {
     let mut read = |paths: &[PathBuf]| -> Result<Vec<Run>, Failure> {
         let mut runs = Vec::new();
         for path in paths {
-            runs.extend(inputs::read(path).map_err(trouble)?);
+            runs.extend(self::read(path)?);
             done += 1;
             progress.set(done, files as u64);
         }
@@ -43,14 +42,13 @@ pub(crate) fn run(args: &CompareArgs) -> Answer {
     answer(good, bad, &args.how)
 }
 
-pub(crate) fn record(args: &RecordArgs) -> Answer {
-    let folders = record::run(args)?;
-    let read = |folder: &Path| inputs::read(folder).map_err(trouble);
-    answer(read(&folders.good)?, read(&folders.bad)?, &args.how)
+/// The runs of a file or of a folder.
+pub(super) fn read(path: &Path) -> Result<Vec<Run>, Failure> {
+    inputs::read(path).map_err(trouble)
 }
 
 /// Compares, and sends what came of it where the options say.
-fn answer(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Answer {
+pub(super) fn answer(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Answer {
     if let Some(wanted) = &how.metric {
         for run in good.iter_mut().chain(&mut bad) {
             run.metrics

@@ -1,5 +1,7 @@
 //! `cowslip bench`
 
+mod args;
+
 use std::fs;
 use std::process::ExitCode;
 
@@ -10,43 +12,31 @@ use cowslip_report::{Progress, Report};
 use serde_json::{Map, Value};
 
 use super::run::libraries;
-use super::signals;
-use crate::args::BenchArgs;
+use super::{output, signals};
 use crate::exit::{self, Answer, Failure};
-use crate::output;
+pub(super) use args::Action;
+use args::BenchArgs;
 
 const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
 const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
 
-pub(crate) fn cow(args: &BenchArgs<cow::Part>) -> Answer {
-    run("cow", args, DEFAULT_SIZE, |options, bench| cow::run(options, &args.only, bench))
+pub(super) fn run(action: &Action) -> Answer {
+    match action {
+        Action::Cow(args) => measure("cow", args, DEFAULT_SIZE, cow::run),
+        Action::Fork(args) => measure("fork", args, DEFAULT_SIZE, fork::run),
+        Action::Restore(args) => measure("restore", args, restore::SEED_SIZE, restore::run),
+        Action::Bloat(args) => measure("bloat", args, bloat::DEFAULT_SIZE, bloat::run),
+        Action::Trace(args) => measure("trace", args, trace::SIZE, trace::run),
+        Action::BloatProcess => bloat_process(),
+        Action::RestoreProcess(args) => restore_process(args),
+    }
 }
 
-pub(crate) fn fork(args: &BenchArgs<fork::Part>) -> Answer {
-    run("fork", args, DEFAULT_SIZE, |options, bench| fork::run(options, &args.only, bench))
-}
-
-pub(crate) fn restore(args: &BenchArgs<restore::Part>) -> Answer {
-    let measure =
-        |options: &Options, bench: &mut Bench<'_>| restore::run(options, &args.only, bench);
-    run("restore", args, restore::SEED_SIZE, measure)
-}
-
-pub(crate) fn bloat(args: &BenchArgs<bloat::Part>) -> Answer {
-    let measure = |options: &Options, bench: &mut Bench<'_>| bloat::run(options, &args.only, bench);
-    run("bloat", args, bloat::DEFAULT_SIZE, measure)
-}
-
-pub(crate) fn trace(args: &BenchArgs<trace::Part>) -> Answer {
-    let measure = |options: &Options, bench: &mut Bench<'_>| trace::run(options, &args.only, bench);
-    run("trace", args, trace::SIZE, measure)
-}
-
-fn run<P: ValueEnum + Send + Sync>(
+fn measure<P: ValueEnum + Send + Sync>(
     name: &'static str,
     args: &BenchArgs<P>,
     default_size: ByteCount,
-    measure: impl FnOnce(&Options, &mut Bench<'_>) -> Result<(), Error>,
+    run: impl FnOnce(&Options, &[P], &mut Bench<'_>) -> Result<(), Error>,
 ) -> Answer {
     let options = options(args, default_size)?;
     let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
@@ -59,7 +49,7 @@ fn run<P: ValueEnum + Send + Sync>(
         stop: &Interrupt::from(stop),
         libraries: &libraries,
     };
-    let measured = measure(&options, bench);
+    let measured = run(&options, &args.only, bench);
     progress.finish();
     let interrupted = match measured {
         Ok(()) => false,
@@ -75,12 +65,12 @@ fn run<P: ValueEnum + Send + Sync>(
     Ok(if broken || interrupted { ExitCode::from(exit::NO) } else { ExitCode::SUCCESS })
 }
 
-pub(crate) fn bloat_process() -> Answer {
+fn bloat_process() -> Answer {
     bloat::process().map_err(|error| Failure::new(exit::NO, error))?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn restore_process(args: &restore::ProcessArgs) -> Answer {
+fn restore_process(args: &restore::ProcessArgs) -> Answer {
     let observed = restore::process(args).map_err(|error| Failure::new(exit::NO, error))?;
     println!("{observed}");
     Ok(ExitCode::SUCCESS)

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use cowslip::sys::usage::{self, Usage};
 use cowslip::sys::{AsFd, Errno, process};
 
-use super::signals::Signals;
+use crate::commands::signals::Signals;
 use crate::exit::{self, Failure};
 
 /// How it ended.

@@ -1,5 +1,7 @@
 //! `cowslip doctor`: what works here, at what cost, and which command mends what does not.
 
+mod args;
+
 use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -9,10 +11,10 @@ use cowslip::host::{self, Answer as Found, Capability, Need, Report, Standing};
 use cowslip_report::json;
 use serde_json::{Map, Value, json};
 
-use crate::args::DoctorArgs;
 use crate::exit::{self, Answer, DENIED, NO, UNSUPPORTED};
+pub(super) use args::Args;
 
-pub(crate) fn run(args: DoctorArgs) -> Answer {
+pub(super) fn run(args: Args) -> Answer {
     let report = host::report();
     if let Some(file) = &args.json {
         json::write(&to_json(&report), file).map_err(exit::io("write the report"))?;

@@ -1,6 +1,6 @@
 //! `cowslip trace`: page faults and mappings of programs, recorded and explained.
 
-pub(crate) mod args;
+mod args;
 mod diff;
 mod export;
 mod import;
@@ -10,13 +10,13 @@ mod metrics;
 mod picture;
 mod record;
 mod report;
-mod signals;
 mod tables;
 
 use crate::exit::Answer;
-use args::{Action, TraceArgs};
+use args::Action;
+pub(super) use args::Args;
 
-pub(crate) fn run(args: &TraceArgs) -> Answer {
+pub(super) fn run(args: &Args) -> Answer {
     match &args.action {
         Some(Action::Ladder(args)) => ladder::run(args),
         Some(Action::Export(args)) => export::run(args),

@@ -1,5 +1,7 @@
 //! `cowslip demo`
 
+mod args;
+
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,12 +10,11 @@ use cowslip_bench::demo::{redis, store};
 use cowslip_report::{Progress, Report};
 use serde_json::{Map, Value};
 
-use super::signals;
-use crate::args::DemoArgs;
+use super::{output, signals};
 use crate::exit::{self, Answer, Failure};
-use crate::output;
+pub(super) use args::Args;
 
-pub(crate) fn run(args: DemoArgs) -> Answer {
+pub(super) fn run(args: Args) -> Answer {
     let size = args.size.unwrap_or_else(default_size);
     let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
     let mut report = Report::new("demo", params(&args, size));
@@ -57,7 +58,7 @@ fn default_size() -> ByteCount {
     ByteCount::gib(1).min(ByteCount(memory.0 / 8))
 }
 
-fn params(args: &DemoArgs, size: ByteCount) -> Map<String, Value> {
+fn params(args: &Args, size: ByteCount) -> Map<String, Value> {
     let params = [
         ("size_bytes", size.0),
         ("saves", u64::from(args.saves)),

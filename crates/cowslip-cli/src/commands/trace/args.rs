@@ -11,8 +11,8 @@ use cowslip_trace::record::{Detail, Stacks};
 use super::diff::DiffArgs;
 use super::picture::{HtmlArgs, StillArgs};
 use super::report::ReportArgs;
+use crate::commands::numbers::whole;
 use crate::exit::OF_COMMANDS;
-use crate::numbers::whole;
 
 /// Record every page fault and mapping of a program and of what it forks, or look at such a trace
 ///
@@ -30,7 +30,7 @@ use crate::numbers::whole;
     {}\n\n\
     Everybody may trace programs of their own; `cowslip trace ladder` says what privileges add.", OF_COMMANDS)
 )]
-pub(crate) struct TraceArgs {
+pub(crate) struct Args {
     #[command(subcommand)]
     pub(super) action: Option<Action>,
     #[command(flatten)]

@@ -1,9 +1,9 @@
 //! `cowslip record`: both commands in turns, a recording a run.
 
+mod args;
 mod folders;
 mod order;
 mod shell;
-mod signals;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,21 +15,26 @@ use cowslip_compare::recorder::{Recorder, Watch, facts};
 use cowslip_compare::recording::EXIT_CODE;
 use cowslip_report::Progress;
 
-use super::args::RecordArgs;
-use crate::exit::{self, Failure};
-use folders::Side;
+use super::compare;
+use super::signals::Signals;
+use crate::exit::{self, Answer, Failure};
+pub(super) use args::Args;
+use folders::{Folders, Side};
 use shell::{Ended, Shell};
-use signals::Signals;
 
-pub(super) use folders::Folders;
+pub(super) fn run(args: &Args) -> Answer {
+    let folders = record(args)?;
+    let [good, bad] = folders.both().map(compare::read);
+    compare::answer(good?, bad?, &args.how)
+}
 
 /// Runs, and says where the recordings are; after Ctrl-C those of the runs that were finished.
-pub(super) fn run(args: &RecordArgs) -> Result<Folders, Failure> {
+fn record(args: &Args) -> Result<Folders, Failure> {
     let folders = Folders::create(&args.output)?;
     let mut session = Session {
         args,
         folders,
-        signals: Signals::listen().map_err(exit::io("listen for signals"))?,
+        signals: Signals::listen(None).map_err(exit::io("listen for signals"))?,
         facts: facts(),
         ignored: BTreeMap::new(),
     };
@@ -57,7 +62,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<Folders, Failure> {
 }
 
 struct Session<'a> {
-    args: &'a RecordArgs,
+    args: &'a Args,
     folders: Folders,
     signals: Signals,
     facts: BTreeMap<String, String>,

@@ -10,10 +10,11 @@ use cowslip_trace::file::{Writer, create};
 use cowslip_trace::model::{Header, Sink, Totals};
 use cowslip_trace::record::{Error, ErrorKind, Options, Outcome, Recorder, Window};
 use serde_json::json;
+use signal_hook::consts::SIGUSR2;
 
 use super::args::RecordArgs;
 use super::metrics::Metrics;
-use super::signals::Signals;
+use crate::commands::signals::Signals;
 use crate::exit::{self, Answer, DENIED, Failure, NO, UNSUPPORTED, USAGE, VANISHED};
 
 /// What is recorded goes out this often: with the time that it waits to be in order, a recorder that is killed loses
@@ -31,7 +32,7 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
 }
 
 fn trace(args: &RecordArgs) -> Answer {
-    let mut signals = Signals::listen().map_err(exit::io("listen to signals"))?;
+    let mut signals = Signals::listen(Some(SIGUSR2)).map_err(exit::io("listen to signals"))?;
     let options = Options {
         detail: args.detail.into(),
         stacks: args.stacks.into(),
