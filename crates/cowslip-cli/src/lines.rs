@@ -7,8 +7,9 @@
 use std::fmt::Arguments;
 use std::io::{self, Write};
 
+use cowslip_report::sink;
+
 use crate::exit::{Failure, USAGE};
-use crate::output::sink;
 
 /// As the standard one, for a reader that may go away.
 macro_rules! println {

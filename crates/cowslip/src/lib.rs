@@ -27,7 +27,7 @@
 //!
 //! How it works, and what holds at every moment, stands in the source of the `freeze` module and in
 //! `docs/freeze-and-thaw.md`. The library starts one thread an arena, at its first freeze, and none
-//! before; it handles no signals and writes nothing anywhere.
+//! before, and one a [`TemplateServer`]; it handles no signals and writes nothing anywhere.
 
 mod arena;
 mod error;
@@ -48,4 +48,6 @@ pub use footprint::Footprint;
 pub use freeze::{Fork, ForkCut, Frozen, IoGuard, Way, fork, freeze_all};
 pub use metrics::{Metrics, PAGE_NAME};
 pub use sys::memory::Prot;
-pub use template::{Identity, Inherit, Place, Region, Template, TemplateBuilder, TemplateClone};
+pub use template::{
+    Identity, Inherit, Place, Region, Template, TemplateBuilder, TemplateClone, TemplateServer,
+};

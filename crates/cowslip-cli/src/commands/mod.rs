@@ -1,9 +1,103 @@
-//! One file a subcommand.
+//! The one table of commands; each has a module with its options and what it does.
 
-pub(crate) mod bench;
-pub(crate) mod demo;
-pub(crate) mod doctor;
-pub(crate) mod image;
-pub(crate) mod restore;
-pub(crate) mod run;
-pub(crate) mod status;
+mod bench;
+mod compare;
+mod demo;
+mod doctor;
+mod image;
+mod record;
+mod restore;
+mod run;
+mod status;
+mod trace;
+
+pub(crate) mod numbers;
+mod output;
+mod signals;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit::Answer;
+use crate::promote;
+
+const EXIT_CODES: &str = "Exit codes: 0 ok · 1 it ran and the answer is no · 2 usage · 3 the kernel \
+lacks it · 4 not permitted · 5 the target vanished · 6 bad or corrupt file";
+
+/// Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
+#[derive(Parser, Debug)]
+#[command(version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// [`Args`], of `run` only.
+#[derive(Parser, Debug)]
+#[command(max_term_width = 100)]
+struct OfRun {
+    #[command(subcommand)]
+    command: Run,
+}
+
+#[derive(Subcommand, Debug)]
+enum Run {
+    Run(run::Args),
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    Run(run::Args),
+    Status(status::Args),
+    Doctor(doctor::Args),
+    Demo(demo::Args),
+    /// Measure Cowslip beside its rivals, all in one run
+    #[command(subcommand)]
+    Bench(bench::Action),
+    Promote(Box<promote::args::PromoteArgs>),
+    Trace(trace::Args),
+    Compare(compare::Args),
+    Record(record::Args),
+    /// Look at images: frozen arenas in files
+    #[command(subcommand)]
+    Image(image::Action),
+    Restore(restore::Args),
+}
+
+impl Command {
+    /// What this process was called for. It ends here if that is wrong, or only asks for help.
+    ///
+    /// The table of all commands takes longer to build than a program to start, so `run` does not wait for it.
+    pub(crate) fn of_this_process() -> Self {
+        if std::env::args_os().nth(1).is_some_and(|word| word == "run") {
+            let Run::Run(args) = OfRun::parse().command;
+            return Self::Run(args);
+        }
+        Args::parse().command
+    }
+
+    pub(crate) fn run(self) -> Answer {
+        match self {
+            Self::Run(args) => run::run(args),
+            Self::Status(args) => status::run(args),
+            Self::Doctor(args) => doctor::run(args),
+            Self::Demo(args) => demo::run(args),
+            Self::Bench(action) => bench::run(&action),
+            Self::Promote(args) => promote::run(&args),
+            Self::Trace(args) => trace::run(&args),
+            Self::Compare(args) => compare::run(&args),
+            Self::Record(args) => record::run(&args),
+            Self::Image(action) => image::run(&action),
+            Self::Restore(args) => restore::run(&args),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_table_is_consistent() {
+        super::Args::command().debug_assert();
+    }
+}

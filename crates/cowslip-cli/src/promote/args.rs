@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::numbers::{between, positive, whole};
+use crate::commands::numbers::{between, positive, whole};
 
 /// In seconds; longer than anybody waits.
 const A_YEAR: u64 = 366 * 86_400;

@@ -10,7 +10,7 @@ use super::metrics::{self, Published};
 use super::session::{Round, Session};
 use super::{notify, report};
 use crate::exit::{self, Answer, Failure};
-use crate::output::text;
+use cowslip_report::text;
 
 /// This part of the budget for processor time is for looking into huge pages.
 const FOR_CONTENT: f64 = 0.5;

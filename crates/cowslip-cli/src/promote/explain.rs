@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::session::Session;
 use crate::exit::{self, Answer, Failure, NO};
-use crate::output::{self, sink, text};
+use cowslip_report::{self as output, sink, text};
 
 /// Looks twice, for what was released in between, and acts on nothing.
 pub(super) fn run(session: &mut Session, address: u64, file: Option<&Path>) -> Answer {

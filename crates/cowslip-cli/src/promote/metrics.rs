@@ -11,7 +11,7 @@ use cowslip::promote::{ORDERS, System};
 use cowslip::sys::process;
 
 use super::tally::{ProcessTally, Tally};
-use crate::output::sink;
+use cowslip_report::sink;
 
 /// A client has this long for its request, and for taking the answer.
 const PATIENCE: Duration = Duration::from_secs(1);

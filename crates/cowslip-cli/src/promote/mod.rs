@@ -24,9 +24,9 @@ use cowslip::promote::{self, ManagedThp, interference};
 use cowslip::sys::procfs::Thp;
 
 use crate::exit::{Answer, Failure};
-use crate::output::text;
 use args::{PromoteArgs, View};
 use config::Plan;
+use cowslip_report::text;
 use session::Session;
 
 pub(crate) fn run(args: &PromoteArgs) -> Answer {

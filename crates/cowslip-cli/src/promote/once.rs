@@ -10,7 +10,7 @@ use super::report;
 use super::session::{Round, Session};
 use super::tally::ProcessTally;
 use crate::exit::{Answer, Failure, NO, VANISHED};
-use crate::output::progress::Progress;
+use cowslip_report::Progress;
 
 /// Looks without anything to do after which regions that come and go are not waited for.
 const IDLE_LOOKS: u32 = 4;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::args::PromoteArgs;
 use super::{config, explain};
 use crate::exit::{self, Answer, Failure, NO};
-use crate::output::{self, sink, text};
+use cowslip_report::{self as output, sink, text};
 
 pub(super) fn run(args: &PromoteArgs, record: &Path) -> Answer {
     let file = File::open(record).map_err(exit::io(format_args!("open {}", record.display())))?;

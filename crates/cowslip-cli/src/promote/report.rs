@@ -12,7 +12,7 @@ use super::session::Session;
 use super::system;
 use super::tally::ProcessTally;
 use crate::exit::{self, Failure};
-use crate::output::{self, sink, text, units};
+use cowslip_report::{self as output, sink, text, units};
 
 pub(super) fn deliver(session: &Session, args: &PromoteArgs) -> Result<(), Failure> {
     if let Some(file) = &args.json {

@@ -21,6 +21,7 @@ mod identity;
 mod layout;
 mod message;
 mod reset;
+mod server;
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
@@ -36,6 +37,7 @@ pub use clone::{Place, TemplateClone};
 pub use identity::Identity;
 use layout::Layout;
 pub use layout::{Inherit, Region};
+pub use server::TemplateServer;
 
 /// The content of an arena at one instant, to be cloned by this process and others.
 ///

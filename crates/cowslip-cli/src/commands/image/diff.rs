@@ -6,18 +6,18 @@ use std::process::ExitCode;
 use cowslip::ErrorKind;
 use cowslip::image::{Diff, Image};
 use cowslip::units::ByteCount;
+use cowslip_report::Progress;
 use serde_json::json;
 
+use super::args::DiffArgs;
 use super::{bytes_of, write};
-use crate::args::DiffArgs;
 use crate::exit::{Answer, Failure, NO, USAGE};
-use crate::output::progress::Progress;
 
 /// Ranges of an arena that are listed for people.
 const MOST_RANGES: usize = 16;
 
 /// What differs; the exit code says whether anything does.
-pub(crate) fn diff(args: &DiffArgs) -> Answer {
+pub(super) fn diff(args: &DiffArgs) -> Answer {
     let open = |path: &Path| Image::open(path).map_err(trouble);
     let (first, second) = (open(&args.first)?, open(&args.second)?);
     let mut progress = Progress::new();

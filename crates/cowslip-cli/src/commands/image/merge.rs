@@ -4,15 +4,15 @@ use std::process::ExitCode;
 
 use cowslip::image::{Image, MergeOptions, merge as merge_chain};
 use cowslip::units::ByteCount;
+use cowslip_report::Progress;
 use serde_json::json;
 
+use super::args::MergeArgs;
 use super::{bytes_of, write};
-use crate::args::MergeArgs;
 use crate::exit::Answer;
-use crate::output::progress::Progress;
 
 /// Writes one complete image of an image and those that it needs.
-pub(crate) fn merge(args: &MergeArgs) -> Answer {
+pub(super) fn merge(args: &MergeArgs) -> Answer {
     let image = Image::open(&args.file)?;
     let options = MergeOptions { compression: args.compress, ..MergeOptions::default() };
     let mut progress = Progress::new();

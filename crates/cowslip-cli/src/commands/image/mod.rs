@@ -1,5 +1,6 @@
 //! `cowslip image`: what an image holds, and whether it is whole.
 
+mod args;
 mod diff;
 mod merge;
 
@@ -9,18 +10,25 @@ use std::process::ExitCode;
 
 use cowslip::image::{Image, Progress as Done};
 use cowslip::units::ByteCount;
+use cowslip_report::{Progress, json};
 use serde_json::{Value, json};
 
-use crate::args::ImageArgs;
 use crate::exit::{self, Answer, Failure};
-use crate::output;
-use crate::output::progress::Progress;
 
-pub(crate) use diff::diff;
-pub(crate) use merge::merge;
+pub(super) use args::Action;
+use args::ImageArgs;
+
+pub(super) fn run(action: &Action) -> Answer {
+    match action {
+        Action::Info(args) => info(args),
+        Action::Verify(args) => verify(args),
+        Action::Diff(args) => diff::diff(args),
+        Action::Merge(args) => merge::merge(args),
+    }
+}
 
 /// What an image and those that it needs say of themselves.
-pub(crate) fn info(args: &ImageArgs) -> Answer {
+fn info(args: &ImageArgs) -> Answer {
     let image = Image::open(&args.file)?;
     if let Some(file) = &args.json {
         write(&to_json(&image), file)?;
@@ -35,7 +43,7 @@ pub(crate) fn info(args: &ImageArgs) -> Answer {
 }
 
 /// Checks every byte of an image and of those that it needs.
-pub(crate) fn verify(args: &ImageArgs) -> Answer {
+fn verify(args: &ImageArgs) -> Answer {
     let image = Image::open(&args.file)?;
     let mut progress = Progress::new();
     for image in std::iter::once(&image).chain(image.ancestors()) {
@@ -61,7 +69,7 @@ fn bytes_of(progress: &Progress) -> impl FnMut(Done) -> ControlFlow<()> {
 }
 
 fn write(value: &Value, file: &Path) -> Result<(), Failure> {
-    output::json::write(value, file).map_err(exit::io("write the answer"))
+    json::write(value, file).map_err(exit::io("write the answer"))
 }
 
 fn to_json(image: &Image) -> Value {

@@ -1,6 +1,7 @@
 //! `cowslip status`: what arenas a running program has, or all programs have.
 
 mod arena;
+mod args;
 mod every;
 mod one;
 
@@ -8,17 +9,17 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cowslip_report::{json, sink};
 use serde_json::{Value, json};
 
-use crate::args::StatusArgs;
 use crate::exit::{self, Answer, DENIED, Failure, NO, VANISHED};
-use crate::output::{self, sink};
 use arena::Arena;
+pub(super) use args::Args;
 
 /// Moves to the top left of a terminal, and clears it.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-pub(crate) fn run(args: StatusArgs) -> Answer {
+pub(super) fn run(args: Args) -> Answer {
     loop {
         let lines = match args.pid {
             Some(pid) => of_program(pid, &args)?,
@@ -36,7 +37,7 @@ pub(crate) fn run(args: StatusArgs) -> Answer {
     }
 }
 
-fn of_program(pid: i32, args: &StatusArgs) -> Result<Vec<String>, Failure> {
+fn of_program(pid: i32, args: &Args) -> Result<Vec<String>, Failure> {
     let arenas = Arena::of(pid).map_err(|error| explain(pid, &error))?;
     if arenas.is_empty() {
         return Err(Failure::new(
@@ -50,13 +51,13 @@ fn of_program(pid: i32, args: &StatusArgs) -> Result<Vec<String>, Failure> {
     if let Some(file) = &args.json {
         let arenas: Vec<Value> = arenas.iter().map(one::to_json).collect();
         let whole = json!({"schema": "cowslip.status/1", "pid": pid, "arenas": arenas});
-        output::json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
+        json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
         return Ok(Vec::new());
     }
     Ok(arenas.iter().flat_map(one::lines).collect())
 }
 
-fn of_all(args: &StatusArgs) -> Result<Vec<String>, Failure> {
+fn of_all(args: &Args) -> Result<Vec<String>, Failure> {
     let programs = every::look().map_err(exit::io("look for programs in /proc"))?;
     if let Some(file) = &args.json {
         let of = |program: &every::Program| {
@@ -65,7 +66,7 @@ fn of_all(args: &StatusArgs) -> Result<Vec<String>, Failure> {
         };
         let all: Vec<Value> = programs.iter().map(of).collect();
         let whole = json!({"schema": "cowslip.status/1", "programs": all});
-        output::json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
+        json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
         return Ok(Vec::new());
     }
     Ok(every::lines(&programs))

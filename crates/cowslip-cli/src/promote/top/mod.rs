@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::args::TopArgs;
 use super::signals::Signals;
 use crate::exit::{self, Answer};
-use crate::output::{self, sink};
+use cowslip_report::{self as output, sink};
 use keys::Screen;
 use source::Source;
 use table::View;

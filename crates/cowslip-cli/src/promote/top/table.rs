@@ -1,8 +1,8 @@
 //! The table: rows in an order, as wide as they need.
 
 use super::snapshot::{Process, Snapshot};
-use crate::output::{text, units};
 use crate::promote::args::Sort;
+use cowslip_report::{text, units};
 
 const HEADS: [&str; 14] = [
     "PID",

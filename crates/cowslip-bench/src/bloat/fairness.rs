@@ -1,0 +1,117 @@
+//! Two equal processes, the second started later, where huge pages are scarce: who has how many, over time.
+
+use std::time::{Duration, Instant};
+
+use cowslip_report::{Row, Series};
+
+use super::daemon::Daemon;
+use super::fragment::Fragmented;
+use super::settings::{Settings, System};
+use super::target::{KNOWN_BYTES, Target, huge_bytes, sleep};
+use super::{Bench, Options, Result};
+use crate::error::Error;
+
+/// How far the first is from half of what both have, as a part of that half: at worst in the last third.
+pub(super) const METRIC: &str = "fair_share_error";
+
+/// The second process starts so long after the first.
+const APART: Duration = Duration::from_secs(6);
+const WATCHED: Duration = Duration::from_secs(24);
+const LOOK: Duration = Duration::from_millis(200);
+/// Memory in pieces besides what both want: without it nothing can be moved together.
+const ROOM_BYTES: u64 = 3 << 30;
+/// Free huge pages in the beginning.
+const SCARCE: u64 = 32;
+/// So many regions a look, for which memory has to be moved together, and a look a second.
+const DAEMON: &str = "interval_ms = 1000\nsettle_ms = 1000\ncompactions = 8\n";
+/// khugepaged goes through all processes that it knows, the whole system's, once a second.
+const KHUGEPAGED: Settings =
+    Settings { scan_sleep_ms: 1000, alloc_sleep_ms: 1000, ..Settings::EAGER };
+
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
+    let bytes = options.working_bytes() as u64 / 2;
+    for rival in ["cowslip", "khugepaged"] {
+        bench.progress.phase(&format!("fairness: {rival}"));
+        match watch(bench, rival, bytes, system) {
+            Ok(()) => {}
+            Err(Error::Failed(why)) => {
+                bench.report.row(Row::skipped(rival, METRIC, why).size_bytes(bytes));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    system.set(&Settings::NEVER)
+}
+
+fn watch(bench: &mut Bench<'_>, rival: &str, bytes: u64, system: &System) -> Result<()> {
+    let stop = bench.stop;
+    let (mut first, mut second) = (Target::known(system, stop)?, Target::known(system, stop)?);
+    let fragmented = Fragmented::with(bench, 2 * bytes + ROOM_BYTES, SCARCE)?;
+    let daemon = match rival {
+        "cowslip" => Some(Daemon::start(&[first.pid(), second.pid()], &[], DAEMON)?),
+        _ => None,
+    };
+    let began = Instant::now();
+    let mut points = [Vec::new(), Vec::new()];
+    let mut has_second = false;
+    first.fill(bytes, system, stop)?;
+    if rival != "cowslip" {
+        system.set(&KHUGEPAGED)?;
+    }
+    while began.elapsed() < APART + WATCHED {
+        if !has_second && began.elapsed() >= APART {
+            second.fill(bytes, system, stop)?;
+            if rival != "cowslip" {
+                system.set(&KHUGEPAGED)?;
+            }
+            has_second = true;
+        }
+        for (target, points) in [&first, &second].into_iter().zip(&mut points) {
+            let huge = huge_bytes(target.pid())? as f64;
+            points.push((began.elapsed().as_secs_f64(), huge));
+        }
+        sleep(LOOK, stop)?;
+    }
+    system.set(&Settings::NEVER)?;
+    if let Some(daemon) = daemon {
+        daemon.end(stop)?;
+    }
+    let [of_first, of_second] =
+        [&first, &second].map(|target| huge_bytes(target.pid()).map(|bytes| bytes as f64));
+    let (of_first, of_second) = (of_first?, of_second?);
+    let at_first = KNOWN_BYTES as f64;
+    if of_first <= at_first && of_second <= at_first {
+        return Err(Error::Failed("neither got another huge page".to_owned()));
+    }
+    let late = (APART + WATCHED * 2 / 3).as_secs_f64();
+    let both = points[0].iter().zip(&points[1]).filter(|((at, _), _)| *at >= late);
+    let unequal = |((_, first), (_, second)): (&(f64, f64), &(f64, f64))| {
+        (first - second).abs() / (first + second)
+    };
+    let error = both.map(unequal).fold(0.0, f64::max);
+    let row = Row::new(rival, METRIC, "value", error, "ratio").size_bytes(bytes);
+    bench.report.row(row);
+    let free = fragmented.free_huge_pages;
+    bench.report.notes.push(format!(
+        "fairness: {rival}: {free} huge pages were free in the beginning; both processes want {} each",
+        bytes >> 21
+    ));
+    for ((which, huge), points) in
+        [("first", of_first), ("second", of_second)].into_iter().zip(points)
+    {
+        let row = Row::new(rival, "fair_share_huge", "value", huge, "bytes").size_bytes(bytes);
+        bench.report.row(row.variant(which));
+        bench.report.series.push(Series {
+            rival: format!("{rival}, {which} process"),
+            metric: "huge memory".to_owned(),
+            unit: "bytes",
+            points,
+            marks: Vec::new(),
+        });
+    }
+    for (target, which) in [(&mut first, "first"), (&mut second, "second")] {
+        let like = Row::skipped(rival, METRIC, "").size_bytes(bytes).variant(which);
+        target.push_changed(bench, &like)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! The first touch of each page on fragmented memory: base pages, huge pages at the fault, and base pages that
+//! `cowslip promote` makes huge later.
+
+use std::fs;
+
+use cowslip_report::{Latencies, Row};
+
+use super::daemon::Daemon;
+use super::fragment::Fragmented;
+use super::process::{Command, Said};
+use super::settings::{Settings, System};
+use super::target::{Target, mapped};
+use super::{Bench, Options, Result};
+use crate::error::{Error, during};
+
+pub(super) const METRIC: &str = "first_touch";
+pub(super) const DIRECT: &str = "defrag always";
+
+const PORTIONS: u64 = 8;
+/// The program thinks between its portions, and a promoter has time.
+const PAUSE_MS: u64 = 300;
+const MOST_ROUNDS: u32 = 2;
+/// So that a run of some seconds has looks in it.
+const DAEMON: &str = "interval_ms = 500\nsettle_ms = 500\n";
+
+struct Lane {
+    rival: &'static str,
+    variant: Option<&'static str>,
+    settings: Settings,
+    latencies: Latencies,
+    huge: f64,
+    compactions: u64,
+}
+
+impl Lane {
+    fn new(rival: &'static str, variant: Option<&'static str>, settings: Settings) -> Self {
+        let latencies = Latencies::new();
+        Self { rival, variant, settings, latencies, huge: 0.0, compactions: 0 }
+    }
+}
+
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
+    let bytes = options.working_bytes() as u64;
+    let always = Settings::ASLEEP;
+    let mut lanes = [
+        Lane::new("thp-never", None, Settings::NEVER),
+        Lane::new("thp-always", Some(DIRECT), Settings { defrag: "always", ..always }),
+        Lane::new("thp-always", Some("defrag madvise"), always),
+        Lane::new("cowslip", None, Settings::ON_REQUEST),
+    ];
+    let rounds = options.runs.min(MOST_ROUNDS);
+    for round in 1..=rounds {
+        for lane in &mut lanes {
+            let (rival, variant) = (lane.rival, lane.variant.unwrap_or_default());
+            bench.progress.phase(&format!("faults, round {round}: {rival} {variant}"));
+            lane.measure(bench, bytes, system)?;
+        }
+    }
+    for lane in &lanes {
+        lane.latencies.push(bench.report, lane.rival, METRIC, Some(bytes / 2), lane.variant);
+        let counts = [
+            ("first_touch_huge_coverage", lane.huge / f64::from(rounds), "ratio"),
+            ("first_touch_compactions", lane.compactions as f64, "count"),
+        ];
+        for (metric, value, unit) in counts {
+            let row = Row::new(lane.rival, metric, "value", value, unit).size_bytes(bytes / 2);
+            bench.report.row(row.variant(lane.variant).n(rounds.into()));
+        }
+    }
+    bench.report.notes.push(
+        "first_touch: of each page of 4 KiB, one after the other, for every rival; with huge pages 511 of 512 find \
+         their page there already"
+            .to_owned(),
+    );
+    system.set(&Settings::NEVER)
+}
+
+impl Lane {
+    /// A process touches half of `bytes`; as much as `bytes` of free memory is in pieces.
+    fn measure(&mut self, bench: &mut Bench<'_>, bytes: u64, system: &System) -> Result<()> {
+        let stop = bench.stop;
+        system.set(&Settings::NEVER)?;
+        let mut target = Target::start()?;
+        let _fragmented = Fragmented::with(bench, bytes, 0)?;
+        system.set(&self.settings)?;
+        let daemon = match self.rival {
+            "cowslip" => Some(Daemon::start(&[target.pid()], &[], DAEMON)?),
+            _ => None,
+        };
+        let compactions = compaction_stalls()?;
+        let portion = bytes / 2 / PORTIONS;
+        let command = Command::Touch { portions: PORTIONS, bytes: portion, pause_ms: PAUSE_MS };
+        let said = target.tell(command, stop)?;
+        self.compactions += compaction_stalls()? - compactions;
+        let Said::Touched(runs) = said else {
+            return Err(Error::Failed(format!("it said {said:?} of its faults")));
+        };
+        runs.into_iter().for_each(|(ns, n)| self.latencies.record_many(ns, n));
+        self.huge += mapped(target.pid())?.coverage();
+        if let Some(daemon) = daemon {
+            daemon.end(stop)?;
+        }
+        let like = Row::skipped(self.rival, METRIC, "").size_bytes(bytes / 2);
+        target.push_changed(bench, &like.variant(self.variant))?;
+        system.set(&Settings::NEVER)
+    }
+}
+
+/// How often somebody had to wait until the kernel had moved pages together.
+fn compaction_stalls() -> Result<u64> {
+    let text = fs::read_to_string("/proc/vmstat").map_err(during("read /proc/vmstat"))?;
+    let count = text.lines().find_map(|line| line.strip_prefix("compact_stall "));
+    Ok(count.and_then(|count| count.parse().ok()).unwrap_or(0))
+}

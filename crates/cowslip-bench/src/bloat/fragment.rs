@@ -1,0 +1,84 @@
+//! Memory in pieces: free memory of which no 2 MiB are in one piece.
+//!
+//! A process takes memory as base pages, the hugetlb pool takes the huge pages that are left free, and then the
+//! process gives back all but one page of each few. What is free then is in small pieces, between pages that
+//! the kernel can move together if it takes the time.
+
+use cowslip::sys::procfs::{available_bytes, buddy_orders};
+use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
+
+use super::process::Command;
+use super::target::Target;
+use super::{Bench, Result};
+use crate::error::{Error, during};
+use crate::pool::Pool;
+
+/// One page of so many stays.
+const KEEP_ONE_IN: usize = 16;
+/// Available memory that is nobody's while this lasts.
+const SPARED_BYTES: u64 = 1 << 30;
+/// While the pool is filled others take and free pages.
+const TRIES: usize = 4;
+
+/// While this lives memory is in pieces.
+#[derive(Debug)]
+pub(super) struct Fragmented {
+    pools: Vec<Pool>,
+    _holder: Target,
+    /// Free huge pages that are left.
+    pub(super) free_huge_pages: u64,
+}
+
+impl Fragmented {
+    /// With so much free memory in pieces, and so many huge pages.
+    pub(super) fn with(bench: &Bench<'_>, bytes: u64, huge_pages: u64) -> Result<Self> {
+        let mut holder = Target::start()?;
+        holder.tell(Command::Fill { bytes, base: true }, bench.stop)?;
+        let mut fragmented = Self { pools: Vec::new(), _holder: holder, free_huge_pages: 0 };
+        let mut pooled_bytes = 0;
+        for _ in 0..TRIES {
+            let Some(excess @ 1..) = free_huge_pages()?.checked_sub(huge_pages) else { break };
+            let excess_bytes = excess * CHUNK_BYTES as u64;
+            let (available, _) = available_bytes().map_err(during("read /proc/meminfo"))?;
+            // What the process gives back comes to it.
+            let given_back = bytes - bytes / KEEP_ONE_IN as u64;
+            if available + given_back < excess_bytes + SPARED_BYTES {
+                let why = format!(
+                    "memory stays in one piece: {} more would have to be taken, and {} of the {} available are \
+                     spared",
+                    ByteCount(excess_bytes),
+                    ByteCount(SPARED_BYTES),
+                    ByteCount(available)
+                );
+                return Err(Error::Failed(why));
+            }
+            match Pool::with_free_bytes((pooled_bytes + excess_bytes) as usize) {
+                Ok(pool) => {
+                    pooled_bytes += excess_bytes;
+                    fragmented.pools.push(pool);
+                }
+                // Somebody else took some meanwhile: there is less to take now.
+                Err(Error::Failed(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        fragmented._holder.tell(Command::Thin { keep_one_in: KEEP_ONE_IN }, bench.stop)?;
+        fragmented.free_huge_pages = free_huge_pages()?;
+        Ok(fragmented)
+    }
+}
+
+impl Drop for Fragmented {
+    fn drop(&mut self) {
+        // Each puts back what it found: the last one first.
+        while self.pools.pop().is_some() {}
+    }
+}
+
+/// Free memory in pieces of at least a huge page, in huge pages.
+pub(super) fn free_huge_pages() -> Result<u64> {
+    let huge_order = (CHUNK_BYTES / page_size_bytes()).trailing_zeros() as usize;
+    let orders = buddy_orders().map_err(during("read /proc/buddyinfo"))?;
+    let huge = orders.free.iter().enumerate().skip(huge_order);
+    Ok(huge.map(|(order, blocks)| blocks << (order - huge_order)).sum())
+}

@@ -1,0 +1,105 @@
+//! A control group that counts what a process holds, also memory that no page table shows any more.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use crate::error::{Error, Result, during};
+
+/// The last process of a group leaves it a little after it was waited for.
+const TRIES: u32 = 50;
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A group of its own, gone with this value.
+#[derive(Debug)]
+pub(super) struct Group {
+    directory: PathBuf,
+    usage: &'static str,
+}
+
+impl Group {
+    /// Below the group of this process.
+    pub(super) fn new() -> Result<Self> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Relaxed);
+        let read = |path| fs::read_to_string(path).map_err(during(path));
+        let found = locate(&read("/proc/self/cgroup")?, &read("/proc/self/mounts")?);
+        let (parent, usage) = found.ok_or_else(|| {
+            Error::Failed("no control group of this process counts memory".to_owned())
+        })?;
+        let directory = parent.join(format!("cowslip-bloat-{}-{number}", std::process::id()));
+        let doing = format!("make the control group {}", directory.display());
+        fs::create_dir(&directory).map_err(during(doing))?;
+        Ok(Self { directory, usage })
+    }
+
+    pub(super) fn add(&self, pid: i32) -> Result<()> {
+        fs::write(self.directory.join("cgroup.procs"), pid.to_string())
+            .map_err(during("put a process into a control group"))
+    }
+
+    /// Memory that it is charged with.
+    pub(super) fn bytes(&self) -> Result<u64> {
+        let path = self.directory.join(self.usage);
+        let doing = path.display();
+        let text = fs::read_to_string(&path).map_err(during(&doing))?;
+        text.trim().parse().map_err(during(&doing))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for _ in 0..TRIES {
+            if fs::remove_dir(&self.directory).is_ok() {
+                return;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+/// The directory of the group that counts memory, and the file that says how much, in either version.
+fn locate(groups: &str, mounts: &str) -> Option<(PathBuf, &'static str)> {
+    let mount = |is_it: &dyn Fn(&str, &str) -> bool| {
+        mounts.lines().find_map(|line| {
+            let words: Vec<&str> = line.split(' ').collect();
+            is_it(words.get(2)?, words.get(3)?).then(|| words[1].to_owned())
+        })
+    };
+    let has_memory = |list: &str| list.split(',').any(|word| word == "memory");
+    let v1 = groups.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        has_memory(controllers).then_some(path)
+    });
+    let (path, mount, usage) = match v1 {
+        Some(path) => {
+            let mount = mount(&|kind, options| kind == "cgroup" && has_memory(options))?;
+            (path, mount, "memory.usage_in_bytes")
+        }
+        None => {
+            let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+            (path, mount(&|kind, _| kind == "cgroup2")?, "memory.current")
+        }
+    };
+    Some((Path::new(&mount).join(path.trim_start_matches('/')), usage))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_both_versions_are_found() {
+        let mounts = "cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                      cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        let v1 = locate("9:cpu:/\n4:memory:/a/b\n0::/c\n", mounts);
+        let wanted = (PathBuf::from("/sys/fs/cgroup/memory/a/b"), "memory.usage_in_bytes");
+        assert_eq!(v1, Some(wanted));
+        let v2 = locate("0::/c\n", mounts);
+        assert_eq!(v2, Some((PathBuf::from("/sys/fs/cgroup/unified/c"), "memory.current")));
+        assert_eq!(locate("", mounts), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Memory held but not used, slow faults, stalls, unfairness: seed 001's table, for the kernel's ways and
+//! `cowslip promote`.
+//!
+//! * `settings`: the system's settings, which each rival changes and which are put back.
+//! * `rival`: who gives huge pages to a program.
+//! * `daemon`: `cowslip promote` as a process of its own.
+//! * `process`, `target`: a process that does as it is told, and who tells it.
+//! * `store`: a real Redis.
+//! * `group`: what a process holds, also what no page table shows.
+
+mod coverage;
+mod daemon;
+mod dialogue;
+mod fairness;
+mod fault;
+mod fragment;
+mod group;
+mod overhead;
+mod process;
+mod ratios;
+mod redis;
+mod requests;
+mod rival;
+mod settings;
+mod sqlite;
+mod store;
+mod target;
+
+use clap::ValueEnum;
+use cowslip::units::ByteCount;
+
+use super::error::Result;
+use super::{Bench, GIB, MIB, Options, parts};
+use settings::{Settings, System};
+
+pub use process::run as process;
+
+/// How much memory it works on if nothing else is asked for.
+pub const DEFAULT_SIZE: ByteCount = ByteCount::gib(1);
+/// Bytes of a target that are not what it wrote.
+const BYTES_CHANGED: &str = "bytes_changed";
+
+/// A measurement that can be asked for by itself.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Redis: memory after 70 % were deleted, and GETs
+    Redis,
+    /// SQLite in memory, in the pattern of a document store: insert, delete, read
+    Sqlite,
+    /// The first touch of each page on fragmented memory
+    Fault,
+    /// Requests to a server while it is promoted
+    Requests,
+    /// Two equal processes started apart, and scarce huge pages
+    Fairness,
+    /// What the daemon costs, and what it costs others
+    Overhead,
+    /// Time until a process on base pages is on huge pages
+    Coverage,
+}
+
+/// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
+///
+/// # Errors
+/// [`crate::Error::Interrupted`], or [`crate::Error::Denied`] without the privileges that every part needs. Any other
+/// failure of a part is a note of the report.
+pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
+    let system = System::hold()?;
+    system.set(&Settings::NEVER)?;
+    let measured = parts::each(bench, only, |part, bench| match part {
+        Part::Redis => redis::measure(bench, options, &system),
+        Part::Sqlite => sqlite::measure(bench, options, &system),
+        Part::Fault => fault::measure(bench, options, &system),
+        Part::Requests => requests::measure(bench, options, &system),
+        Part::Fairness => fairness::measure(bench, options, &system),
+        Part::Overhead => overhead::measure(bench, options, &system),
+        Part::Coverage => coverage::measure(bench, options, &system),
+    });
+    ratios::push(bench.report, options);
+    measured
+}

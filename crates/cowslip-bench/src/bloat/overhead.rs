@@ -1,0 +1,111 @@
+//! What the daemon costs: processor time of its own, and of a process that works, in turns with and without it.
+
+use std::time::{Duration, Instant};
+
+use cowslip_report::Row;
+
+use super::daemon::Daemon;
+use super::process::{Command, Said};
+use super::settings::System;
+use super::target::{Target, mapped, sleep};
+use super::{Bench, Options, Result};
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::rows::{median, median_bounds};
+
+/// Of one core.
+pub(super) const CPU: &str = "daemon_cpu";
+/// Time of the same work with the daemon over that without.
+pub(super) const SLOWDOWN: &str = "busy_slowdown";
+pub(super) const BUSY: &str = "busy process";
+const IDLE: &str = "idle process";
+/// Whose memory is on base pages still.
+const PROMOTED: &str = "process that is promoted";
+
+/// Two intervals between looks.
+const WATCHED: Duration = Duration::from_secs(10);
+/// Each with a turn with the daemon and one without.
+const PAIRS: u32 = 50;
+const TURN_MS: u64 = 200;
+/// A look a turn, or fewer if they cost more than they may.
+const LOOKS: &str = "interval_ms = 200\n";
+
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
+    let bytes = options.working_bytes() as u64;
+    let stop = bench.stop;
+    let mut target = Target::filled(bytes, system, stop)?;
+    for variant in [PROMOTED, IDLE, BUSY] {
+        let is_busy = variant == BUSY;
+        if variant == IDLE {
+            // What is left of it: from here on there is nothing to do but to look.
+            Daemon::start(&[target.pid()], &["--once"], "")?.wait(stop)?;
+        }
+        bench.progress.phase(&format!("overhead: the daemon beside a {variant}"));
+        if is_busy {
+            target.ask(Command::Work { ms: WATCHED.as_millis() as u64 + 1000 })?;
+        }
+        let daemon = Daemon::start(&[target.pid()], &[], "")?;
+        let began = Instant::now();
+        sleep(WATCHED, stop)?;
+        let share = daemon.cpu_ns()? as f64 / began.elapsed().as_nanos() as f64;
+        if is_busy {
+            target.answer(stop)?;
+        }
+        let deeds = daemon.end(stop)?;
+        let row = Row::new("cowslip", CPU, "value", share, "ratio").size_bytes(bytes);
+        bench.report.row(row.variant(variant).n(deeds.promotions));
+    }
+    slowdown(bench, &mut target, bytes)?;
+    let like = Row::skipped("cowslip", SLOWDOWN, "").size_bytes(bytes);
+    target.push_changed(bench, &like)
+}
+
+/// Of a process that is huge already. One daemon, which stands still every other turn.
+fn slowdown(bench: &mut Bench<'_>, target: &mut Target, bytes: u64) -> Result<()> {
+    let stop = bench.stop;
+    let huge = mapped(target.pid())?.coverage();
+    let daemon = Daemon::start(&[target.pid()], &[], LOOKS)?;
+    // What it takes to start is not what it takes to run.
+    one_turn(&daemon, target, true, stop)?;
+    let cpu_before = daemon.cpu_ns()?;
+    let mut ratios = Vec::new();
+    bench.progress.phase("overhead: a busy process with and without the daemon");
+    for pair in 0..PAIRS {
+        bench.progress.set(pair.into(), PAIRS.into());
+        // Who is first changes, so that a drift of the machine's speed is nobody's.
+        let first_with = pair % 2 == 0;
+        let first = one_turn(&daemon, target, first_with, stop)?;
+        let second = one_turn(&daemon, target, !first_with, stop)?;
+        ratios.push(if first_with { first / second } else { second / first });
+    }
+    let cpu_ns = daemon.cpu_ns()? - cpu_before;
+    daemon.end(stop)?;
+    let row = |stat, value| {
+        Row::new("cowslip", SLOWDOWN, stat, value, "ratio").size_bytes(bytes).n(PAIRS.into())
+    };
+    bench.report.row(row("p50", median(&ratios).unwrap_or(f64::NAN)));
+    if let Some((low, high)) = median_bounds(&ratios) {
+        bench.report.row(row("p50_ci95_low", low));
+        bench.report.row(row("p50_ci95_high", high));
+    }
+    bench.report.notes.push(format!(
+        "overhead: the slowdown is the median of {PAIRS} pairs of turns of {TURN_MS} ms, with and without the daemon, \
+         and is judged by that, not by its 95 % confidence interval; {:.0} % of the busy process was huge, and the daemon \
+         used {:.2} % of a core in the turns with it",
+        huge * 100.0,
+        cpu_ns as f64 / (f64::from(PAIRS) * TURN_MS as f64 * 1e4)
+    ));
+    Ok(())
+}
+
+/// Nanoseconds a step.
+fn one_turn(daemon: &Daemon, target: &mut Target, with: bool, stop: &Interrupt) -> Result<f64> {
+    daemon.stop(!with)?;
+    let said = target.tell(Command::Work { ms: TURN_MS }, stop);
+    // However that ended: who stands still cannot be asked to end.
+    daemon.stop(false)?;
+    match said? {
+        Said::Worked { steps, ns } => Ok(ns as f64 / steps as f64),
+        other => Err(Error::Failed(format!("it said {other:?} of its work"))),
+    }
+}

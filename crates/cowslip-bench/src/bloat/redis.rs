@@ -1,0 +1,273 @@
+//! Redis: values of 8 KB of which 70 % are deleted, and small values on far more pages than the TLB reaches.
+
+use std::time::Duration;
+
+use cowslip_report::{Report, Row};
+
+use super::daemon::Daemon;
+use super::group::Group;
+use super::rival::Rival;
+use super::settings::{Settings, System, shrink};
+use super::store::{Served, Store};
+use super::target::{mapped, part_of_resident, sleep, until_huge};
+use super::{BYTES_CHANGED, Bench, Options, Result};
+use crate::demo::redis::resp::Connection;
+use crate::error::Error;
+use crate::interrupt::Interrupt;
+use crate::rows::{median, median_bounds};
+
+/// Charged to it, also what no page table shows any more.
+pub(super) const MEMORY: &str = "redis_memory";
+pub(super) const RSS: &str = "redis_rss";
+/// Of clients that each wait for their answer.
+pub(super) const GETS: &str = "redis_get";
+/// Of one client that sends many at once.
+pub(super) const PIPELINED: &str = "redis_get_pipelined";
+/// Cowslip's rate over that of `thp-always`, in turns.
+pub(super) const OVER_ALWAYS: &str = "over_thp_always";
+pub(super) const SETTLED: &str = "settled";
+/// Large values, most of them deleted.
+pub(super) const BLOAT: &str = "8 KB values";
+/// Small ones, on far more pages than the TLB reaches.
+pub(super) const TLB: &str = "64 B values";
+
+const LARGE: usize = 8192;
+const SMALL: usize = 64;
+/// What a small value costs with its key.
+const SMALL_FOOTPRINT: u64 = 190;
+const DELETED_PERCENT: u64 = 70;
+/// Until its allocator has given back what was deleted (10 s), and promoters have seen that.
+const SETTLING: Duration = Duration::from_secs(16);
+const COVERED: f64 = 0.85;
+const COVERING: Duration = Duration::from_secs(60);
+/// As many as `redis-benchmark` has.
+const CLIENTS: usize = 50;
+const TURN: Duration = Duration::from_millis(600);
+const MOST_ROUNDS: u32 = 9;
+/// Of turns that two servers take side by side: short, as the machine's speed drifts, and many.
+const PAIRS_A_RUN: u32 = 11;
+const PAIRED_TURN: Duration = Duration::from_millis(100);
+
+/// A server that is served by one rival.
+struct Lane {
+    rival: Rival,
+    store: Store,
+    clients: Vec<Connection>,
+    daemon: Option<Daemon>,
+    group: Option<Group>,
+    /// In each of [`WAYS`].
+    served: [Vec<Served>; 2],
+}
+
+/// How a server is asked for values.
+type Way = fn(&mut Lane, Duration, &Interrupt) -> Result<Served>;
+
+const WAYS: [(&str, Way); 2] = [
+    (GETS, |lane, time, stop| lane.store.serve_each(&mut lane.clients, time, stop)),
+    (PIPELINED, |lane, time, stop| lane.store.serve_pipelined(time, stop)),
+];
+
+/// What a measurement does with a server once it is filled.
+struct Scene {
+    rivals: &'static [Rival],
+    variant: &'static str,
+    value_bytes: usize,
+    keys: usize,
+    bytes: u64,
+    deletes: bool,
+}
+
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
+    let bytes = options.working_bytes() as u64;
+    let scenes = [
+        Scene {
+            rivals: &Rival::ALL,
+            variant: BLOAT,
+            value_bytes: LARGE,
+            keys: bytes as usize / 2 / LARGE,
+            bytes,
+            deletes: true,
+        },
+        Scene {
+            rivals: &[Rival::Never, Rival::Always, Rival::Cowslip],
+            variant: TLB,
+            value_bytes: SMALL,
+            keys: (bytes / SMALL_FOOTPRINT) as usize,
+            bytes,
+            deletes: false,
+        },
+    ];
+    for scene in &scenes {
+        scene.play(bench, options.runs.min(MOST_ROUNDS), system)?;
+    }
+    bench.report.notes.push(format!(
+        "Redis is asked on this machine over {CLIENTS} connections, each with one GET under way, as redis-benchmark \
+         does unless it is told otherwise (redis_get); and over one, 64 GETs a packet and 256 on their way, so that little but \
+         its reading of memory is measured (redis_get_pipelined): there base pages lose more, and after deletions most \
+         are. Every value is compared"
+    ));
+    system.set(&Settings::NEVER)
+}
+
+impl Scene {
+    fn play(&self, bench: &mut Bench<'_>, rounds: u32, system: &System) -> Result<()> {
+        let mut lanes = Vec::new();
+        for &rival in self.rivals {
+            let name = rival.name();
+            bench.progress.phase(&format!("Redis, {}: {name}", self.variant));
+            match self.prepare(bench, rival, system) {
+                Ok(lane) => lanes.push(lane),
+                Err(Error::Failed(why)) => {
+                    let row = Row::skipped(name, GETS, why).size_bytes(self.bytes);
+                    bench.report.row(row.variant(self.variant));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // From here on the kernel leaves everything as it is.
+        system.set(&Settings::NEVER)?;
+        for round in 0..=rounds {
+            bench.progress.phase(&format!("Redis, {}: round {round}", self.variant));
+            // Who is first changes, so that a drift of the machine's speed is nobody's.
+            lanes.reverse();
+            for lane in &mut lanes {
+                for (way, (_, serve)) in WAYS.iter().enumerate() {
+                    let served = serve(lane, TURN, bench.stop)?;
+                    if round > 0 {
+                        lane.served[way].push(served);
+                    }
+                }
+            }
+        }
+        lanes.sort_by_key(|lane| self.rivals.iter().position(|rival| *rival == lane.rival));
+        self.compare(bench, &mut lanes, rounds * PAIRS_A_RUN)?;
+        for lane in lanes {
+            self.finish(bench, lane)?;
+        }
+        Ok(())
+    }
+
+    /// Has `thp-always` and Cowslip take turns: between two rounds of all rivals the machine's speed changes by more
+    /// than what may lie between these two.
+    fn compare(&self, bench: &mut Bench<'_>, lanes: &mut [Lane], pairs: u32) -> Result<()> {
+        let of = |rival| lanes.iter().position(|lane| lane.rival == rival);
+        let (Some(always), Some(cowslip)) = (of(Rival::Always), of(Rival::Cowslip)) else {
+            return Ok(());
+        };
+        for (metric, serve) in WAYS {
+            bench.progress.phase(&format!("Redis, {}: {metric}, in turns", self.variant));
+            let mut ratios = Vec::new();
+            for pair in 0..pairs {
+                bench.progress.set(pair.into(), pairs.into());
+                let mut rate = |lane: usize| {
+                    serve(&mut lanes[lane], PAIRED_TURN, bench.stop).map(|it| it.rate)
+                };
+                // Who is first changes.
+                ratios.push(if pair % 2 == 0 {
+                    rate(cowslip)? / rate(always)?
+                } else {
+                    1.0 / (rate(always)? / rate(cowslip)?)
+                });
+            }
+            let (low, high) = median_bounds(&ratios).unzip();
+            for (stat, value) in
+                [("p50", median(&ratios)), ("p50_ci95_low", low), ("p50_ci95_high", high)]
+            {
+                let Some(value) = value else { continue };
+                let metric = format!("{metric}_{OVER_ALWAYS}");
+                let row = Row::new(Rival::Cowslip.name(), &metric, stat, value, "ratio");
+                let row = row.size_bytes(self.bytes).variant(self.variant);
+                bench.report.row(row.n(pairs.into()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills a server under the settings of a rival, and has it settle.
+    fn prepare(&self, bench: &mut Bench<'_>, rival: Rival, system: &System) -> Result<Lane> {
+        let stop = bench.stop;
+        system.set(&rival.settings()?)?;
+        let store = Store::start(self.value_bytes, rival == Rival::Madvise, stop)?;
+        let group = Group::new().and_then(|group| group.add(store.pid()).map(|()| group));
+        let group = match group {
+            Ok(group) => Some(group),
+            Err(Error::Failed(why)) => {
+                bench.report.row(Row::skipped(rival.name(), MEMORY, why).size_bytes(self.bytes));
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let clients = store.clients(CLIENTS)?;
+        let served = [Vec::new(), Vec::new()];
+        let mut lane = Lane { rival, store, clients, daemon: None, group, served };
+        lane.store.fill(self.keys, stop)?;
+        if rival == Rival::Cowslip {
+            let daemon = Daemon::start(&[lane.store.pid()], &[], "")?;
+            let enough_bytes = part_of_resident(lane.store.pid(), COVERED)?;
+            until_huge(lane.store.pid(), enough_bytes, COVERING, stop)?;
+            lane.daemon = Some(daemon);
+        }
+        self.push_memory(bench.report, &lane, "filled")?;
+        if self.deletes {
+            lane.store.delete(DELETED_PERCENT, stop)?;
+            self.push_memory(bench.report, &lane, "deleted")?;
+            settle(&mut lane, stop)?;
+            self.push_memory(bench.report, &lane, SETTLED)?;
+        }
+        Ok(lane)
+    }
+
+    fn push_memory(&self, report: &mut Report, lane: &Lane, when: &str) -> Result<()> {
+        let rss = mapped(lane.store.pid())?;
+        let held = lane.group.as_ref().map(Group::bytes).transpose()?;
+        let values =
+            [(MEMORY, held), (RSS, Some(rss.resident_bytes)), ("redis_huge", Some(rss.huge_bytes))];
+        for (metric, value) in values {
+            let Some(value) = value else { continue };
+            let row = Row::new(lane.rival.name(), metric, "value", value as f64, "bytes");
+            let variant = format!("{}, {when}", self.variant);
+            report.row(row.size_bytes(self.bytes).variant(variant.as_str()));
+        }
+        Ok(())
+    }
+
+    fn finish(&self, bench: &mut Bench<'_>, mut lane: Lane) -> Result<()> {
+        // An eager khugepaged of a later rival's may have been at the memory of an earlier one.
+        self.push_memory(bench.report, &lane, "served")?;
+        let name = lane.rival.name();
+        for ((metric, _), served) in WAYS.iter().zip(&lane.served) {
+            let of = |value: fn(&Served) -> f64| {
+                median(&served.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
+            };
+            let cpu = format!("{metric}_cpu");
+            for (metric, value, unit) in
+                [(*metric, of(|it| it.rate), "1/s"), (&cpu, of(|it| it.cpu_ns), "ns")]
+            {
+                let row = Row::new(name, metric, "p50", value, unit).size_bytes(self.bytes);
+                bench.report.row(row.variant(self.variant).n(served.len() as u64));
+            }
+        }
+        if lane.rival == Rival::Cowslip {
+            let changed = lane.store.changed_bytes(bench.stop)? as f64;
+            let row = Row::new(name, BYTES_CHANGED, "value", changed, "bytes");
+            bench.report.row(row.size_bytes(self.bytes).variant(self.variant));
+        }
+        match lane.daemon.take() {
+            Some(daemon) => daemon.end(bench.stop).map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The server answers now and then meanwhile.
+fn settle(lane: &mut Lane, stop: &Interrupt) -> Result<()> {
+    const STEPS: u32 = 20;
+    for step in 0..STEPS {
+        lane.store.serve_pipelined(Duration::from_millis(20), stop)?;
+        sleep(SETTLING / STEPS, stop)?;
+        if lane.rival == Rival::Shrinker && step + 2 == STEPS {
+            shrink()?;
+        }
+    }
+    Ok(())
+}

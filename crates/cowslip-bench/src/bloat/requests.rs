@@ -1,0 +1,151 @@
+//! Requests to a Redis at a fixed rate: quiet, while `cowslip promote` gives it huge pages, and while an eager
+//! khugepaged does.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cowslip_report::{Latencies, Row, Series};
+
+use super::daemon::Daemon;
+use super::settings::{Settings, System};
+use super::store::Store;
+use super::target::{mapped, part_of_resident};
+use super::{BYTES_CHANGED, Bench, Options, Result};
+use crate::demo::redis::memory::anonymous_huge_bytes;
+use crate::error::during;
+use crate::interrupt::Interrupt;
+
+pub(super) const METRIC: &str = "request";
+pub(super) const QUIET: &str = "quiet";
+pub(super) const PROMOTING: &str = "during promotion";
+
+const VALUE_BYTES: usize = 1024;
+/// What a value costs with its key.
+const FOOTPRINT: u64 = 1400;
+const REQUESTS_A_SECOND: u32 = 2000;
+const QUIET_TIME: Duration = Duration::from_secs(20);
+const COVERED: f64 = 0.85;
+const READ_MEMORY: &str = "read the memory of all processes";
+/// A promotion that takes longer is measured no further.
+const LONGEST: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_secs(1);
+/// Points of the chart: the longest request of each.
+const BUCKET: Duration = Duration::from_millis(100);
+
+/// Who gives huge pages to a server while it is asked.
+struct Lane {
+    rival: &'static str,
+    store: Store,
+}
+
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
+    let bytes = options.working_bytes() as u64 / 2;
+    let mut lanes = Vec::new();
+    for rival in ["cowslip", "khugepaged-eager"] {
+        bench.progress.phase(&format!("requests: filling a server for {rival}"));
+        // khugepaged looks only at who might have had huge pages once.
+        system.set(&Settings::ASLEEP)?;
+        let mut store = Store::start(VALUE_BYTES, false, bench.stop)?;
+        system.set(&Settings::NEVER)?;
+        store.fill((bytes / FOOTPRINT) as usize, bench.stop)?;
+        lanes.push(Lane { rival, store });
+    }
+    for lane in &mut lanes {
+        bench.progress.phase(&format!("requests: {}, quiet", lane.rival));
+        let (quiet, _) = ask(&mut lane.store, bench.stop, |passed| passed >= QUIET_TIME)?;
+        quiet.push(bench.report, lane.rival, METRIC, Some(bytes), Some(QUIET));
+    }
+    for lane in &mut lanes {
+        bench.progress.phase(&format!("requests: {}, promoting", lane.rival));
+        let pid = lane.store.pid();
+        let enough_bytes =
+            anonymous_huge_bytes().map_err(during(READ_MEMORY))? + part_of_resident(pid, COVERED)?;
+        let daemon = match lane.rival {
+            "cowslip" => {
+                system.set(&Settings::ON_REQUEST)?;
+                Some(Daemon::start(&[pid], &[], "")?)
+            }
+            _ => {
+                system.set(&Settings::EAGER)?;
+                None
+            }
+        };
+        let (is_covered, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        // Whoever asks has nothing else to do: what it takes to look would count as the server's.
+        let asked = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) && !is_covered.load(Relaxed) {
+                    let huge_bytes = anonymous_huge_bytes().unwrap_or(u64::MAX);
+                    is_covered.store(huge_bytes >= enough_bytes, Relaxed);
+                    thread::sleep(LOOK);
+                }
+            });
+            let asked = ask(&mut lane.store, bench.stop, |passed| {
+                passed >= LONGEST || (passed >= QUIET_TIME && is_covered.load(Relaxed))
+            });
+            is_over.store(true, Relaxed);
+            asked
+        });
+        system.set(&Settings::NEVER)?;
+        let (during_it, peaks) = asked?;
+        if let Some(daemon) = daemon {
+            let deeds = daemon.end(bench.stop)?;
+            let stall = deeds.longest_stall_ns as f64;
+            let row = Row::new(lane.rival, "request_longest_promotion", "value", stall, "ns");
+            bench.report.row(row.size_bytes(bytes).n(deeds.promotions));
+        }
+        during_it.push(bench.report, lane.rival, METRIC, Some(bytes), Some(PROMOTING));
+        let huge = mapped(pid)?.coverage();
+        let row = Row::new(lane.rival, "request_huge_coverage", "value", huge, "ratio");
+        bench.report.row(row.size_bytes(bytes));
+        let changed = lane.store.changed_bytes(bench.stop)?;
+        let row = Row::new(lane.rival, BYTES_CHANGED, "value", changed as f64, "bytes");
+        bench.report.row(row.size_bytes(bytes).variant("requests"));
+        bench.report.series.push(Series {
+            rival: lane.rival.to_owned(),
+            metric: "longest request of 100 ms, during promotion".to_owned(),
+            unit: "ns",
+            points: peaks,
+            marks: Vec::new(),
+        });
+    }
+    bench.report.notes.push(format!(
+        "requests: {REQUESTS_A_SECOND} GETs a second, each timed from when it was due, whether the one before \
+         had been answered or not"
+    ));
+    Ok(())
+}
+
+/// Sends a request whenever one is due, until `is_over`: how long each took since then, and the longest over
+/// time.
+fn ask(
+    store: &mut Store,
+    stop: &Interrupt,
+    mut is_over: impl FnMut(Duration) -> bool,
+) -> Result<(Latencies, Vec<(f64, f64)>)> {
+    let mut connection = store.connect()?;
+    let mut scratch = vec![0; VALUE_BYTES];
+    let mut latencies = Latencies::new();
+    let mut peaks: Vec<(f64, f64)> = Vec::new();
+    let pace = Duration::from_secs(1) / REQUESTS_A_SECOND;
+    let began = Instant::now();
+    let mut due = Duration::ZERO;
+    while !is_over(due) {
+        stop.check()?;
+        thread::sleep(due.saturating_sub(began.elapsed()));
+        let key = store.ask(&mut connection)?;
+        store.check(Some(&mut connection), key, &mut scratch)?;
+        let took = began.elapsed().saturating_sub(due);
+        latencies.record(took);
+        let bucket = (due.as_nanos() / BUCKET.as_nanos()) as usize;
+        if bucket >= peaks.len() {
+            peaks.push((due.as_secs_f64(), 0.0));
+        }
+        if let Some((_, peak)) = peaks.last_mut() {
+            *peak = peak.max(took.as_nanos() as f64);
+        }
+        due += pace;
+    }
+    Ok((latencies, peaks))
+}

@@ -1,0 +1,70 @@
+//! Who gives huge pages to a program: the kernel, set up in several ways, or Cowslip.
+
+use super::settings::{Settings, damos_is_missing};
+use crate::error::{Error, Result};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rival {
+    /// Base pages
+    Never,
+    /// Huge pages for who asks for them, as the program then does
+    Madvise,
+    /// Huge pages for everybody, and khugepaged as it comes
+    Always,
+    /// The same with a khugepaged that never rests
+    Eager,
+    /// The same, but khugepaged leaves regions alone of which over a tenth is absent
+    TenthAbsent,
+    /// Huge pages for everybody, split under memory pressure if over a tenth of them is not used
+    Shrinker,
+    /// Schemes on what DAMON sees
+    Damos,
+    /// Base pages at faults, and `cowslip promote`
+    Cowslip,
+}
+
+impl Rival {
+    pub(super) const ALL: [Self; 8] = [
+        Self::Never,
+        Self::Madvise,
+        Self::Always,
+        Self::Eager,
+        Self::TenthAbsent,
+        Self::Shrinker,
+        Self::Damos,
+        Self::Cowslip,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Never => "thp-never",
+            Self::Madvise => "thp-madvise",
+            Self::Always => "thp-always",
+            Self::Eager => "khugepaged-eager",
+            Self::TenthAbsent => "khugepaged-51",
+            Self::Shrinker => "thp-shrinker",
+            Self::Damos => "damos",
+            Self::Cowslip => "cowslip",
+        }
+    }
+
+    /// An error if it cannot run here.
+    pub(super) fn settings(self) -> Result<Settings> {
+        let always = Settings::ALWAYS;
+        Ok(match self {
+            Self::Never => Settings::NEVER,
+            Self::Cowslip => Settings::ON_REQUEST,
+            Self::Madvise => Settings { enabled: "madvise", ..always },
+            Self::Always => always,
+            Self::Eager => Settings::EAGER,
+            Self::TenthAbsent => Settings { max_ptes_none: 51, ..Settings::EAGER },
+            Self::Shrinker => Settings { shrinks: true, max_ptes_none: 51, ..always },
+            Self::Damos => {
+                let why = damos_is_missing().unwrap_or_else(|| {
+                    "DAMON is there for virtual addresses; this bench has no scheme for it".into()
+                });
+                return Err(Error::Failed(why));
+            }
+        })
+    }
+}

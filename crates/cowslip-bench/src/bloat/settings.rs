@@ -1,0 +1,152 @@
+//! The system's settings of huge pages, changed for a while.
+
+use std::fs::{self, File};
+use std::io;
+
+use crate::child::Child;
+use crate::error::{Error, Result, during};
+
+const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
+const SHRINKS: &str = "shrink_underused";
+
+/// Longer than any measurement.
+const FOR_EVER_MS: u32 = 24 * 3_600_000;
+
+/// Who gets huge pages, when, and how hard the kernel tries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Settings {
+    pub(super) enabled: &'static str,
+    pub(super) defrag: &'static str,
+    /// Whether huge pages of which little is used are split under memory pressure (Linux 6.12).
+    pub(super) shrinks: bool,
+    pub(super) max_ptes_none: u32,
+    pub(super) pages_to_scan: u32,
+    pub(super) scan_sleep_ms: u32,
+    /// How long khugepaged waits after it found no huge page.
+    pub(super) alloc_sleep_ms: u32,
+}
+
+impl Settings {
+    /// The kernel's own defaults, where the distribution chose `always`.
+    pub(super) const ALWAYS: Self = Self {
+        enabled: "always",
+        defrag: "madvise",
+        shrinks: false,
+        max_ptes_none: 511,
+        pages_to_scan: 4096,
+        scan_sleep_ms: 10_000,
+        alloc_sleep_ms: 60_000,
+    };
+    /// No huge page comes by itself.
+    pub(super) const NEVER: Self =
+        Self { enabled: "never", scan_sleep_ms: FOR_EVER_MS, ..Self::ALWAYS };
+    /// As distributions have it, and nobody asks.
+    pub(super) const ON_REQUEST: Self =
+        Self { enabled: "madvise", max_ptes_none: 51, ..Self::ALWAYS };
+    /// Huge pages for everybody at faults, and a khugepaged that sleeps.
+    pub(super) const ASLEEP: Self = Self { scan_sleep_ms: FOR_EVER_MS, ..Self::ALWAYS };
+    /// khugepaged never rests.
+    pub(super) const EAGER: Self =
+        Self { pages_to_scan: 1 << 20, scan_sleep_ms: 0, alloc_sleep_ms: 0, ..Self::ALWAYS };
+
+    fn texts(&self) -> [(&'static str, String); 7] {
+        [
+            // khugepaged reads the others when it wakes up, which the sleep makes it do.
+            ("khugepaged/max_ptes_none", self.max_ptes_none.to_string()),
+            ("khugepaged/pages_to_scan", self.pages_to_scan.to_string()),
+            (SHRINKS, u8::from(self.shrinks).to_string()),
+            ("defrag", self.defrag.to_owned()),
+            ("enabled", self.enabled.to_owned()),
+            ("khugepaged/alloc_sleep_millisecs", self.alloc_sleep_ms.to_string()),
+            ("khugepaged/scan_sleep_millisecs", self.scan_sleep_ms.to_string()),
+        ]
+    }
+}
+
+/// While this lives the settings may be changed; then they are as they were. A child sees to that, so that
+/// it happens even if this process is killed.
+#[derive(Debug)]
+pub(super) struct System {
+    _restorer: Child,
+}
+
+impl System {
+    pub(super) fn hold() -> Result<Self> {
+        let mut will = Vec::new();
+        for (name, _) in Settings::NEVER.texts().into_iter().filter(|(name, _)| is_there(name)) {
+            let path = path(name);
+            let file = File::options().write(true).open(&path).map_err(|error| {
+                let why = format!("change {path}, the whole system's: {error}: run as root");
+                match error.kind() {
+                    io::ErrorKind::PermissionDenied => Error::Denied(why),
+                    _ => Error::Failed(why),
+                }
+            })?;
+            let text = fs::read_to_string(&path).map_err(during(&path))?;
+            will.push((file, chosen(&text).to_owned()));
+        }
+        Ok(Self { _restorer: Child::executor(will)? })
+    }
+
+    pub(super) fn set(&self, settings: &Settings) -> Result<()> {
+        for (name, text) in settings.texts() {
+            if name == SHRINKS && !settings.shrinks && !is_there(name) {
+                continue;
+            }
+            let path = path(name);
+            fs::write(&path, &text).map_err(during(format_args!("write {text} to {path}")))?;
+        }
+        Ok(())
+    }
+}
+
+/// Has the kernel's shrinkers run as under memory pressure: also the one that splits huge pages of which
+/// little is used.
+pub(super) fn shrink() -> Result<()> {
+    fs::write("/proc/sys/vm/drop_caches", "2").map_err(during("write 2 to vm.drop_caches"))
+}
+
+/// Why access-aware schemes cannot promote here; `None` if they can. They need DAMON for virtual addresses.
+pub(super) fn damos_is_missing() -> Option<String> {
+    const OPERATIONS: &str = "/sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/avail_operations";
+    const KDAMONDS: &str = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
+    let known = fs::read_to_string(OPERATIONS);
+    let known = match known {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Some(match fs::metadata(KDAMONDS) {
+                Ok(_) => format!("no kdamond is set up ({KDAMONDS} is 0)"),
+                Err(error) => format!("{KDAMONDS}: {error} (CONFIG_DAMON_SYSFS)"),
+            });
+        }
+        known => known.unwrap_or_default(),
+    };
+    let known = known.split_whitespace().collect::<Vec<_>>();
+    let why =
+        "DAMOS action `hugepage` needs operations `vaddr` (CONFIG_DAMON_VADDR); this kernel has";
+    (!known.contains(&"vaddr")).then(|| format!("{why} {}", known.join(", ")))
+}
+
+fn path(name: &str) -> String {
+    format!("{DIRECTORY}/{name}")
+}
+
+fn is_there(name: &str) -> bool {
+    fs::exists(path(name)).unwrap_or(false)
+}
+
+/// The word in brackets of a choice, or the whole of any other value.
+fn chosen(text: &str) -> &str {
+    let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    bracketed.map_or(text.trim(), |(word, _)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_put_back_as_they_are_written() {
+        assert_eq!(chosen("always defer [madvise] never\n"), "madvise");
+        assert_eq!(chosen("4096\n"), "4096");
+    }
+}

@@ -1,0 +1,80 @@
+//! Why the Redis demo could not go on.
+
+use std::path::PathBuf;
+use std::{error, fmt, io};
+
+/// What failed, on what, and what the system or the server said.
+#[derive(Debug)]
+pub enum Error {
+    /// There is no such `redis-server`: the caller reports the demo as skipped.
+    NoServer {
+        /// What was to be run.
+        program: PathBuf,
+        /// Why it was not.
+        source: io::Error,
+    },
+    /// An option that no run can satisfy.
+    BadOption(String),
+    /// A server did not come up.
+    NotStarted {
+        /// Which one.
+        server: String,
+        /// What was waited for.
+        why: String,
+        /// The end of what it printed.
+        log: String,
+    },
+    /// A server answered a request with something else than it should.
+    BadReply {
+        /// The command.
+        request: &'static str,
+        /// The answer.
+        reply: String,
+    },
+    /// A system call failed.
+    Io {
+        /// What was being done.
+        doing: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The caller asked to stop.
+    Interrupted,
+}
+
+impl Error {
+    /// For `map_err`: an I/O error while `doing` something.
+    pub(crate) fn io(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { doing: doing.into(), source }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoServer { program, source } => {
+                let program = program.display();
+                write!(f, "cannot run {program}: {source}; try `apt-get install redis-server`")
+            }
+            Self::BadOption(why) => f.write_str(why),
+            Self::NotStarted { server, why, log } if log.is_empty() => {
+                write!(f, "{server} did not start: {why}")
+            }
+            Self::NotStarted { server, why, log } => {
+                write!(f, "{server} did not start: {why}; its last words: {log}")
+            }
+            Self::BadReply { request, reply } => write!(f, "Redis answered {request} with {reply}"),
+            Self::Io { doing, source } => write!(f, "{doing}: {source}"),
+            Self::Interrupted => f.write_str("interrupted"),
+        }
+    }
+}
+
+impl error::Error for Error {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::NoServer { source, .. } | Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

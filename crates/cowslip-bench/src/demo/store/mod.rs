@@ -1,0 +1,118 @@
+//! A small in-memory store of our own, saved under write load: by fork on pages of each kind, and
+//! by Cowslip.
+//!
+//! One thread does `SET` after `SET` while another takes snapshots and has them written to a file.
+//! Each file is compared, byte by byte, with what it may hold (`cut`).
+
+mod cut;
+mod load;
+mod memory;
+mod rows;
+mod save;
+mod table;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use cowslip::units::{ByteCount, CHUNK_BYTES, round_up};
+use cowslip_report::Report;
+
+use memory::{Kind, during};
+use save::{Contestant, Writer};
+
+type Result<T> = std::result::Result<T, String>;
+/// Told what goes on: a label, how much of it is done, and of how much.
+pub type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64);
+
+/// What to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Of the table.
+    pub size_bytes: u64,
+    /// Saves under load of each rival; one more has the writer still.
+    pub saves: usize,
+}
+
+/// Runs all rivals and adds what they did to `report`. When `stop` becomes true it ends soon, with
+/// what there is until then; no process and no file is left behind on any way out.
+///
+/// # Errors
+/// When the size cannot work. A rival that cannot start is a skipped row; one that fails later a
+/// note and a failed save.
+pub fn run(
+    options: &Options,
+    stop: &AtomicBool,
+    progress: Progress<'_>,
+    report: &mut Report,
+) -> Result<()> {
+    let available = available_bytes()?;
+    let bytes = usize::try_from(options.size_bytes).ok();
+    let bytes = bytes.filter(|&bytes| bytes > 0).and_then(|bytes| round_up(bytes, CHUNK_BYTES));
+    // The store, its copies, and what the comparison needs.
+    let room = bytes.map_or(0, |bytes| available / bytes as u64);
+    let Some(bytes) = bytes.filter(|_| room >= 3) else {
+        return Err(format!(
+            "a store of {} needs three times as much memory, and {} are available",
+            ByteCount(options.size_bytes),
+            ByteCount(available)
+        ));
+    };
+    let together = room >= Kind::ALL.len() as u64 + 3;
+    if !together {
+        let why = "memory does not hold all stores at once: they ran one after another";
+        report.notes.push(why.to_owned());
+    }
+    for group in Kind::ALL.chunks(if together { Kind::ALL.len() } else { 1 }) {
+        run_group(group, bytes, options.saves, stop, progress, report);
+    }
+    if stop.load(Relaxed) {
+        report.notes.push("own store: interrupted, the results are not complete".to_owned());
+    }
+    Ok(())
+}
+
+/// Fills the stores of these rivals, then saves them in turns.
+fn run_group(
+    kinds: &[Kind],
+    bytes: usize,
+    saves: usize,
+    stop: &AtomicBool,
+    progress: Progress<'_>,
+    report: &mut Report,
+) {
+    let mut contestants = Vec::new();
+    for &kind in kinds {
+        match Contestant::start(kind, bytes, stop, progress) {
+            Ok(contestant) => contestants.push(contestant),
+            Err(_) if stop.load(Relaxed) => {}
+            Err(why) => report.skip(kind.name(), "fork", why),
+        }
+    }
+    let busy = (1..=saves).map(|n| (format!("save {n}"), Writer::Busy));
+    for (label, writer) in busy.chain([("still save".to_owned(), Writer::Still)]) {
+        for contestant in contestants.iter_mut().filter(|contestant| contestant.failed_saves == 0) {
+            if stop.load(Relaxed) {
+                break;
+            }
+            progress(&format!("{label} of {}", contestant.name), 0, 1);
+            match contestant.save(&label, writer, stop) {
+                Ok(save) => contestant.saves.push(save),
+                Err(_) if stop.load(Relaxed) => {}
+                Err(why) => {
+                    contestant.failed_saves += 1;
+                    report.notes.push(format!("{} failed in {label}: {why}", contestant.name));
+                }
+            }
+        }
+    }
+    for contestant in contestants.iter().filter(|c| !c.saves.is_empty() || c.failed_saves > 0) {
+        rows::push(report, contestant, bytes as u64);
+    }
+}
+
+fn available_bytes() -> Result<u64> {
+    let path = "/proc/meminfo";
+    let text = std::fs::read_to_string(path).map_err(during(format!("read {path}")))?;
+    let value = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = value.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| format!("{path} has no MemAvailable"))
+}

@@ -1,0 +1,130 @@
+//! One session of `afl-fuzz`, and the edges of given inputs by `afl-showmap`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::{Error, Result, during};
+use crate::interrupt::Interrupt;
+use crate::program::{Folder, Libraries, Way};
+
+/// A test case may take as long (ms): a busy machine is no hang.
+const TIMEOUT_MS: &str = "10000";
+/// Loading may take as long (ms).
+const LOAD_TIMEOUT_MS: &str = "300000";
+/// What keeps AFL++ from asking for changes to the system, and from painting.
+const SETTINGS: [&str; 5] = [
+    "AFL_SKIP_CPUFREQ",
+    "AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES",
+    "AFL_NO_AFFINITY",
+    "AFL_NO_UI",
+    "AFL_QUIET",
+];
+
+/// A program that is fuzzed on memory of `mib`, one way or the other.
+pub(super) struct Target<'a> {
+    pub(super) folder: &'a Folder,
+    pub(super) program: &'a Path,
+    pub(super) libraries: &'a Libraries,
+    pub(super) mib: u64,
+}
+
+/// What `afl-fuzz` wrote into `fuzzer_stats`.
+pub(super) struct Session {
+    pub(super) execs_per_second: f64,
+    pub(super) edges: f64,
+    pub(super) crashes_and_hangs: f64,
+    /// The inputs it kept.
+    pub(super) queue: PathBuf,
+}
+
+/// The edges that each input took, as `id:count`.
+pub(super) type Edges = BTreeMap<OsString, BTreeSet<String>>;
+
+impl Target<'_> {
+    /// Fuzzes from the inputs in `seeds` for `seconds`. The seed of its random numbers is always the same.
+    pub(super) fn fuzz(
+        &self,
+        way: Way,
+        seeds: &Path,
+        seconds: u32,
+        stop: &Interrupt,
+    ) -> Result<Session> {
+        let out = self.folder.path().join(format!("session {}", way.name()));
+        let _ = fs::remove_dir_all(&out);
+        let mut command = self.command("afl-fuzz", way)?;
+        command.args(["-s", "1", "-V", &seconds.to_string(), "-i"]).arg(seeds).arg("-o").arg(&out);
+        self.finish(command, stop)?;
+        let stats = out.join("default/fuzzer_stats");
+        let stats = fs::read_to_string(&stats).map_err(during("read fuzzer_stats"))?;
+        let value = |name| {
+            let missing = || Error::Failed(format!("afl-fuzz wrote no {name} into fuzzer_stats"));
+            stat(&stats, name).ok_or_else(missing)
+        };
+        Ok(Session {
+            execs_per_second: value("execs_per_sec")?,
+            edges: value("edges_found")?,
+            crashes_and_hangs: value("saved_crashes")? + value("saved_hangs")?,
+            queue: out.join("default/queue"),
+        })
+    }
+
+    /// Runs each input of the directory `corpus`: its edges.
+    pub(super) fn edges(&self, way: Way, corpus: &Path, stop: &Interrupt) -> Result<Edges> {
+        let out = self.folder.path().join(format!("edges {}", way.name()));
+        let mut command = self.command("afl-showmap", way)?;
+        command.arg("-i").arg(corpus).arg("-o").arg(&out);
+        self.finish(command, stop)?;
+        let files = fs::read_dir(&out).map_err(during("read what afl-showmap wrote"))?;
+        let maps = files.map(|file| {
+            let file = file?;
+            let map = fs::read_to_string(file.path())?;
+            Ok((file.file_name(), map.lines().map(str::to_owned).collect()))
+        });
+        maps.collect::<std::io::Result<_>>().map_err(during("read what afl-showmap wrote"))
+    }
+
+    fn command(&self, tool: &str, way: Way) -> Result<Command> {
+        let mut command = Command::new(tool);
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_for_afl(name)) {
+            command.env_remove(name);
+        }
+        command.envs(SETTINGS.map(|name| (name, "1")));
+        command.env("AFL_FORKSRV_INIT_TMOUT", LOAD_TIMEOUT_MS);
+        if way != Way::Stock {
+            command.env("AFL_PRELOAD", way.preload(self.libraries)?);
+        }
+        command.args(["-m", "none", "-t", TIMEOUT_MS]);
+        Ok(command)
+    }
+
+    fn finish(&self, mut command: Command, stop: &Interrupt) -> Result<()> {
+        command.arg("--").arg(self.program).arg(self.mib.to_string());
+        self.folder.finish(&mut command, stop).map(drop)
+    }
+}
+
+fn is_for_afl(name: &OsString) -> bool {
+    name.as_encoded_bytes().starts_with(b"AFL_")
+}
+
+/// The number in the line `name : number`.
+fn stat(stats: &str, name: &str) -> Option<f64> {
+    let mut lines = stats.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = lines.find(|(found, _)| found.trim() == name)?;
+    value.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_fuzzer_stats() {
+        let stats = "execs_done        : 32811\nexecs_per_sec     : 1640.14\n";
+        assert_eq!(stat(stats, "execs_per_sec"), Some(1640.14));
+        assert_eq!(stat(stats, "execs"), None);
+    }
+}

@@ -1,0 +1,23 @@
+//! What `cowslip run` costs a program that never forks: a malloc benchmark, and Redis answering GETs.
+
+mod malloc;
+mod redis;
+
+use super::{Bench, Options};
+use crate::error::{Error, Result};
+
+pub(super) use malloc::{METRIC as MALLOC, THREADS};
+pub(super) use redis::METRIC as REDIS;
+
+/// What is compared is run in turns, as often.
+const ROUNDS: u32 = 7;
+
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
+    // One does without the other.
+    let malloc = malloc::measure(bench);
+    if let Err(Error::Interrupted) = malloc {
+        return malloc;
+    }
+    redis::measure(bench, options)?;
+    malloc
+}

@@ -1,0 +1,86 @@
+//! What a parent and its children weigh: page tables and memory of their own, for 1, 10 and 100 children.
+//!
+//! The program is C and forks by `fork(2)`: each rival has a process, and so a weight, of its own. VmRSS
+//! leaves out what a process has not mapped; under Cowslip that is what it did not touch since the last fork.
+
+use cowslip_report::Row;
+
+use super::{Bench, MIB, Options};
+use crate::error::{Error, Result};
+use crate::program::{Folder, Way};
+
+const SOURCE: &str = include_str!("children.c");
+const NEEDS: &str = "apt-get install gcc libc6-dev";
+/// A rival, how its program is run, and what it asks the kernel for.
+const RIVALS: [(&str, Way, &str); 3] = [
+    ("fork-4k", Way::Stock, "4k"),
+    ("fork-thp", Way::Stock, "thp"),
+    ("cowslip", Way::Cowslip, "any"),
+];
+/// What the children do, and pages that each writes, spread over the memory.
+const WORK: [(&str, &str); 2] = [("idle", "0"), ("writing", "100")];
+/// What the program prints behind the number of children, in bytes.
+const METRICS: [&str; 4] = ["parent_vmrss", "parent_vmpte", "children_vmpte", "children_private"];
+
+pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
+    let bytes = options.working_bytes() as u64;
+    let folder = Folder::new("weight")?;
+    let program = folder.compile("children", SOURCE, &[], NEEDS, bench.stop);
+    for (rival, way, pages) in RIVALS {
+        bench.progress.phase(&format!("weight of 1, 10 and 100 children: {rival}"));
+        for (work, written) in WORK {
+            let lines = program.as_ref().map_err(Error::clone).and_then(|program| {
+                let mut command = way.command(program, bench.libraries)?;
+                command.args([&(bytes / MIB).to_string(), pages, written]);
+                parse(&folder.finish(&mut command, bench.stop)?)
+            });
+            match lines {
+                Ok(lines) => {
+                    for (children, weights) in lines {
+                        let variant = format!("{children} {work}");
+                        for (metric, weight) in METRICS.into_iter().zip(weights) {
+                            let row = Row::new(rival, metric, "value", weight, "bytes");
+                            bench.report.row(row.size_bytes(bytes).variant(variant.as_str()));
+                        }
+                    }
+                }
+                Err(Error::Failed(why)) => {
+                    for metric in METRICS {
+                        let row = Row::skipped(rival, metric, why.as_str());
+                        bench.report.row(row.size_bytes(bytes).variant(work));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+type Weights = [f64; METRICS.len()];
+
+/// Lines of numbers: of children, and the weights.
+fn parse(printed: &str) -> Result<Vec<(u64, Weights)>> {
+    let line = |line: &str| {
+        let (children, weights) = line.split_once(' ')?;
+        let weights: Vec<f64> =
+            weights.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        Some((children.parse().ok()?, weights.try_into().ok()?))
+    };
+    let lines = printed.lines().map(line).collect::<Option<Vec<_>>>();
+    let lines = lines.filter(|lines| !lines.is_empty());
+    lines.ok_or_else(|| Error::Failed(format!("the program printed {printed:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_weights() {
+        let lines = parse("1 10 20 30 40\n10 1 2 3 4\n").unwrap();
+        assert_eq!(lines[1], (10, [1.0, 2.0, 3.0, 4.0]));
+        assert!(parse("1 10 20\n").is_err());
+        assert!(parse("").is_err());
+    }
+}

@@ -1,0 +1,192 @@
+//! CRIU on a process of the same size: dumped, restored whole, and restored lazily.
+//!
+//! It needs a CRIU as new as the kernel; where `criu check` says no, its words are the reason.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{self, Instant};
+
+use cowslip::sys::process;
+use cowslip_report::Row;
+
+use super::read::{FIRST_TOUCH, TOTAL, WRONG};
+use super::sample::Sample;
+use super::{Bench, Error, Result};
+use crate::error::during;
+use crate::interrupt::Interrupt;
+use crate::program::Running;
+use crate::rows::push_durations;
+
+const CRIU: &str = "criu";
+const LAZY: &str = "criu-lazy";
+const DUMP: &str = "criu_dump";
+const NEEDS: &str = "apt-get install gcc libc6-dev";
+const PATIENCE: time::Duration = time::Duration::from_secs(120);
+const LOOK: time::Duration = time::Duration::from_millis(1);
+
+/// What one round saw.
+struct Seen {
+    dump_ns: f64,
+    setup_ns: f64,
+    first_ns: f64,
+    reading_ns: f64,
+    wrong_bytes: f64,
+}
+
+pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<()> {
+    bench.progress.phase("CRIU: what it says of this kernel");
+    let source = include_str!("criu_target.c");
+    let program =
+        check().and_then(|()| sample.folder.compile("criu-target", source, &[], NEEDS, bench.stop));
+    for (rival, lazy) in [(CRIU, false), (LAZY, true)] {
+        let mut seen = Vec::new();
+        let mut measured = program.as_ref().map(drop).map_err(Error::clone);
+        for round in 1..=rounds {
+            let (Ok(()), Ok(program)) = (&measured, &program) else { break };
+            bench.progress.phase(&format!("{rival}, round {round} of {rounds}"));
+            let one = Round { sample, program, lazy, stop: bench.stop }.run();
+            measured = one.map(|it| seen.push(it));
+        }
+        match measured {
+            Ok(()) => push(bench, sample.bytes(), rival, &seen),
+            Err(Error::Failed(why)) => {
+                let row = Row::skipped(rival, TOTAL, why).size_bytes(sample.bytes());
+                bench.report.row(row.variant("hot"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn push(bench: &mut Bench<'_>, bytes: u64, rival: &str, seen: &[Seen]) {
+    type Duration = fn(&Seen) -> f64;
+    let durations: [(&str, Duration); 4] = [
+        (DUMP, |it| it.dump_ns),
+        ("restore_setup", |it| it.setup_ns),
+        (FIRST_TOUCH, |it| it.setup_ns + it.first_ns),
+        (TOTAL, |it| it.setup_ns + it.reading_ns),
+    ];
+    for (metric, duration) in durations {
+        let values: Vec<f64> = seen.iter().map(duration).collect();
+        let row = Row::new(rival, metric, "", 0.0, "ns").size_bytes(bytes).variant("hot");
+        push_durations(bench.report, &row, &values);
+    }
+    let wrong = seen.iter().map(|it| it.wrong_bytes).fold(0.0, f64::max);
+    let row = Row::new(rival, WRONG, "value", wrong, "bytes").size_bytes(bytes).variant("hot");
+    bench.report.row(row.n(seen.len() as u64));
+}
+
+fn criu(action: &str, images: Option<&Path>) -> Command {
+    let mut command = Command::new("criu");
+    command.arg(action);
+    if let Some(images) = images {
+        command.arg("--images-dir").arg(images);
+    }
+    command
+}
+
+fn finish(command: &mut Command) -> Result<()> {
+    let ended = command.output().map_err(during("run criu (apt-get install criu)"))?;
+    if ended.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let errors: Vec<&str> = said.lines().filter(|line| line.contains("Error")).collect();
+    let action = command.get_args().next().unwrap_or_default().display();
+    Err(Error::Failed(format!("criu {action} failed ({}): {}", ended.status, errors.join("; "))))
+}
+
+fn check() -> Result<()> {
+    finish(&mut criu("check", None))
+}
+
+struct Round<'a> {
+    sample: &'a Sample,
+    program: &'a Path,
+    lazy: bool,
+    stop: &'a Interrupt,
+}
+
+impl Round<'_> {
+    fn run(&self) -> Result<Seen> {
+        let images = self.fresh("criu-images")?;
+        fs::create_dir(&images).map_err(during("make a directory"))?;
+        let [ready, result] = [self.fresh("criu-ready")?, self.fresh("criu-result")?];
+        let [out, err] = ["criu-out", "criu-err"].map(|name| self.sample.folder.path().join(name));
+        let mut target = Command::new(self.program);
+        target.arg(self.sample.bytes().to_string()).args([&ready, &result]);
+        let mut target = Running::start(&mut target, &out, &err)?;
+        self.wait_for(&ready)?;
+        let pid = target.id();
+
+        let began = Instant::now();
+        let tree = pid.to_string();
+        finish(criu("dump", Some(&images)).args(["--shell-job", "--tree", &tree]))?;
+        let dump_ns = began.elapsed().as_nanos() as f64;
+        target.wait(self.stop)?;
+
+        let began = Instant::now();
+        let mut restore = criu("restore", Some(&images));
+        restore.args(["--shell-job", "--restore-detached"]);
+        let _server = if self.lazy {
+            restore.arg("--lazy-pages");
+            let (out, err) = (images.join("lazy-out"), images.join("lazy-err"));
+            let server = Running::start(&mut criu("lazy-pages", Some(&images)), &out, &err)?;
+            self.wait_for(&images.join("lazy-pages.socket"))?;
+            Some(server)
+        } else {
+            None
+        };
+        finish(&mut restore)?;
+        let restored = Restored { pid };
+        let setup_ns = began.elapsed().as_nanos() as f64;
+        process::signal_user(pid).map_err(during("signal the restored process"))?;
+        self.wait_for(&result)?;
+        drop(restored);
+        let text = fs::read_to_string(&result).map_err(during("read what it saw"))?;
+        let numbers: Vec<f64> =
+            text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [first_ns, reading_ns, wrong_bytes] = numbers[..] else {
+            return Err(Error::Failed(format!("the restored process wrote {text:?}")));
+        };
+        Ok(Seen { dump_ns, setup_ns, first_ns, reading_ns, wrong_bytes })
+    }
+
+    /// A path at which nothing is.
+    fn fresh(&self, name: &str) -> Result<PathBuf> {
+        let path = self.sample.folder.path().join(name);
+        let removed = match path.is_dir() {
+            true => fs::remove_dir_all(&path),
+            false if path.exists() => fs::remove_file(&path),
+            false => Ok(()),
+        };
+        removed.map_err(during("remove what an earlier round left"))?;
+        Ok(path)
+    }
+
+    fn wait_for(&self, file: &Path) -> Result<()> {
+        let began = Instant::now();
+        while !file.exists() {
+            self.stop.check()?;
+            if began.elapsed() > PATIENCE {
+                return Err(Error::Failed(format!("{} did not come", file.display())));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+}
+
+/// A process that CRIU made, ended with this value.
+struct Restored {
+    pid: i32,
+}
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        let _ = process::end_group(self.pid, true);
+    }
+}

@@ -1,0 +1,183 @@
+//! One restore, in a process that does nothing else: what it took and what is left.
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use cowslip::image::{Apart, Image, RestoreOptions, Restored, SaveOptions, save};
+use cowslip::units::{CHUNK_BYTES, VirtRange, round_up};
+use cowslip::{Arena, Place, Template, TemplateClone};
+use serde::{Deserialize, Serialize};
+
+use super::rival::Rival;
+use super::sample::{View, place_of, prepare};
+use super::state::State;
+use super::{Error, Result, proceed, read, working_set};
+use crate::error::during;
+use crate::interrupt::Interrupt;
+use crate::memory::{self, Anonymous};
+
+/// Until a hybrid restore is complete.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What to restore, and how: what a bench tells the process that it starts.
+#[derive(clap::Args, Debug)]
+pub struct ProcessArgs {
+    image: PathBuf,
+    /// Its content alone
+    #[arg(long)]
+    flat: PathBuf,
+    /// Which strategy, or the loop of read()
+    #[arg(long)]
+    rival: Rival,
+    /// Where the template is served that `resident` maps
+    #[arg(long)]
+    socket: Option<PathBuf>,
+    #[arg(long)]
+    cold: bool,
+    #[arg(long, value_enum)]
+    work: Work,
+    /// Which order of the working set
+    #[arg(long)]
+    order: u32,
+    #[arg(long)]
+    record: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// Every page in order
+    Read,
+    WorkingSet,
+}
+
+/// What it saw.
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) struct Observed {
+    /// Opening and restoring, until there are addresses.
+    pub(super) setup_ns: f64,
+    pub(super) reading: Option<read::Reading>,
+    pub(super) working_set: Option<working_set::Touching>,
+    /// From the start until all is there and the restore has nothing more to do.
+    pub(super) complete_ns: f64,
+    pub(super) wrong_bytes: u64,
+    pub(super) state: State,
+    /// Freezing and saving onto the same path, of who can.
+    pub(super) again: Option<Again>,
+}
+
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) struct Again {
+    pub(super) freeze_ns: f64,
+    pub(super) save_ns: f64,
+}
+
+enum Held {
+    Arena(Restored),
+    Apart(Apart),
+    Clone(TemplateClone),
+    Loop(memory::Memory),
+}
+
+/// `cowslip bench restore-process`: what the bench that started it reads.
+///
+/// # Errors
+/// [`Error::Failed`] for whatever made the restore impossible.
+pub fn run(args: &ProcessArgs) -> Result<String> {
+    observe(args).map(|observed| serde_json::json!(observed).to_string())
+}
+
+fn observe(args: &ProcessArgs) -> Result<Observed> {
+    let place = place_of(&Image::open(&args.image)?)?;
+    let source = if args.rival == Rival::ReadLoop { &args.flat } else { &args.image };
+    prepare(source, args.cold)?;
+    if !args.cold && args.rival == Rival::RESIDENT {
+        // What the others read from was read a moment ago.
+        read::read(View(restore(args, place)?.range(place)));
+    }
+    // Free memory that was in use a moment ago, in pages of both sizes.
+    for pages in [Anonymous::Base, Anonymous::Huge] {
+        let len = round_up(place.len + place.len / 8, CHUNK_BYTES).unwrap_or(place.len);
+        memory::Memory::anonymous(len, pages)?.touch(&Interrupt::default())?;
+    }
+    let before = State::of(VirtRange::default(), &args.image)?;
+    let order = working_set::order(place.len, args.order);
+
+    let began = Instant::now();
+    let held = restore(args, place)?;
+    let view = View(held.range(place));
+    let setup_ns = began.elapsed().as_nanos() as f64;
+    let reading = (args.work == Work::Read).then(|| read::read(view));
+    let touching = (args.work == Work::WorkingSet).then(|| working_set::touch(view, &order, began));
+    if let Held::Arena(restored) = &held {
+        if args.record {
+            restored.finish_recording()?;
+        }
+        if !restored.wait(PATIENCE)? {
+            return Err(Error::Failed(format!("it was not complete within {PATIENCE:?}")));
+        }
+    }
+    let complete_ns = began.elapsed().as_nanos() as f64;
+    let wrong_bytes = view.wrong_bytes();
+    let state = State::of(view.0, &args.image)?.since(&before);
+    let again = match held {
+        Held::Arena(restored) if args.work == Work::Read => {
+            Some(save_again(&restored.into_arena(), args)?)
+        }
+        _ => None,
+    };
+    Ok(Observed {
+        setup_ns,
+        reading,
+        working_set: touching,
+        complete_ns,
+        wrong_bytes,
+        state,
+        again,
+    })
+}
+
+fn restore(args: &ProcessArgs, place: VirtRange) -> Result<Held> {
+    if let (Rival::RESIDENT, Some(socket)) = (args.rival, &args.socket) {
+        let socket = UnixStream::connect(socket).map_err(during("connect to the template"))?;
+        #[allow(unsafe_code)]
+        // SAFETY: the process that sends is our parent.
+        let template = unsafe { Template::receive(&socket) }?;
+        return Ok(Held::Clone(template.map(Place::Anywhere)?));
+    }
+    Ok(match args.rival {
+        Rival::Arena(strategy) => {
+            let options =
+                RestoreOptions { strategy, record: args.record, ..RestoreOptions::default() };
+            Held::Arena(Image::open(&args.image)?.restore(0, &options, &mut proceed)?)
+        }
+        Rival::Apart(way) => {
+            let image = Image::open(&args.image)?;
+            Held::Apart(image.restore_apart(0, way, Place::Anywhere, None)?)
+        }
+        Rival::ReadLoop => Held::Loop(read::read_file(&args.flat, place.len)?),
+    })
+}
+
+impl Held {
+    /// Where the content is.
+    fn range(&self, place: VirtRange) -> VirtRange {
+        let start = match self {
+            Self::Arena(restored) => restored.arena().range().start + place.start,
+            Self::Apart(apart) => apart.range().start + place.start,
+            // It begins where the first memory was handed out.
+            Self::Clone(clone) => clone.range().start,
+            Self::Loop(memory) => memory.range().start,
+        };
+        VirtRange::new(start, place.len)
+    }
+}
+
+fn save_again(arena: &Arena, args: &ProcessArgs) -> Result<Again> {
+    let began = Instant::now();
+    let frozen = arena.freeze()?;
+    let freeze_ns = began.elapsed().as_nanos() as f64;
+    save(&[&frozen], &args.image, &SaveOptions::default(), &mut proceed)?;
+    Ok(Again { freeze_ns, save_ns: began.elapsed().as_nanos() as f64 })
+}

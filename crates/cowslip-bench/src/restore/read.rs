@@ -1,0 +1,232 @@
+//! Seed 004's table: set up, then read a word of every page in order. And what is left afterwards.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+use cowslip::TemplateServer;
+use cowslip::image::{Image, RestoreOptions, Strategy};
+use cowslip::units::CHUNK_BYTES;
+use cowslip_report::{Report, Row};
+use serde::{Deserialize, Serialize};
+
+use super::process::{Observed, Work};
+use super::rival::{Cache, Job, Rival};
+use super::sample::{Sample, View};
+use super::{Bench, Error, MIB, Result, proceed};
+use crate::error::during;
+use crate::memory::{Anonymous, Memory};
+use crate::rows::{median, push_durations};
+
+pub(super) const TOTAL: &str = "restore_total";
+pub(super) const FIRST_TOUCH: &str = "restore_first_touch";
+pub(super) const COVERAGE: &str = "restore_huge_coverage";
+pub(super) const WRONG: &str = "restore_wrong_bytes";
+const SETUP: &str = "restore_setup";
+const READ: &str = "restore_read";
+const PAGE: &str = "restore_page";
+
+/// Reading every page once.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug)]
+pub(super) struct Reading {
+    first_ns: f64,
+    total_ns: f64,
+    min_ns: f64,
+    max_ns: f64,
+    pages: f64,
+}
+
+/// One clock reading a page: a page's time includes it, as the seed's does.
+pub(super) fn read(view: View) -> Reading {
+    let began = Instant::now();
+    let (mut last, mut first_ns, mut min_ns, mut max_ns) = (began, 0.0, f64::MAX, 0.0f64);
+    for page in 0..view.pages() {
+        black_box(view.page_word(page));
+        let now = Instant::now();
+        let ns = (now - last).as_nanos() as f64;
+        last = now;
+        if page == 0 {
+            first_ns = ns;
+        }
+        min_ns = min_ns.min(ns);
+        max_ns = max_ns.max(ns);
+    }
+    let total_ns = (last - began).as_nanos() as f64;
+    Reading { first_ns, total_ns, min_ns, max_ns, pages: view.pages() as f64 }
+}
+
+/// `read()` in a loop, into anonymous memory on huge pages.
+pub(super) fn read_file(path: &Path, bytes: usize) -> Result<Memory> {
+    let file = File::open(path).map_err(during("open a file"))?;
+    let memory = Memory::anonymous(bytes, Anonymous::Huge)?;
+    for at in (0..bytes).step_by(CHUNK_BYTES) {
+        let len = CHUNK_BYTES.min(bytes - at);
+        #[allow(unsafe_code)]
+        // SAFETY: mapped just now, writable, and nobody else has it.
+        let part =
+            unsafe { std::slice::from_raw_parts_mut((memory.range().start + at) as *mut u8, len) };
+        file.read_exact_at(part, at as u64).map_err(during("read a file"))?;
+    }
+    Ok(memory)
+}
+
+/// What the processes of one rival saw, with one state of the cache.
+struct Lane {
+    rival: Rival,
+    cache: Cache,
+    seen: std::result::Result<Vec<Observed>, String>,
+}
+
+pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<()> {
+    bench.progress.phase("restore: loading the resident image");
+    let options = RestoreOptions { strategy: Strategy::Eager, ..RestoreOptions::default() };
+    let began = Instant::now();
+    let loaded = Image::open(&sample.image())?.restore(0, &options, &mut proceed)?.into_arena();
+    let template = loaded.freeze()?.into_template()?;
+    let load_ns = began.elapsed().as_nanos() as f64;
+    drop(loaded);
+    let row = Row::new("resident", "restore_resident_load", "value", load_ns, "ns");
+    bench.report.row(row.size_bytes(sample.bytes()));
+    let socket = sample.folder.path().join("socket");
+    let serving = TemplateServer::start(template, &socket).map_err(during("serve a template"))?;
+
+    let mut lanes = Vec::new();
+    for rival in Rival::all() {
+        lanes.extend(Cache::ALL.map(|cache| Lane { rival, cache, seen: Ok(Vec::new()) }));
+    }
+    for round in 1..=rounds {
+        bench.progress.phase(&format!("restore: reading all, round {round} of {rounds}"));
+        let count = lanes.len() as u64;
+        for (done, lane) in lanes.iter_mut().enumerate() {
+            bench.progress.set(done as u64, count);
+            lane.measure(bench, sample, &socket)?;
+        }
+    }
+    drop(serving);
+    lanes.iter().for_each(|lane| lane.push(bench.report, sample.bytes()));
+    Ok(())
+}
+
+impl Lane {
+    fn measure(&mut self, bench: &Bench<'_>, sample: &Sample, socket: &Path) -> Result<()> {
+        let Ok(seen) = &mut self.seen else { return Ok(()) };
+        let is_resident = self.rival == Rival::RESIDENT;
+        let job = Job {
+            sample,
+            rival: self.rival,
+            cache: self.cache,
+            work: Work::Read,
+            // Its own, as it is saved to.
+            path: sample.link("image-of-this-round")?,
+            socket: is_resident.then_some(socket),
+            record: false,
+            order: 0,
+        };
+        match job.run(bench.stop) {
+            Ok(observed) => seen.push(observed),
+            Err(Error::Failed(why)) => self.seen = Err(why),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn push(&self, report: &mut Report, bytes: u64) {
+        let (rival, variant) = (self.rival.name(), self.cache.name());
+        let row =
+            |metric| Row::new(rival, metric, "", 0.0, "ns").size_bytes(bytes).variant(variant);
+        let seen = match &self.seen {
+            Ok(seen) => seen,
+            Err(why) => {
+                let skipped = Row::skipped(rival, TOTAL, why.as_str());
+                return report.row(skipped.size_bytes(bytes).variant(variant));
+            }
+        };
+        type Duration = fn(&Observed) -> Option<f64>;
+        let durations: [(&str, Duration); 7] = [
+            (SETUP, |it| Some(it.setup_ns)),
+            (FIRST_TOUCH, |it| Some(it.setup_ns + it.reading?.first_ns)),
+            (READ, |it| Some(it.reading?.total_ns)),
+            (TOTAL, |it| Some(it.setup_ns + it.reading?.total_ns)),
+            ("restore_complete", |it| Some(it.complete_ns)),
+            ("checkpoint_again_freeze", |it| Some(it.again.as_ref()?.freeze_ns)),
+            ("checkpoint_again", |it| Some(it.again.as_ref()?.save_ns)),
+        ];
+        for (metric, duration) in durations {
+            let values: Vec<f64> = seen.iter().filter_map(duration).collect();
+            push_durations(report, &row(metric), &values);
+        }
+        if seen.iter().all(|it| it.again.is_none()) {
+            let why = "the memory is in no arena: it would have to be copied before it is saved";
+            let skipped = Row::skipped(rival, "checkpoint_again", why);
+            report.row(skipped.size_bytes(bytes).variant(variant));
+        }
+        let n = seen.len() as u64;
+        let pages: Vec<Reading> = seen.iter().filter_map(|it| it.reading).collect();
+        let means: Vec<f64> = pages.iter().map(|it| it.total_ns / it.pages).collect();
+        let stats = [
+            ("avg", median(&means)),
+            ("min", pages.iter().map(|it| it.min_ns).reduce(f64::min)),
+            ("max", pages.iter().map(|it| it.max_ns).reduce(f64::max)),
+        ];
+        for (stat, value) in stats {
+            if let Some(value) = value {
+                report.row(Row { stat: stat.into(), value: Some(value), ..row(PAGE) }.n(n));
+            }
+        }
+        let data = bytes as f64;
+        type Value = (&'static str, &'static str, fn(&Observed, f64) -> f64);
+        let values: [Value; 7] = [
+            (COVERAGE, "ratio", |it, data| it.state.huge_bytes as f64 / data),
+            ("restore_rss_over_data", "ratio", |it, data| it.state.rss_bytes as f64 / data),
+            ("restore_shmem_over_data", "ratio", |it, data| it.state.shmem_bytes as f64 / data),
+            ("restore_memory_over_data", "ratio", |it, data| {
+                (it.state.rss_bytes + it.state.shmem_bytes) as f64 / data
+            }),
+            (WRONG, "bytes", |it, _| it.wrong_bytes as f64),
+            ("restore_is_registered", "count", |it, _| f64::from(u8::from(it.state.is_registered))),
+            ("restore_is_tied_to_file", "count", |it, _| f64::from(u8::from(it.state.maps_image))),
+        ];
+        for (metric, unit, value) in values {
+            let values: Vec<f64> = seen.iter().map(|it| value(it, data)).collect();
+            // What must never happen is not averaged away.
+            let worst = metric == WRONG;
+            let value = if worst { values.into_iter().reduce(f64::max) } else { median(&values) };
+            if let Some(value) = value {
+                report.row(
+                    Row { unit, stat: "value".into(), value: Some(value), ..row(metric) }.n(n),
+                );
+            }
+        }
+    }
+}
+
+/// The seed's second table, nanoseconds: set up, TOTAL, AVG, MIN, MAX. (Its AVG is below TOTAL / pages,
+/// and so the average here is what it printed.)
+pub(super) fn push_published(report: &mut Report) {
+    const TABLE: [(&str, Option<f64>, [f64; 4]); 6] = [
+        ("mapped file", Some(872.0), [35_825_555.0, 258.0, 12.0, 31_720.0]),
+        ("mapped file, populated", Some(20_329_669.0), [8_158_203.0, 47.0, 12.0, 8_432.0]),
+        ("uffd 4 KiB, copy", None, [673_848_374.0, 5_122.0, 4_305.0, 285_817.0]),
+        ("uffd 4 KiB, remap", None, [1_126_162_943.0, 8_573.0, 7_070.0, 203_940.0]),
+        ("uffd hugetlb, copy", None, [105_654_950.0, 412_537.0, 356_688.0, 2_008_166.0]),
+        ("uffd hugetlb, remap", None, [165_370_794.0, 645_807.0, 575_171.0, 3_516_155.0]),
+    ];
+    for (variant, setup, [total, avg, min, max]) in TABLE {
+        let mut push = |metric, stat, ns| {
+            let row = Row::new("seed-004", metric, stat, ns, "ns").size_bytes(512 * MIB);
+            report.row(row.variant(variant));
+        };
+        if let Some(setup) = setup {
+            push(SETUP, "value", setup);
+        }
+        push(READ, "value", total);
+        for (stat, ns) in [("avg", avg), ("min", min), ("max", max)] {
+            push(PAGE, stat, ns);
+        }
+    }
+    let note = "seed-004: published figures of another machine, hot cache; on hugetlb its pages are of \
+                2 MiB, so that its average, min and max are of 2 MiB";
+    report.notes.push(note.to_owned());
+}

@@ -1,0 +1,126 @@
+//! userfaultfd write protection: a thread saves each page before the first write to it (as QEMU's
+//! background snapshots do).
+
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use cowslip::sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
+use cowslip::sys::{AsFd, OwnedFd, process};
+use cowslip::units::{VirtRange, page_size_bytes};
+
+use super::Rival;
+use crate::error::{Error, Result, during};
+use crate::memory::{Anonymous, Memory};
+
+/// `struct uffd_msg`: its length, its kind of event for a fault, and where the address stands.
+const MESSAGE_BYTES: usize = 32;
+const PAGE_FAULT: u8 = 0x12;
+const ADDRESS: std::ops::Range<usize> = 16..24;
+
+/// Write protection with a thread that saves pages. Dropped in this order: nobody waits for a fault
+/// once the descriptor is closed.
+#[derive(Debug)]
+pub(crate) struct UffdWp {
+    handler: Option<JoinHandle<()>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    uffd: Uffd,
+    memory: Memory,
+    pages: Anonymous,
+    wake: OwnedFd,
+    closing: AtomicBool,
+}
+
+impl UffdWp {
+    pub(crate) fn new(bytes: usize, pages: Anonymous) -> Result<Self> {
+        let (fd, _) = uffd::open().map_err(during(
+            "open a userfaultfd (vm.unprivileged_userfaultfd=1 or CAP_SYS_PTRACE)",
+        ))?;
+        let uffd = Uffd::new(fd, Features::PAGEFAULT_FLAG_WP)
+            .map_err(during("ask userfaultfd for write protection"))?;
+        let memory = Memory::anonymous(bytes, pages)?;
+        uffd.register(memory.range(), RegisterMode::WP).map_err(during("register memory"))?;
+        let messages = uffd.as_fd().try_clone_to_owned().map_err(during("copy a descriptor"))?;
+        let wake = process::eventfd().map_err(during("make an eventfd"))?;
+        let shared = Arc::new(Shared { uffd, memory, pages, wake, closing: false.into() });
+        let theirs = Arc::clone(&shared);
+        let handler = thread::spawn(move || theirs.serve(File::from(messages)));
+        Ok(Self { handler: Some(handler), shared })
+    }
+}
+
+impl Shared {
+    fn serve(&self, mut messages: File) {
+        let mut saved = vec![0; page_size_bytes() / 8];
+        let mut buffer = [0; 64 * MESSAGE_BYTES];
+        while !self.closing.load(Relaxed) {
+            let fds = [self.uffd.as_fd(), self.wake.as_fd()];
+            let _ = process::wait_readable(&fds, &mut [false; 2], None);
+            let Ok(read) = messages.read(&mut buffer) else { continue };
+            for message in buffer[..read].chunks_exact(MESSAGE_BYTES) {
+                if message[0] == PAGE_FAULT {
+                    let address = message[ADDRESS].try_into().expect("eight bytes");
+                    self.save(u64::from_ne_bytes(address) as usize, &mut saved);
+                }
+            }
+        }
+    }
+
+    /// Saves the page at `address` and lets the writer go on.
+    fn save(&self, address: usize, saved: &mut [u64]) {
+        let page = page_size_bytes();
+        let start = address - address % page;
+        for (i, place) in saved.iter_mut().enumerate() {
+            *place = self.memory.word(start - self.memory.range().start + i * 8).load(Relaxed);
+        }
+        std::hint::black_box(saved);
+        // If it fails the writer faults again.
+        let _ = self.uffd.write_protect(VirtRange::new(start, page), false);
+    }
+
+    fn write_protect(&self, protect: bool) -> Result<()> {
+        let range = self.memory.range();
+        match self.uffd.write_protect(range, protect).map_err(during("write-protect memory"))? {
+            Outcome::Again { .. } => Err(Error::Failed("write-protect memory: EAGAIN".to_owned())),
+            Outcome::Done | Outcome::AlreadyMapped => Ok(()),
+        }
+    }
+}
+
+impl Rival for UffdWp {
+    fn memory(&self) -> &Memory {
+        &self.shared.memory
+    }
+
+    fn snapshot(&mut self) -> Result<Duration> {
+        let began = Instant::now();
+        self.shared.write_protect(true)?;
+        Ok(began.elapsed())
+    }
+
+    fn release(&mut self) -> Result<()> {
+        self.shared.write_protect(false)
+    }
+
+    fn renew(&mut self) -> Result<()> {
+        if self.shared.pages == Anonymous::Huge { self.shared.memory.collapse() } else { Ok(()) }
+    }
+}
+
+impl Drop for UffdWp {
+    fn drop(&mut self) {
+        let _ = self.shared.write_protect(false);
+        self.shared.closing.store(true, Relaxed);
+        process::notify(self.shared.wake.as_fd());
+        if let Some(handler) = self.handler.take() {
+            let _ = handler.join();
+        }
+    }
+}

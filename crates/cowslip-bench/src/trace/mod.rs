@@ -1,0 +1,49 @@
+//! Tracing: what it costs each fault, beside perf; whether anything is lost; how long the picture takes.
+//!
+//! Everything is done by the commands that a user would give.
+
+mod lost;
+mod overhead;
+mod picture;
+mod ratios;
+mod toucher;
+
+use clap::ValueEnum;
+use cowslip::units::ByteCount;
+
+use super::error::Result;
+use super::{Bench, Options, parts};
+use toucher::Toucher;
+
+/// What two threads touch, and room for what is recorded of it.
+pub const SIZE: ByteCount = ByteCount::mib(256);
+
+const COWSLIP: &str = "cowslip";
+const PERF: &str = "perf";
+
+/// A measurement that can be asked for by itself.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// Time per fault: plain, under perf, under `cowslip trace`
+    Overhead,
+    /// Events lost at 500,000 faults a second, at full speed, and by force
+    Lost,
+    /// A million faults: seconds, bytes, and until a browser shows them
+    Picture,
+}
+
+/// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
+///
+/// # Errors
+/// [`crate::Error::Interrupted`], or [`crate::Error::Denied`] without the privileges that every part needs. Any other
+/// failure of a part is a note of the report.
+pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
+    let toucher = Toucher::new(bench.stop)?;
+    let measured = parts::each(bench, only, |part, bench| match part {
+        Part::Overhead => overhead::measure(bench, &toucher, options.runs),
+        Part::Lost => lost::measure(bench, &toucher),
+        Part::Picture => picture::measure(bench, &toucher),
+    });
+    ratios::push(bench.report);
+    measured
+}

@@ -1,0 +1,43 @@
+//! The options of `cowslip bench`.
+
+use clap::{Subcommand, ValueEnum};
+use cowslip::units::ByteCount;
+use cowslip_bench::{bloat, cow, fork, restore, trace};
+
+use crate::commands::numbers::{byte_count, whole};
+use crate::commands::output::OutputArgs;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Action {
+    /// Copy-on-write under huge pages: the pause and the writes after it (seed 000, seed 002)
+    Cow(BenchArgs<cow::Part>),
+    /// Forking from a big process: latency, page tables, and what the faults cost afterwards (seed 002)
+    Fork(BenchArgs<fork::Part>),
+    /// Restoring from an image and saving to it, all ways and others' (seed 004) [default size: 512 MiB]
+    Restore(BenchArgs<restore::Part>),
+    /// Memory held but not used, faults and stalls under huge pages (seed 001) [default size: 1 GiB]
+    Bloat(BenchArgs<bloat::Part>),
+    /// A process that does as it is told, for `bench bloat`
+    #[command(hide = true)]
+    BloatProcess,
+    /// Tracing page faults: overhead beside perf, events lost, the picture (seed 003)
+    Trace(BenchArgs<trace::Part>),
+    /// One restore in a process of its own, for `bench restore`
+    #[command(hide = true)]
+    RestoreProcess(restore::ProcessArgs),
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct BenchArgs<P: ValueEnum + Send + Sync + 'static> {
+    /// The largest memory to work on [default: the bench's, or 8 GiB; at most a third of the machine's memory]
+    #[arg(long, value_name = "SIZE", value_parser = byte_count)]
+    pub(super) size: Option<ByteCount>,
+    /// Repetitions of each measurement of a pause
+    #[arg(long, default_value_t = 9, value_parser = whole(1..=1000u32))]
+    pub(super) runs: u32,
+    /// Measure only this; may be given several times [default: everything]
+    #[arg(long, value_enum, value_name = "PART")]
+    pub(super) only: Vec<P>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}

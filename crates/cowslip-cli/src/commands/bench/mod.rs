@@ -1,0 +1,114 @@
+//! `cowslip bench`
+
+mod args;
+
+use std::fs;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use cowslip::units::ByteCount;
+use cowslip_bench::{Bench, Error, Interrupt, Options, bloat, cow, fork, restore, trace};
+use cowslip_report::{Progress, Report};
+use serde_json::{Map, Value};
+
+use super::run::libraries;
+use super::{output, signals};
+use crate::exit::{self, Answer, Failure};
+pub(super) use args::Action;
+use args::BenchArgs;
+
+const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
+const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
+
+pub(super) fn run(action: &Action) -> Answer {
+    match action {
+        Action::Cow(args) => measure("cow", args, DEFAULT_SIZE, cow::run),
+        Action::Fork(args) => measure("fork", args, DEFAULT_SIZE, fork::run),
+        Action::Restore(args) => measure("restore", args, restore::SEED_SIZE, restore::run),
+        Action::Bloat(args) => measure("bloat", args, bloat::DEFAULT_SIZE, bloat::run),
+        Action::Trace(args) => measure("trace", args, trace::SIZE, trace::run),
+        Action::BloatProcess => bloat_process(),
+        Action::RestoreProcess(args) => restore_process(args),
+    }
+}
+
+fn measure<P: ValueEnum + Send + Sync>(
+    name: &'static str,
+    args: &BenchArgs<P>,
+    default_size: ByteCount,
+    run: impl FnOnce(&Options, &[P], &mut Bench<'_>) -> Result<(), Error>,
+) -> Answer {
+    let options = options(args, default_size)?;
+    let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
+    let libraries = libraries().map_err(|failure| failure.to_string());
+    let mut report = Report::new(name, params(&options));
+    let mut progress = Progress::new();
+    let bench = &mut Bench {
+        report: &mut report,
+        progress: &mut progress,
+        stop: &Interrupt::from(stop),
+        libraries: &libraries,
+    };
+    let measured = run(&options, &args.only, bench);
+    progress.finish();
+    let interrupted = match measured {
+        Ok(()) => false,
+        Err(Error::Interrupted) => true,
+        Err(error @ Error::Denied(_)) => return Err(Failure::new(exit::DENIED, error)),
+        Err(error) => return Err(Failure::new(exit::NO, error)),
+    };
+    if interrupted {
+        report.notes.push("interrupted: the results are not complete".to_owned());
+    }
+    output::deliver(&report, &args.output)?;
+    let broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));
+    Ok(if broken || interrupted { ExitCode::from(exit::NO) } else { ExitCode::SUCCESS })
+}
+
+fn bloat_process() -> Answer {
+    bloat::process().map_err(|error| Failure::new(exit::NO, error))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn restore_process(args: &restore::ProcessArgs) -> Answer {
+    let observed = restore::process(args).map_err(|error| Failure::new(exit::NO, error))?;
+    println!("{observed}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The size that was asked for, or what leaves room for the copies and for a second rival.
+fn options<P: ValueEnum + Send + Sync>(
+    args: &BenchArgs<P>,
+    default_size: ByteCount,
+) -> Result<Options, Failure> {
+    let available = available_memory().map_err(exit::io("read /proc/meminfo"))?;
+    let fitting = ByteCount(available.0 / 11 * 5);
+    let size = args.size.unwrap_or(default_size.min(fitting));
+    if size < SMALLEST_SIZE {
+        let message = format!("a size of at least {SMALLEST_SIZE} is wanted, not {size}");
+        return Err(Failure::new(exit::USAGE, message));
+    }
+    if size > fitting {
+        let message = format!(
+            "{size} and as much again for copies do not fit the {available} of memory that are \
+             available: --size {} at most",
+            ByteCount(fitting.0 >> 30 << 30).max(SMALLEST_SIZE)
+        );
+        return Err(Failure::new(exit::USAGE, message));
+    }
+    Ok(Options { size, budget: ByteCount(available.0 / 4 * 3), runs: args.runs })
+}
+
+fn params(options: &Options) -> Map<String, Value> {
+    let params = [("size_bytes", options.size.0), ("runs", u64::from(options.runs))];
+    params.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
+}
+
+/// What the kernel thinks can be had without swapping.
+fn available_memory() -> std::io::Result<ByteCount> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map(|kib| ByteCount(kib << 10))
+        .ok_or_else(|| std::io::Error::other("it has no line MemAvailable"))
+}

@@ -1,0 +1,59 @@
+//! The options of `cowslip image`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use cowslip::image::Compression;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Action {
+    /// Say what an image holds and which others it needs
+    Info(ImageArgs),
+    /// Read every byte of an image and of those it needs, and check it (exit code 6: damaged)
+    Verify(ImageArgs),
+    Diff(DiffArgs),
+    Merge(MergeArgs),
+}
+
+/// Say which chunks, pages and bytes differ between two images, and which roots that touches
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Exit codes: 0 the same · 1 they differ · 2 and above: it could not be found out"
+)]
+pub(crate) struct DiffArgs {
+    /// An image
+    pub(super) first: PathBuf,
+    /// Another
+    pub(super) second: PathBuf,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}
+
+/// Make one complete image of an image and those it needs, which are checked while they are read
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  cowslip image merge friday -o week --compress zstd:9\n  \
+    cowslip image merge friday -o friday    # then it needs no other\n\nThe output is the same \
+    image, of the same instant: it may take the place of the one that was merged.")]
+pub(crate) struct MergeArgs {
+    /// The last image of the chain
+    pub(super) file: PathBuf,
+    /// Where the complete image goes, whole or not at all
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: PathBuf,
+    /// How its chunks are compressed: none, lz4, zstd or zstd:LEVEL (1 to 22)
+    #[arg(long, value_name = "HOW", default_value_t = Compression::None)]
+    pub(super) compress: Compression,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct ImageArgs {
+    /// The image
+    pub(super) file: PathBuf,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}

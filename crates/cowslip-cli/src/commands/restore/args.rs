@@ -1,0 +1,68 @@
+//! The options of `cowslip restore`.
+
+use std::path::PathBuf;
+
+use cowslip::units::ByteCount;
+
+use super::memory::StrategyArg;
+use crate::commands::numbers::whole;
+
+/// Restore an image into a process of its own, to look at it or to serve it as a template
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  cowslip restore store.image\n  \
+    cowslip restore store.image --dump 0:4K | xxd\n  \
+    cowslip restore store.image --serve /run/store.socket\n\nThe memory can be read, not written. It \
+    stays until Ctrl-C.")]
+pub(crate) struct Args {
+    /// The image
+    pub(super) image: PathBuf,
+    /// How it becomes memory
+    #[arg(long, value_enum, default_value_t = StrategyArg::Hybrid)]
+    pub(super) strategy: StrategyArg,
+    /// Which of the image's arenas
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u32::MAX))]
+    pub(super) arena: u32,
+    /// Hand it to whoever of this user connects to this Unix socket (`Template::receive`)
+    #[arg(long, value_name = "SOCKET", conflicts_with = "dump")]
+    pub(super) serve: Option<PathBuf>,
+    /// Write these bytes, from the arena's start, to stdout, and end
+    #[arg(long, value_name = "OFFSET:LENGTH", value_parser = span)]
+    pub(super) dump: Option<Span>,
+    /// Remember beside the image which chunks the dump read: later restores bring them in first
+    #[arg(long, requires = "dump")]
+    pub(super) record: bool,
+    /// Write where it is as JSON to a file, or `-` for stdout, once it is there
+    #[arg(long, value_name = "FILE", conflicts_with = "dump")]
+    pub(super) json: Option<PathBuf>,
+}
+
+/// A part of an arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Span {
+    pub(super) offset_bytes: u64,
+    pub(super) length_bytes: u64,
+}
+
+fn span(text: &str) -> Result<Span, String> {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => ByteCount::parse(text).map(|count| count.0),
+    };
+    let span = text.split_once(':').and_then(|(offset, length)| {
+        Some(Span { offset_bytes: number(offset)?, length_bytes: number(length)? })
+    });
+    span.ok_or("an offset and a length such as 0x200000:4K are wanted".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_offsets_and_lengths() {
+        let wanted = Span { offset_bytes: 0x20_0000, length_bytes: 4096 };
+        assert_eq!(span("0x200000:4K"), Ok(wanted));
+        assert_eq!(span("2M:4096"), Ok(wanted));
+        assert!(span("2M").is_err() && span("0xg:1").is_err() && span(":").is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! An image into this process' memory, by any strategy.
+
+use clap::ValueEnum;
+use cowslip::Place;
+use cowslip::image::{Apart, ApartWay, Image, OnDamage, RestoreOptions, Restored, Strategy};
+use cowslip::units::VirtRange;
+
+/// How an image becomes memory.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum StrategyArg {
+    /// An arena at once; what is touched, then what was recorded, then the rest
+    Hybrid,
+    /// An arena, after everything was read
+    Eager,
+    /// The file mapped privately: not checked, and needed as long as the memory lives
+    Map,
+    /// The same, with all of it in the page tables from the start
+    Populate,
+    /// Anonymous memory, 4 KiB copied at each first touch
+    #[value(name = "uffd-copy-4k")]
+    UffdCopy4k,
+    /// Anonymous memory, 2 MiB copied at each first touch
+    #[value(name = "uffd-copy-2m")]
+    UffdCopy2m,
+    /// Anonymous memory, 2 MiB moved in at each first touch
+    UffdMove,
+    /// All of it in memory on huge pages, mapped privately from there
+    Resident,
+}
+
+impl StrategyArg {
+    /// How the library calls it, if that makes an arena.
+    fn in_arena(self) -> Result<Strategy, ApartWay> {
+        Err(match self {
+            Self::Hybrid => return Ok(Strategy::Hybrid),
+            Self::Eager => return Ok(Strategy::Eager),
+            Self::Map => ApartWay::Map,
+            Self::Populate => ApartWay::Populate,
+            Self::UffdCopy4k => ApartWay::UffdCopy4k,
+            Self::UffdCopy2m => ApartWay::UffdCopy2m,
+            Self::UffdMove => ApartWay::UffdMove,
+            Self::Resident => ApartWay::Resident,
+        })
+    }
+}
+
+/// Memory with an image's content.
+#[derive(Debug)]
+pub(super) enum Memory {
+    Arena(Restored),
+    Apart(Apart),
+}
+
+impl Memory {
+    pub(super) fn restore(
+        image: &Image,
+        arena: u32,
+        strategy: StrategyArg,
+        record: bool,
+        on_damage: Option<OnDamage>,
+        progress: cowslip::image::OnProgress<'_>,
+    ) -> cowslip::Result<Self> {
+        match strategy.in_arena() {
+            Ok(strategy) => {
+                let options =
+                    RestoreOptions { strategy, record, on_damage, ..RestoreOptions::default() };
+                image.restore(arena, &options, progress).map(Self::Arena)
+            }
+            Err(way) => {
+                image.restore_apart(arena, way, Place::Anywhere, on_damage).map(Self::Apart)
+            }
+        }
+    }
+
+    pub(super) fn range(&self) -> VirtRange {
+        match self {
+            Self::Arena(restored) => restored.arena().range(),
+            Self::Apart(apart) => apart.range(),
+        }
+    }
+}

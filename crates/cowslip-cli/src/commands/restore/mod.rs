@@ -1,0 +1,255 @@
+#![allow(unsafe_code)]
+//! `cowslip restore`: an image in a process of its own, to be looked at or served.
+//!
+//! # Safety
+//! The memory was restored by this process, and nobody here has a reference into it.
+
+mod args;
+mod memory;
+
+use std::hint::black_box;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use cowslip::image::{ArenaDescription, Image, OnDamage, Progress as Done, Restored};
+use cowslip::sys::memory::protect;
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::{Prot, TemplateServer};
+use cowslip_report::{Progress, json};
+use serde_json::{Value, json};
+
+use super::signals;
+use crate::exit::{self, Answer, Failure};
+pub(super) use args::Args;
+use args::Span;
+use memory::{Memory, StrategyArg};
+
+/// How often it is looked whether to end.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(super) fn run(args: &Args) -> Answer {
+    let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
+    let image = Image::open(&args.image)?;
+    let arenas = &image.description().arenas;
+    let Some(described) = arenas.get(args.arena as usize) else {
+        let message = format!("{} has {} arenas", args.image.display(), arenas.len());
+        return Err(Failure::new(exit::USAGE, message));
+    };
+    let mut progress = Progress::new();
+    progress.phase(&format!("restoring {}", args.image.display()));
+    let mut advanced = |done: Done| {
+        advance(&progress, done);
+        if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    // Who touches what is damaged, here, would be killed.
+    let on_damage = OnDamage::new(|error, _| Failure::from(error.clone()).exit());
+    let memory = Memory::restore(
+        &image,
+        args.arena,
+        args.strategy,
+        args.record,
+        Some(on_damage),
+        &mut advanced,
+    )?;
+    let shown = Shown { args, image: &image, described, start: memory.range().start };
+    if let Some(span) = args.dump {
+        progress.finish();
+        return shown.dump(span, &memory);
+    }
+    match &memory {
+        Memory::Arena(restored) => complete(restored, &progress, &stop)?,
+        Memory::Apart(_) => shown.touch(&progress, &stop)?,
+    }
+    progress.finish();
+    if stop.load(Relaxed) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let _serving = shown.serve(&memory)?;
+    shown.protect(&memory)?;
+    shown.tell()?;
+    while !stop.load(Relaxed) {
+        thread::sleep(LOOK);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn advance(progress: &Progress, done: Done) {
+    progress.set(done.done_bytes >> 20, done.total_bytes >> 20);
+}
+
+/// Waits until all is there: a debugger could not make it come.
+fn complete(restored: &Restored, progress: &Progress, stop: &AtomicBool) -> Result<(), Failure> {
+    while !stop.load(Relaxed) && !restored.wait(LOOK)? {
+        advance(progress, restored.progress());
+    }
+    Ok(())
+}
+
+/// What was restored, and where.
+struct Shown<'a> {
+    args: &'a Args,
+    image: &'a Image,
+    described: &'a ArenaDescription,
+    /// The arena's first address now.
+    start: usize,
+}
+
+impl Shown<'_> {
+    /// What was handed out and can be read, with what may be done to it.
+    fn readable(&self) -> impl Iterator<Item = (VirtRange, &str)> {
+        let pieces = self.described.pieces.iter();
+        let readable = pieces.filter(|piece| piece.protection.contains('r'));
+        readable.map(|piece| {
+            let start = self.start + piece.offset_bytes as usize;
+            (VirtRange::new(start, piece.length_bytes as usize), piece.protection.as_str())
+        })
+    }
+
+    /// As [`complete`], for memory that comes when it is touched.
+    fn touch(&self, progress: &Progress, stop: &AtomicBool) -> Result<(), Failure> {
+        let total_bytes = self.readable().map(|(range, _)| range.len as u64).sum();
+        let mut done_bytes = 0;
+        for (range, _) in self.readable() {
+            for page in (range.start..range.end()).step_by(page_size_bytes()) {
+                if page.is_multiple_of(CHUNK_BYTES) {
+                    advance(progress, Done { done_bytes, total_bytes });
+                    if stop.load(Relaxed) {
+                        return Ok(());
+                    }
+                    self.check_file()?;
+                }
+                // SAFETY: see the module; readable.
+                black_box(unsafe { (page as *const u8).read_volatile() });
+                done_bytes += page_size_bytes() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory that is the file itself goes with it: who would be killed for touching it says so instead.
+    fn check_file(&self) -> Result<(), Failure> {
+        match self.args.strategy {
+            StrategyArg::Map | StrategyArg::Populate => Ok(self.image.check_lengths()?),
+            _ => Ok(()),
+        }
+    }
+
+    fn dump(&self, span: Span, memory: &Memory) -> Answer {
+        let wanted = (self.start as u64).checked_add(span.offset_bytes).and_then(|start| {
+            start.checked_add(span.length_bytes).filter(|end| *end <= usize::MAX as u64)?;
+            Some(VirtRange::new(start as usize, span.length_bytes as usize))
+        });
+        let inside = |wanted: &VirtRange| {
+            let covered = self.readable().map(|(range, _)| range.intersect(*wanted).len);
+            covered.sum::<usize>() == wanted.len
+        };
+        let Some(wanted) = wanted.filter(inside) else {
+            let message = format!(
+                "{:#x}:{:#x} is not all in use and readable: see `cowslip image info --json -`",
+                span.offset_bytes, span.length_bytes
+            );
+            return Err(Failure::new(exit::USAGE, message));
+        };
+        // SAFETY: see the module; all of it is readable, and nobody writes to it.
+        let bytes = unsafe { std::slice::from_raw_parts(wanted.start as *const u8, wanted.len) };
+        let mut stdout = io::stdout().lock();
+        for part in bytes.chunks(CHUNK_BYTES) {
+            self.check_file()?;
+            match stdout.write_all(part).and_then(|()| stdout.flush()) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
+                written => written.map_err(exit::io("write to standard output"))?,
+            }
+        }
+        if self.args.record
+            && let Memory::Arena(restored) = memory
+        {
+            let file = restored.finish_recording()?;
+            eprintln!("recorded in {}", file.display());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn serve(&self, memory: &Memory) -> Result<Option<TemplateServer>, Failure> {
+        let Some(socket) = &self.args.serve else { return Ok(None) };
+        let Memory::Arena(restored) = memory else {
+            let message = "only --strategy hybrid or eager makes an arena that can be served";
+            return Err(Failure::new(exit::USAGE, message));
+        };
+        let template = restored.arena().freeze()?.into_template()?;
+        let serving = TemplateServer::start(template, socket);
+        serving.map(Some).map_err(exit::io(format_args!("serve at {}", socket.display())))
+    }
+
+    /// What is only to be looked at cannot be written by mistake.
+    fn protect(&self, memory: &Memory) -> Result<(), Failure> {
+        for (range, protection) in self.readable().filter(|(_, prot)| prot.contains('w')) {
+            let executable = if protection.contains('x') { Prot::EXEC } else { Prot::NONE };
+            let prot = Prot::READ | executable;
+            match memory {
+                // SAFETY: see the module.
+                Memory::Arena(restored) => unsafe { restored.arena().protect(range, prot) }?,
+                // SAFETY: see the module.
+                Memory::Apart(_) => unsafe { protect(range, prot) }.map_err(|errno| {
+                    exit::io(format_args!("protect {range}"))(io::Error::from(errno))
+                })?,
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self) -> Result<(), Failure> {
+        if let Some(file) = &self.args.json {
+            return json::write(&self.to_json(), file).map_err(exit::io("write where it is"));
+        }
+        let pid = std::process::id();
+        let length = ByteCount(self.described.length_bytes);
+        println!("{}", self.args.image.display());
+        println!("  {:<12} {pid}", "process");
+        println!("  {:<12} {length} at {:#x}", "arena", self.start);
+        let mut look_at = self.readable().next().map_or(self.start, |(range, _)| range.start);
+        for (name, range) in self.roots() {
+            println!(
+                "  {:<12} {name}: {} at {:#x}",
+                "root",
+                ByteCount(range.len as u64),
+                range.start
+            );
+            look_at = range.start;
+        }
+        if let Some(socket) = &self.args.serve {
+            println!("  {:<12} {}", "served at", socket.display());
+        }
+        println!("Look at it, while it is here (Ctrl-C ends it):");
+        println!("  gdb --batch -p {pid} -ex 'x/8gx {look_at:#x}'");
+        println!("  xxd -s {look_at:#x} -l 64 /proc/{pid}/mem");
+        io::stdout().flush().map_err(exit::io("write to standard output"))
+    }
+
+    fn roots(&self) -> impl Iterator<Item = (&str, VirtRange)> {
+        let roots = self.image.description().roots.iter();
+        let roots = roots.filter(|(_, root)| root.arena == self.args.arena);
+        roots.map(|(name, root)| {
+            let start = self.start + root.offset_bytes as usize;
+            (name.as_str(), VirtRange::new(start, root.length_bytes as usize))
+        })
+    }
+
+    fn to_json(&self) -> Value {
+        let roots = self.roots().map(|(name, range)| {
+            (name.to_owned(), json!({"start_address": range.start, "length_bytes": range.len}))
+        });
+        json!({
+            "schema": "cowslip.restore/1",
+            "pid": std::process::id(),
+            "image": self.image.identity().to_string(),
+            "start_address": self.start,
+            "length_bytes": self.described.length_bytes,
+            "roots": roots.collect::<serde_json::Map<_, _>>(),
+            "socket": self.args.serve,
+        })
+    }
+}

@@ -1,0 +1,192 @@
+//! `cowslip run`: starts a program with the preload library.
+
+mod args;
+
+use std::ffi::OsStr;
+use std::fs::OpenOptions;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cowslip::host;
+use cowslip_sys::Errno;
+use cowslip_sys::executable::{self, Kind};
+
+use crate::exit::{Answer, CANNOT_RUN, Failure, NO, NOT_FOUND, UNSUPPORTED, USAGE};
+pub(super) use args::Args;
+use args::{BackingArg, MallocArg};
+
+const LIBRARY: &str = "libcowslip_preload.so";
+const MALLOC: &str = "libcowslip_malloc.so";
+
+pub(super) fn run(args: Args) -> Answer {
+    let memory = host::memory_and_swap();
+    if let Some(capacity) = args.capacity.filter(|&capacity| capacity > memory) {
+        return Err(Failure::new(
+            USAGE,
+            format!("--capacity {capacity} is more than the {memory} of memory and swap here"),
+        ));
+    }
+    check_writable("--log", args.log.as_deref())?;
+    check_writable("--report", args.report.as_deref())?;
+    let name = &args.program[0];
+    let path = std::env::var_os("PATH");
+    let program =
+        executable::find(name, path.as_deref()).map_err(|errno| cannot_run(name, errno))?;
+    let obstacle = why_unhelped(&program).map(str::to_owned).or_else(|| why_no_better_off(&args));
+    let mut command = Command::new(&program);
+    command.arg0(name).args(&args.program[1..]);
+    match obstacle {
+        Some(why) if args.strict => {
+            return Err(Failure::new(UNSUPPORTED, format!("{}: {why}", program.display())));
+        }
+        Some(why) if args.quiet => drop(why),
+        Some(why) => eprintln!("cowslip: {} runs as without Cowslip: {why}", program.display()),
+        None => prepare(&mut command, &args)?,
+    }
+    let errno = Errno::from_io_error(&command.exec()).unwrap_or(Errno::NOEXEC);
+    Err(cannot_run(name, errno))
+}
+
+/// Before the program runs: afterwards nobody could be told.
+fn check_writable(option: &str, file: Option<&Path>) -> Result<(), Failure> {
+    let Some(file) = file.filter(|file| !is_stderr(option, file)) else { return Ok(()) };
+    let is_there = file.exists();
+    let opened = OpenOptions::new().create(true).append(true).open(file);
+    opened.map_err(|error| Failure::new(USAGE, format!("{option} {}: {error}", file.display())))?;
+    if !is_there {
+        // It comes when there is something to write.
+        let _ = std::fs::remove_file(file);
+    }
+    Ok(())
+}
+
+/// As `env(1)` says it.
+fn cannot_run(name: &OsStr, errno: Errno) -> Failure {
+    let (code, why) = match errno {
+        Errno::NOENT => (NOT_FOUND, "there is no such program".to_owned()),
+        Errno::ACCESS => (CANNOT_RUN, "it is not executable".to_owned()),
+        errno => (CANNOT_RUN, std::io::Error::from(errno).to_string()),
+    };
+    Failure::new(code, format!("cannot run {}: {why}", name.display()))
+}
+
+fn prepare(command: &mut Command, args: &Args) -> Result<(), Failure> {
+    let [cowslip, malloc] = libraries()?;
+    let mut libraries = vec![cowslip];
+    if args.malloc == MallocArg::Bundled {
+        libraries.push(malloc);
+    }
+    let ours = libraries.iter().map(|it| it.as_os_str()).collect::<Vec<_>>().join(OsStr::new(":"));
+    let mut preload = ours.clone();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command
+        .env("LD_PRELOAD", preload)
+        .env("COWSLIP_LIBRARIES", ours)
+        .env("COWSLIP_THRESHOLD", args.threshold.0.to_string())
+        .env("COWSLIP_ARENA_AFTER", args.arena_after.0.to_string())
+        .env("COWSLIP_BACKING", if args.backing == BackingArg::Thp { "thp" } else { "base" });
+    if let Some(capacity) = args.capacity {
+        command.env("COWSLIP_CAPACITY", capacity.0.to_string());
+    }
+    if let Some(percent) = args.child_share {
+        command.env("COWSLIP_CHILD_SHARE", percent.to_string());
+    }
+    if let Some(size) = args.child_memory {
+        command.env("COWSLIP_CHILD_MEMORY", size.0.to_string());
+    }
+    for (name, is_set) in [
+        ("COWSLIP_PLAIN", args.plain),
+        ("COWSLIP_RESPECT_THP_DISABLE", args.respect_thp_disable),
+        ("COWSLIP_FOLLOW_EXEC", args.follow_exec),
+    ] {
+        if is_set {
+            command.env(name, "1");
+        }
+    }
+    for (option, name, file) in
+        [("--report", "COWSLIP_REPORT", &args.report), ("--log", "COWSLIP_LOG", &args.log)]
+    {
+        if let Some(file) = file {
+            // The program may change its directory before it writes there.
+            let file = if is_stderr(option, file) { file.clone() } else { absolute(file) };
+            command.env(name, file);
+        }
+    }
+    Ok(())
+}
+
+fn is_stderr(option: &str, file: &Path) -> bool {
+    option == "--log" && file.as_os_str() == "-"
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// What is preloaded: Cowslip's library and, beside it, the bundled malloc.
+pub(super) fn libraries() -> Result<[PathBuf; 2], Failure> {
+    let library = library()?;
+    let malloc = library.with_file_name(MALLOC);
+    Ok([library, malloc])
+}
+
+/// The preload library: beside this program, in `../lib/cowslip`, or where `COWSLIP_LIBRARY` says.
+fn library() -> Result<PathBuf, Failure> {
+    if let Some(path) = std::env::var_os("COWSLIP_LIBRARY") {
+        return Ok(absolute(Path::new(&path)));
+    }
+    let here = std::env::current_exe().ok();
+    let folder = here.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
+    let places = [folder.join(LIBRARY), folder.join("../lib/cowslip").join(LIBRARY)];
+    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
+        Failure::new(
+            NO,
+            format!(
+                "cannot find {LIBRARY} (looked at {} and {}); build it with `cargo build --release` \
+                 or set COWSLIP_LIBRARY",
+                places[0].display(),
+                places[1].display()
+            ),
+        )
+    })
+}
+
+/// Why the preload library cannot help this program, if it cannot.
+fn why_unhelped(program: &Path) -> Option<&'static str> {
+    if !Path::new("/proc/self/maps").exists() {
+        return Some("there is no /proc here, by which memory is watched");
+    }
+    match executable::kind_that_runs(program) {
+        Kind::Dynamic => None,
+        Kind::Go => Some(
+            "it is a Go program, whose memory and forks come from system calls of its own that no \
+             library sees",
+        ),
+        Kind::Musl => Some("it is linked with musl, and the library to preload is for glibc"),
+        Kind::Sanitized => Some(
+            "it is built with a sanitizer, whose library is to be the first that is loaded and \
+             keeps the memory itself",
+        ),
+        Kind::Privileged => {
+            Some("it is setuid or setgid, and the system preloads nothing into such programs")
+        }
+        Kind::Static => {
+            Some("it is statically linked, and nothing can be preloaded into it (use the library)")
+        }
+        Kind::Foreign => Some("it is for another kind of machine than Cowslip was built for"),
+        Kind::Script | Kind::Other => Some("it is no ELF program"),
+    }
+}
+
+/// Why the program would be no better off with an arena, if that is so and it was not asked for.
+fn why_no_better_off(args: &Args) -> Option<String> {
+    let thaw = if args.plain { None } else { host::thaw_obstacle() };
+    let wants_huge = args.backing == BackingArg::Thp;
+    let obstacle = thaw.or_else(|| host::huge_pages_obstacle().filter(|_| wants_huge))?;
+    let mend = obstacle.mend.map(|command| format!("; as root: {command}")).unwrap_or_default();
+    Some(format!("it may not have {}{mend}", obstacle.what))
+}

@@ -1,0 +1,67 @@
+//! Signals that end what a command does, so that what was changed is put back and what was done is kept.
+
+use std::ffi::c_int;
+use std::io::{self, PipeReader, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use cowslip::sys::{AsFd, BorrowedFd, process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// For work that looks at a flag: set by SIGINT, SIGTERM and SIGHUP, which no longer end the process.
+pub(super) fn interrupt() -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::default();
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&flag))?;
+    }
+    Ok(flag)
+}
+
+/// For work that waits: woken by SIGINT and SIGTERM, which no longer end the process, and by a trigger.
+#[derive(Debug)]
+pub(super) struct Signals {
+    stop: Arc<AtomicBool>,
+    trigger: Arc<AtomicBool>,
+    woken: PipeReader,
+}
+
+impl Signals {
+    /// Listens to SIGINT and SIGTERM, and to the signal that is the trigger, if there is one.
+    pub(super) fn listen(trigger: Option<c_int>) -> io::Result<Self> {
+        let (woken, wake) = io::pipe()?;
+        let listening = Self { stop: Arc::default(), trigger: Arc::default(), woken };
+        let stops = [SIGINT, SIGTERM].map(|signal| (signal, &listening.stop));
+        let triggers = trigger.map(|signal| (signal, &listening.trigger));
+        for (signal, flag) in stops.into_iter().chain(triggers) {
+            signal_hook::flag::register(signal, Arc::clone(flag))?;
+            signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
+        }
+        Ok(listening)
+    }
+
+    /// Whether to end.
+    pub(super) fn stops(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+
+    /// Whether the trigger came.
+    pub(super) fn triggers(&self) -> bool {
+        self.trigger.load(Relaxed)
+    }
+
+    /// Can be read once a signal came.
+    pub(super) fn woken(&self) -> BorrowedFd<'_> {
+        self.woken.as_fd()
+    }
+
+    /// Waits that long, or until a signal comes.
+    pub(super) fn wait(&mut self, time: Duration) -> io::Result<()> {
+        let mut ready = [false];
+        process::wait_readable(&[self.woken.as_fd()], &mut ready, Some(time))?;
+        if ready[0] {
+            let _ = self.woken.read(&mut [0; 64])?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,22 @@
+//! The options of `cowslip status`.
+
+use std::path::PathBuf;
+
+use crate::commands::numbers::whole;
+
+/// Ask a running program for its counters: arenas, freezes, thaws, private pages, longest stall
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  cowslip status                # all programs with arenas\n  \
+    cowslip status 4711 --watch   # one, every second")]
+pub(crate) struct Args {
+    /// Process id [default: all programs that this user may look into]
+    #[arg(value_parser = whole(1..=i32::MAX))]
+    pub(super) pid: Option<i32>,
+    /// Ask again every so many seconds, until Ctrl-C
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", require_equals = true,
+        value_parser = whole(1..=u64::MAX), conflicts_with = "json")]
+    pub(super) watch: Option<u64>,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}

@@ -1,0 +1,74 @@
+//! `cowslip trace import`
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use cowslip_report::{Progress, Stream, json};
+use cowslip_trace::import::{Imported, import};
+use serde_json::json;
+
+use super::args::ImportArgs;
+use crate::exit::{self, Answer, Failure, USAGE};
+
+pub(super) fn run(args: &ImportArgs) -> Answer {
+    if args.output == Path::new("-") {
+        return Err(Failure::new(USAGE, "a trace goes to a file: say --output FILE"));
+    }
+    let failed = |error| exit::io(format!("make {}", args.output.display()))(error);
+    let mut output = Stream::open(&args.output).map_err(failed)?;
+    let mut progress = Progress::brief();
+    progress.phase(&format!("importing {}", args.file.display()));
+    let imported = import(&args.file, &mut output, &mut |done, all| progress.set_bytes(done, all));
+    progress.finish();
+    let imported = imported.map_err(failed)?;
+    output.finish().map_err(failed)?;
+    if let Some(path) = &args.json {
+        json::write(&to_json(args, &imported), path).map_err(exit::io("write the numbers"))?;
+    }
+    print(args, &imported);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(args: &ImportArgs, imported: &Imported) {
+    let Imported { header, totals, .. } = imported;
+    eprintln!(
+        "{}: {} events, {} of them page faults; {} lost",
+        args.output.display(),
+        totals.events,
+        totals.faults,
+        totals.lost
+    );
+    for (count, what) in [
+        (imported.ignored, "records are about something else, or the same faults again"),
+        (imported.unplaced, "mappings were put where perf did not record"),
+        (imported.without_address, "faults have no address"),
+        (imported.late_ns, "ns at most some events came late: they have younger ones' time"),
+    ] {
+        if count > 0 {
+            eprintln!("  {count} {what}");
+        }
+    }
+    for unseen in &header.unseen {
+        eprintln!("  not seen: {unseen}");
+    }
+}
+
+fn to_json(args: &ImportArgs, imported: &Imported) -> serde_json::Value {
+    let Imported { header, totals, .. } = imported;
+    json!({
+        "schema": "cowslip.trace-import/1",
+        "file": args.file,
+        "output": args.output,
+        "events": totals.events,
+        "faults": totals.faults,
+        "lost": totals.lost,
+        "duration_ns": totals.last_ns.saturating_sub(totals.first_ns),
+        "sampling_period": header.sampling_period,
+        "sources": header.sources,
+        "unseen": header.unseen,
+        "ignored": imported.ignored,
+        "unplaced": imported.unplaced,
+        "without_address": imported.without_address,
+        "late_ns": imported.late_ns,
+    })
+}

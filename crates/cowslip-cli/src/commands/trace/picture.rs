@@ -1,0 +1,90 @@
+//! `cowslip trace html`, `svg` and `png`: a trace drawn.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use cowslip_report::{Progress, sink};
+use cowslip_trace::cost::FaultCost;
+use cowslip_trace::picture::{Picture, Theme};
+
+use super::load::{cut_short, open, unreadable, warn};
+use crate::exit::{self, Answer};
+
+/// Draw a trace as one page that needs nothing but a browser: zoom, hover, brush, tables
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  cowslip trace html build.trace -o build.html")]
+pub(crate) struct HtmlArgs {
+    /// The trace
+    file: PathBuf,
+    /// Where the page goes, or `-` for stdout [default: FILE with .html]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct StillArgs {
+    /// The trace
+    file: PathBuf,
+    /// Where the picture goes, or `-` for stdout [default: FILE with .svg or .png]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// What it is looked at on
+    #[arg(long, value_enum, default_value_t = ThemeArg::Light)]
+    theme: ThemeArg,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum ThemeArg {
+    /// Dark on light
+    Light,
+    /// Light on dark
+    Dark,
+}
+
+impl From<ThemeArg> for Theme {
+    fn from(arg: ThemeArg) -> Self {
+        match arg {
+            ThemeArg::Light => Self::Light,
+            ThemeArg::Dark => Self::Dark,
+        }
+    }
+}
+
+pub(super) fn html(args: &HtmlArgs) -> Answer {
+    draw(&args.file, args.output.as_deref(), "html", |picture| Ok(picture.html()?.into_bytes()))
+}
+
+pub(super) fn svg(args: &StillArgs) -> Answer {
+    draw(&args.file, args.output.as_deref(), "svg", |picture| {
+        Ok(picture.svg(args.theme.into()).into_bytes())
+    })
+}
+
+pub(super) fn png(args: &StillArgs) -> Answer {
+    draw(&args.file, args.output.as_deref(), "png", |picture| picture.png(args.theme.into()))
+}
+
+fn draw(
+    file: &Path,
+    output: Option<&Path>,
+    extension: &str,
+    render: impl FnOnce(&Picture) -> io::Result<Vec<u8>>,
+) -> Answer {
+    let output = output.map_or_else(|| file.with_extension(extension), Path::to_owned);
+    let mut progress = Progress::brief();
+    progress.phase(&format!("reading {}", file.display()));
+    let mut reader = open(file)?;
+    let cost = FaultCost::of(reader.header()).or_else(|| FaultCost::measure().ok());
+    let picture = Picture::read(&mut reader, cost).map_err(unreadable(file))?;
+    warn(file, cut_short(file, &reader)?.as_ref());
+    progress.phase("drawing");
+    let drawn = render(&picture).map_err(exit::io("draw the trace"))?;
+    progress.finish();
+    sink::write_bytes(&output, &drawn).map_err(exit::io("write the picture"))?;
+    if output != Path::new("-") {
+        eprintln!("{}", output.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}

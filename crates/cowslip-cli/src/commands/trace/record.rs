@@ -1,0 +1,255 @@
+//! `cowslip trace` itself: the recording, and what it came to.
+
+use std::io;
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use cowslip::units::ByteCount;
+use cowslip_report::{Progress, json, units};
+use cowslip_trace::file::{Writer, create};
+use cowslip_trace::model::{Header, Sink, Totals};
+use cowslip_trace::record::{Error, ErrorKind, Options, Outcome, Recorder, Window};
+use serde_json::json;
+use signal_hook::consts::SIGUSR2;
+
+use super::args::RecordArgs;
+use super::metrics::Metrics;
+use crate::commands::signals::Signals;
+use crate::exit::{self, Answer, DENIED, Failure, NO, UNSUPPORTED, USAGE, VANISHED};
+
+/// What is recorded goes out this often: with the time that it waits to be in order, a recorder that is killed loses
+/// less than a second.
+const FLUSH: Duration = Duration::from_millis(500);
+/// How long a command has to end after it was asked to.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub(super) fn run(args: &RecordArgs) -> Answer {
+    if args.pid.is_empty() && args.command.is_empty() {
+        return Err(Failure::new(USAGE, "which program? Say COMMAND, or --pid PID"));
+    }
+    let answer = trace(args);
+    if args.command.is_empty() { answer } else { answer.map_err(Failure::instead_of_command) }
+}
+
+fn trace(args: &RecordArgs) -> Answer {
+    let mut signals = Signals::listen(Some(SIGUSR2)).map_err(exit::io("listen to signals"))?;
+    let options = Options {
+        detail: args.detail.into(),
+        stacks: args.stacks.into(),
+        period: args.one_in,
+        ring: args.ring,
+    };
+    let mut recorder = match args.command.as_slice() {
+        [] => Recorder::attach(&args.pid, &options),
+        command => Recorder::launch(command, &options),
+    }?;
+    if args.ring.is_none() && recorder.ring() < ByteCount::mib(8) {
+        let ring = recorder.ring();
+        eprintln!(
+            "cowslip: rings of {ring} a processor are all that is permitted: see `cowslip trace ladder`"
+        );
+    }
+    let write = |error| exit::io(format!("write {}", args.output.display()))(error);
+    let file = create(&args.output).map_err(write)?;
+    let mut writer = Writer::new(file, recorder.header()).map_err(write)?;
+    let metrics = match &args.metrics {
+        Some(path) => {
+            let pid = watched(args, &mut recorder)?;
+            Some(Metrics::start(path, pid, &recorder.header().command)?)
+        }
+        None => None,
+    };
+    let (outcome, has_triggered) = match args.last {
+        None => {
+            let mut flushed = Instant::now();
+            record(&mut recorder, &mut signals, &mut writer, args, |writer| {
+                if flushed.elapsed() >= FLUSH {
+                    writer.flush()?;
+                    flushed = Instant::now();
+                }
+                Ok(false)
+            })?
+        }
+        Some(span) => {
+            let mut window = Window::new(span, args.memory);
+            let most = args.trigger.unwrap_or(u64::MAX);
+            let answer =
+                record(&mut recorder, &mut signals, &mut window, args, |window: &mut Window| {
+                    Ok(window.highest_rate() > most)
+                })?;
+            window.pour(&mut writer).map_err(write)?;
+            answer
+        }
+    };
+    metrics.map_or(Ok(()), Metrics::end)?;
+    let lost = if args.last.is_some() { 0 } else { outcome.lost };
+    let (file, totals) = writer.finish(lost).map_err(write)?;
+    let size = file.metadata().map_err(write)?.len();
+    let summary = Summary { header: recorder.header().clone(), outcome, totals, size_bytes: size };
+    summary.print(args);
+    let status = wait(&mut recorder, &mut signals, has_triggered).map_err(exit::io("wait"))?;
+    if let Some(path) = &args.json {
+        json::write(&summary.to_json(args, status), path).map_err(exit::io("write the numbers"))?;
+    }
+    let Some(status) = status else { return Ok(ExitCode::SUCCESS) };
+    if !status.success() {
+        eprintln!("  the command ended with {status}");
+    }
+    Ok(ExitCode::from(exit::of(status)))
+}
+
+/// Whose metrics are recorded: the command's, or the running process's.
+fn watched(args: &RecordArgs, recorder: &mut Recorder) -> Result<i32, Failure> {
+    match (recorder.program(), args.pid.as_slice()) {
+        (Some(program), _) => Ok(program.pid()),
+        (None, [pid]) => Ok(*pid),
+        _ => Err(Failure::new(USAGE, "metrics are of one process: give one --pid")),
+    }
+}
+
+/// Records until the end, or until `after_round` says that it is enough; whether that was a trigger.
+fn record<S: Sink>(
+    recorder: &mut Recorder,
+    signals: &mut Signals,
+    sink: &mut S,
+    args: &RecordArgs,
+    mut after_round: impl FnMut(&mut S) -> io::Result<bool>,
+) -> Result<(Outcome, bool), Failure> {
+    let failed = |error| exit::io("record")(error);
+    recorder.start(sink)?;
+    let mut progress = Progress::new();
+    if args.command.is_empty() {
+        progress.phase("recording; Ctrl-C ends it");
+    }
+    let mut has_triggered = false;
+    while !recorder.has_ended() && !signals.stops() && !has_triggered {
+        recorder.round(signals.woken(), sink).map_err(failed)?;
+        let is_enough = after_round(sink).map_err(failed)?;
+        has_triggered = args.last.is_some() && (signals.triggers() || is_enough);
+    }
+    if signals.stops()
+        && let Some(program) = recorder.program()
+    {
+        program.end();
+        let deadline = Instant::now() + PATIENCE;
+        while !recorder.has_ended() && Instant::now() < deadline {
+            signals.wait(Duration::from_millis(10)).map_err(failed)?;
+            recorder.round(signals.woken(), sink).map_err(failed)?;
+        }
+    }
+    let outcome = recorder.finish(sink).map_err(failed)?;
+    progress.finish();
+    Ok((outcome, has_triggered))
+}
+
+/// How the command ended, if there was one and it did; after a trigger it is waited for.
+fn wait(
+    recorder: &mut Recorder,
+    signals: &mut Signals,
+    has_triggered: bool,
+) -> io::Result<Option<ExitStatus>> {
+    let has_ended = recorder.has_ended();
+    let Some(program) = recorder.program() else { return Ok(None) };
+    loop {
+        let status = program.status()?;
+        if status.is_some() || !(has_ended || has_triggered) || signals.stops() && !has_ended {
+            return Ok(status);
+        }
+        signals.wait(Duration::from_millis(10))?;
+    }
+}
+
+/// A recording in numbers.
+struct Summary {
+    header: Header,
+    outcome: Outcome,
+    totals: Totals,
+    size_bytes: u64,
+}
+
+impl Summary {
+    fn seconds(&self) -> f64 {
+        self.totals.last_ns.saturating_sub(self.totals.first_ns) as f64 / 1e9
+    }
+
+    fn faults_per_second(&self) -> f64 {
+        let seconds = self.seconds();
+        if seconds > 0.0 { self.totals.faults as f64 / seconds } else { 0.0 }
+    }
+
+    fn print(&self, args: &RecordArgs) {
+        let Self { header, outcome, totals, size_bytes } = self;
+        eprintln!(
+            "{}: {} in {:.2} s: {} events, {} of them page faults ({}); {} lost",
+            args.output.display(),
+            units::size(*size_bytes),
+            self.seconds(),
+            totals.events,
+            totals.faults,
+            units::human(self.faults_per_second(), "1/s"),
+            totals.lost,
+        );
+        if outcome.faults != totals.faults {
+            eprintln!("  the kernel counted {} page faults", outcome.faults);
+        }
+        for (count, what) in [
+            (outcome.late, "events came late: their times are later than they were"),
+            (outcome.strange, "records were not understood"),
+            (outcome.throttled, "times the kernel told nothing for a while"),
+        ] {
+            if count > 0 {
+                eprintln!("  {count} {what}");
+            }
+        }
+        if totals.lost > 0 {
+            eprintln!("  lost for want of room in the rings: try a larger --ring, or --one-in N");
+        }
+        for unseen in &header.unseen {
+            eprintln!("  not seen: {unseen}");
+        }
+    }
+
+    fn to_json(&self, args: &RecordArgs, status: Option<ExitStatus>) -> serde_json::Value {
+        let Self { header, outcome, totals, size_bytes } = self;
+        json!({
+            "schema": "cowslip.trace-record/1",
+            "output": args.output,
+            "size_bytes": size_bytes,
+            "duration_ns": totals.last_ns.saturating_sub(totals.first_ns),
+            "events": totals.events,
+            "faults": totals.faults,
+            "faults_counted": outcome.faults,
+            "faults_per_second": self.faults_per_second(),
+            "sampling_period": header.sampling_period,
+            "lost": totals.lost,
+            "late": outcome.late,
+            "strange": outcome.strange,
+            "throttled": outcome.throttled,
+            "ring_bytes": outcome.ring.0,
+            "sources": header.sources,
+            "unseen": header.unseen,
+            "exit_code": status.and_then(|status| status.code()),
+        })
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::Usage => USAGE,
+            ErrorKind::Unsupported => UNSUPPORTED,
+            ErrorKind::Denied => DENIED,
+            ErrorKind::Vanished => VANISHED,
+            ErrorKind::NotRun => {
+                let errno = error.errno().unwrap_or_default();
+                exit::not_run(&io::Error::from_raw_os_error(errno))
+            }
+            _ => NO,
+        };
+        if code == exit::NOT_FOUND {
+            let hint = "`cowslip trace --help` lists the commands of its own";
+            return Self::new(code, format!("{error}; {hint}"));
+        }
+        Self::new(code, error)
+    }
+}

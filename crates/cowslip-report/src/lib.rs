@@ -1,0 +1,50 @@
+//! Results of measurements, shown as a table, as JSON or as one HTML page with charts.
+//!
+//! A [`Report`] collects [`Row`]s, [`Ratio`]s between those who were measured, and [`Series`] over time. It begins
+//! with the facts of the machine. Three writers show it:
+//!
+//! * [`table`] for people, on a terminal or in a log;
+//! * [`json`] for programs, with a schema that stays;
+//! * [`html`] as one page that needs nothing but a browser.
+//!
+//! ```
+//! use std::path::Path;
+//!
+//! use cowslip_report::{Latencies, Report, json};
+//!
+//! let mut report = Report::new("cow", serde_json::Map::new());
+//! let mut pauses = Latencies::new();
+//! pauses.record_ns(1_500);
+//! pauses.push(&mut report, "cowslip", "pause", Some(64 << 20), None);
+//! let pause_ns = report.find("cowslip", "pause", "max", Some(64 << 20), None);
+//! report.ratio_at_most("pause_ms", pause_ns.map(|ns| ns / 1e6), 1.0);
+//! json::write(&report, Path::new("-"))?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! What else a command that measures says is here too: [`Progress`] on standard error, [`units`] and [`text`] for
+//! lines of its own, [`sink`] and [`Stream`] for files that are whole or absent.
+
+mod charts;
+mod groups;
+mod latency;
+mod machine;
+mod progress;
+mod report;
+mod stream;
+mod svg;
+
+pub mod html;
+pub mod json;
+pub mod sink;
+pub mod table;
+pub mod text;
+pub mod units;
+
+#[cfg(test)]
+mod example;
+
+pub use latency::Latencies;
+pub use progress::Progress;
+pub use report::{Ratio, Report, Row, SCHEMA, Series};
+pub use stream::Stream;

@@ -1,0 +1,237 @@
+//! The result of a bench or a demo: rows of measurements, ratios between rivals, series over time.
+//!
+//! The JSON form is stable: its `schema` names it, units are in the field names or in `unit`.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::machine;
+
+/// The JSON schema this module writes.
+pub const SCHEMA: &str = "cowslip.bench/1";
+
+/// Everything one run measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// `cow`, `demo`, …
+    pub bench: String,
+    /// Kernel, processors, memory and settings; a fact that cannot be read is null.
+    pub machine: Map<String, Value>,
+    /// What was asked for: sizes, repetitions, versions.
+    pub params: Map<String, Value>,
+    /// What was measured, in the order in which it was.
+    pub rows: Vec<Row>,
+    /// What is promised, and what came of it.
+    pub ratios: Vec<Ratio>,
+    /// What was measured over time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<Series>,
+    /// Sentences a reader should know before believing the numbers (interrupted, noisy, …).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// A report of `bench` without results yet; the facts of the machine are read now.
+    pub fn new(bench: &str, params: Map<String, Value>) -> Self {
+        Self {
+            schema: SCHEMA,
+            bench: bench.to_owned(),
+            machine: machine::facts(),
+            params,
+            rows: Vec::new(),
+            ratios: Vec::new(),
+            series: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    /// Records that `rival` could not run, and why.
+    pub fn skip(&mut self, rival: &str, metric: &str, why: impl Into<String>) {
+        self.rows.push(Row::skipped(rival, metric, why));
+    }
+
+    /// The value of the row that these five name together.
+    pub fn find(
+        &self,
+        rival: &str,
+        metric: &str,
+        stat: &str,
+        size_bytes: Option<u64>,
+        variant: Option<&str>,
+    ) -> Option<f64> {
+        let row = self.rows.iter().find(|row| {
+            row.rival == rival
+                && row.metric == metric
+                && row.stat == stat
+                && row.size_bytes == size_bytes
+                && row.variant.as_deref() == variant
+        })?;
+        row.value
+    }
+
+    /// As [`Self::ratio`], with a lower bound.
+    pub fn ratio_at_least(&mut self, name: &str, value: Option<f64>, bound: f64) {
+        self.ratio(name, value, Some(bound), None);
+    }
+
+    /// As [`Self::ratio`], with an upper bound.
+    pub fn ratio_at_most(&mut self, name: &str, value: Option<f64>, bound: f64) {
+        self.ratio(name, value, None, Some(bound));
+    }
+
+    /// As [`Self::ratio`], with both bounds.
+    pub fn ratio_between(&mut self, name: &str, value: Option<f64>, low: f64, high: f64) {
+        self.ratio(name, value, Some(low), Some(high));
+    }
+
+    /// Adds a ratio with the bounds that were promised, if any; a quotient by zero counts as unmeasured.
+    pub fn ratio(
+        &mut self,
+        name: &str,
+        value: Option<f64>,
+        at_least: Option<f64>,
+        at_most: Option<f64>,
+    ) {
+        let value = value.filter(|value| value.is_finite());
+        let promised = at_least.is_some() || at_most.is_some();
+        let holds = value.filter(|_| promised).map(|value| {
+            at_least.is_none_or(|low| value >= low) && at_most.is_none_or(|high| value <= high)
+        });
+        self.ratios.push(Ratio { name: name.to_owned(), value, at_least, at_most, holds });
+    }
+}
+
+/// One measured value of one rival, or the reason why there is none.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// `cowslip`, `fork-4k`, `fork-thp`, `fork-hugetlb`, `uffd-wp`, or `seed-000` for published figures.
+    pub rival: String,
+    /// `pause`, `first_write`, …
+    pub metric: String,
+    /// `p50`, `p99`, `p999`, `max`, `mean`, `value`, …; `all` in a skipped row.
+    pub stat: String,
+    /// Size of the memory measured, where the metric depends on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+    /// What else tells this row from its neighbours (`sparse`, `dense`, `save 3`, …).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    /// In `unit`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<f64>,
+    /// `ns`, `bytes`, `pages`, `1/s`, `ratio`, `count`; empty in a skipped row.
+    pub unit: &'static str,
+    /// How many events or repetitions are behind the value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n: Option<u64>,
+    /// Why this rival has no value here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
+}
+
+impl Row {
+    /// A row that is named by these three alone.
+    pub fn new(rival: &str, metric: &str, stat: &str, value: f64, unit: &'static str) -> Self {
+        Self {
+            rival: rival.to_owned(),
+            metric: metric.to_owned(),
+            stat: stat.to_owned(),
+            size_bytes: None,
+            variant: None,
+            value: Some(value),
+            unit,
+            n: None,
+            skipped: None,
+        }
+    }
+
+    /// Stands for every stat of a metric that could not be measured.
+    pub fn skipped(rival: &str, metric: &str, why: impl Into<String>) -> Self {
+        let skipped = Some(why.into());
+        Self { value: None, skipped, ..Self::new(rival, metric, "all", 0.0, "") }
+    }
+
+    /// The same, of memory of that size.
+    pub fn size_bytes(self, size_bytes: impl Into<Option<u64>>) -> Self {
+        Self { size_bytes: size_bytes.into(), ..self }
+    }
+
+    /// The same, told from its neighbours by `variant`.
+    pub fn variant<'a>(self, variant: impl Into<Option<&'a str>>) -> Self {
+        Self { variant: variant.into().map(str::to_owned), ..self }
+    }
+
+    /// The same, with how many events or repetitions are behind it.
+    pub fn n(self, n: u64) -> Self {
+        Self { n: Some(n), ..self }
+    }
+}
+
+/// A figure a promise is made about, and whether it was kept.
+#[derive(Debug, Clone, Serialize)]
+pub struct Ratio {
+    /// What is compared, such as `first_write_p50_hugetlb_over_cowslip`.
+    pub name: String,
+    /// None if it was not measured.
+    pub value: Option<f64>,
+    /// The lower bound that was promised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+    /// The upper bound that was promised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+    /// Whether the value is within the bounds; none without a value or without bounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holds: Option<bool>,
+}
+
+/// A measurement over time, for the charts.
+#[derive(Debug, Clone, Serialize)]
+pub struct Series {
+    /// As in a [`Row`].
+    pub rival: String,
+    /// As in a [`Row`].
+    pub metric: String,
+    /// As in a [`Row`].
+    pub unit: &'static str,
+    /// Seconds since the run of this rival began, and the value then.
+    pub points: Vec<(f64, f64)>,
+    /// Spans of time to shade (the saves): from, to, label.
+    pub marks: Vec<(f64, f64, String)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_judged_only_against_promised_bounds() {
+        let mut report = Report::new("cow", Map::new());
+        report.ratio_at_least("a", Some(10.0), 10.0);
+        report.ratio_at_most("b", Some(1.06), 1.05);
+        report.ratio_between("c", Some(1.0), 0.95, 1.05);
+        report.ratio_at_least("d", Some(1.0 / 0.0), 2.0);
+        report.ratio("e", Some(3.0), None, None);
+        let holds: Vec<_> = report.ratios.iter().map(|ratio| ratio.holds).collect();
+        assert_eq!(holds, [Some(true), Some(false), Some(true), None, None]);
+        assert_eq!(report.ratios[3].value, None);
+    }
+
+    #[test]
+    fn find_needs_every_part_of_the_name() {
+        let mut report = Report::new("cow", Map::new());
+        report.row(Row::new("cowslip", "pause", "p50", 90.0, "ns").size_bytes(64).variant("dense"));
+        let find = |size, variant| report.find("cowslip", "pause", "p50", size, variant);
+        assert_eq!(find(Some(64), Some("dense")), Some(90.0));
+        assert_eq!(find(Some(64), None), None);
+        assert_eq!(find(None, Some("dense")), None);
+    }
+}

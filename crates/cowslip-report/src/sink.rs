@@ -1,0 +1,100 @@
+//! Where a report goes: a file that is whole or absent, or standard output for `-`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process;
+
+/// Writes `text` to `path`, or to standard output if that is `-`.
+///
+/// A file is replaced when all of it is written, or stays as it was; a device or a pipe is written to.
+///
+/// # Errors
+/// The error says what could not be done with which file.
+pub fn write(path: &Path, text: &str) -> io::Result<()> {
+    write_bytes(path, text.as_bytes())
+}
+
+/// As [`write()`], for what is no text.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // A device or a pipe is written to; a file in its place would be the end of it.
+    let is_no_file = fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir());
+    match path {
+        path if path == Path::new("-") => print_bytes(bytes),
+        path if is_no_file => fs::write(path, bytes).map_err(|it| explain("write to", path, &it)),
+        path => replace(path, bytes),
+    }
+}
+
+/// Prints `text`; a reader that went away (`| head`) is no error.
+///
+/// # Errors
+/// Any other error of standard output, such as a full disk.
+pub fn print(text: &str) -> io::Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+fn print_bytes(bytes: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(explain("write to", Path::new("standard output"), &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = beside(path)?;
+    let written = fs::File::create_new(&temporary)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .map_err(|error| explain("write", &temporary, &error))
+        .and_then(|()| {
+            fs::rename(&temporary, path).map_err(|error| explain("replace", path, &error))
+        });
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// A name in the same directory, hence on the same file system, that no other process uses.
+pub(super) fn beside(path: &Path) -> io::Result<PathBuf> {
+    let Some(name) = path.file_name() else {
+        let message = format!("cannot write {}: it is not a file name", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    };
+    let mut temporary = std::ffi::OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}.tmp", process::id()));
+    Ok(path.with_file_name(temporary))
+}
+
+pub(super) fn explain(action: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_written_to_and_stays_one() {
+        let name = format!("cowslip-sink-{}", process::id());
+        let pipe = std::env::temp_dir().join(name);
+        let made = process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let reader = {
+            let pipe = pipe.clone();
+            std::thread::spawn(move || fs::read(pipe).unwrap())
+        };
+        write(&pipe, "a report").unwrap();
+        let is_file = fs::metadata(&pipe).unwrap().is_file();
+        fs::remove_file(&pipe).unwrap();
+        assert!(!is_file);
+        assert_eq!(reader.join().unwrap(), b"a report");
+    }
+}

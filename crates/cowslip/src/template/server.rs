@@ -1,0 +1,82 @@
+//! A template for whoever connects to a socket.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::Template;
+
+/// Hands a template to whoever connects to a Unix socket and calls [`Template::receive`], until this is dropped.
+///
+/// One thread serves. A client that goes away, or takes longer than a second, gets nothing.
+///
+/// ```
+/// use std::os::unix::net::UnixStream;
+///
+/// use cowslip::{Arena, Template, TemplateServer, units::ByteCount};
+///
+/// let arena = Arena::new(ByteCount::mib(64))?;
+/// let table = arena.slice::<u64>(1 << 20)?;
+/// let path = std::env::temp_dir().join(format!("doc-server-{}.socket", std::process::id()));
+/// let server = TemplateServer::start(arena.freeze()?.into_template()?, &path)?;
+///
+/// // In any process of this user:
+/// let socket = UnixStream::connect(&path)?;
+/// # #[allow(unsafe_code)]
+/// // SAFETY: the server is ours.
+/// let template = unsafe { Template::receive(&socket) }?;
+/// assert_eq!(template.regions().len(), 1);
+/// # drop((socket, server));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TemplateServer {
+    path: PathBuf,
+    closing: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TemplateServer {
+    /// Makes a socket at `path`, to which only this user may connect.
+    ///
+    /// # Errors
+    /// The system's, such as [`io::ErrorKind::AddrInUse`] if there is something at `path`.
+    pub fn start(template: Template, path: &Path) -> io::Result<Self> {
+        let listener = UnixListener::bind(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        let closing = Arc::new(AtomicBool::new(false));
+        let theirs = Arc::clone(&closing);
+        let thread = thread::spawn(move || serve(&template, &listener, &theirs));
+        Ok(Self { path: path.to_owned(), closing, thread: Some(thread) })
+    }
+}
+
+fn serve(template: &Template, listener: &UnixListener, closing: &AtomicBool) {
+    while !closing.load(Relaxed) {
+        let Ok((mut socket, _)) = listener.accept() else { continue };
+        // Who went away, or is too slow, gets nothing.
+        let _ = socket.set_write_timeout(Some(Duration::from_secs(1)));
+        let _ = socket.set_read_timeout(Some(Duration::from_secs(1)));
+        if !closing.load(Relaxed) && template.send(&socket).is_ok() {
+            // Closed by the other side when it has the template.
+            let _ = socket.read(&mut [0]);
+        }
+    }
+}
+
+impl Drop for TemplateServer {
+    fn drop(&mut self) {
+        self.closing.store(true, Relaxed);
+        let woken = UnixStream::connect(&self.path).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            let _ = thread.join();
+        }
+        let _ = fs::remove_file(&self.path);
+    }
+}
