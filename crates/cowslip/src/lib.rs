@@ -30,7 +30,6 @@
 //! before; it handles no signals and writes nothing anywhere.
 
 mod arena;
-mod error;
 mod footprint;
 mod freeze;
 pub mod host;
@@ -38,6 +37,8 @@ pub mod image;
 mod metrics;
 pub mod promote;
 mod template;
+
+use cowslip_sys::error;
 
 pub use cowslip_sys as sys;
 pub use cowslip_sys::units;

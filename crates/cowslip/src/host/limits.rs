@@ -6,10 +6,10 @@ use super::capability::{Capability, Need};
 use super::outcome::{No, Yes};
 use super::own_process::OwnProcess;
 use super::scratch::Scratch;
-use super::{Answer, cgroup, memory_and_swap};
+use super::{Answer, memory_and_swap};
 use crate::sys::memfile::{self, MemfdKind};
 use crate::sys::memory::{Prot, Sharing};
-use crate::sys::{AsFd, Errno};
+use crate::sys::{AsFd, Errno, cgroup};
 use crate::units::{ByteCount, CHUNK_BYTES};
 
 pub(super) fn probe(

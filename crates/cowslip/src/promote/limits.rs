@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use super::{Limit, REGION_PAGES, Settings};
-use crate::host::cgroup::{Group, Room, locate};
+use crate::sys::cgroup::{Group, Room, locate};
 use crate::units::{CHUNK_BYTES, page_size_bytes};
 
 /// Room for the huge page, and for as much again that its program takes meanwhile.

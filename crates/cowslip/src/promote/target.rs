@@ -6,7 +6,7 @@ use super::arenas::{self, ForeignArena};
 use super::limits;
 use super::{ProcessId, Region, Settings};
 use crate::error::During;
-use crate::host::cgroup;
+use crate::sys::cgroup;
 use crate::sys::procfs::{self, Mapping};
 use crate::sys::{self, Errno};
 use crate::units::{CHUNK_BYTES, VirtRange};

@@ -3,13 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::sys::procfs::Pressure;
+use crate::procfs::Pressure;
 
 /// The tightest limit between a process's group and the top of what it can see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Limit {
-    pub(super) limit_bytes: u64,
-    pub(super) used_bytes: u64,
+pub struct Limit {
+    /// What the group may have.
+    pub limit_bytes: u64,
+    /// What it has.
+    pub used_bytes: u64,
 }
 
 /// The two versions, by the names of their files.
@@ -37,22 +39,25 @@ const V2: Version = Version {
     files: ["active_file", "inactive_file"],
 };
 
-/// `None` if no group limits memory.
-pub(super) fn memory_limit() -> Option<Limit> {
+/// The tightest limit on this process; `None` if no group limits memory.
+pub fn memory_limit() -> Option<Limit> {
     tightest(&Group::of_this_process()?)
 }
 
 /// What a group, or one that it is a part of, allows.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Room {
-    pub(crate) directory: PathBuf,
-    pub(crate) limit_bytes: u64,
-    pub(crate) room_bytes: u64,
+pub struct Room {
+    /// Where the group is in the file system.
+    pub directory: PathBuf,
+    /// What it may have.
+    pub limit_bytes: u64,
+    /// What is left of that, with pages of files that the kernel takes back.
+    pub room_bytes: u64,
 }
 
 /// A group in the file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Group {
+pub struct Group {
     version: Version,
     mount: PathBuf,
     directory: PathBuf,
@@ -60,7 +65,7 @@ pub(crate) struct Group {
 
 impl Group {
     /// That whose memory this process uses, if it can be seen.
-    pub(crate) fn of_this_process() -> Option<Self> {
+    pub fn of_this_process() -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         locate(&groups, &mounts)
@@ -68,19 +73,19 @@ impl Group {
 
     /// Time in which some task of it waited for memory, percent of the last ten seconds; 0 where the kernel does not say
     /// (version 1).
-    pub(crate) fn pressure_percent(&self) -> f64 {
+    pub fn pressure_percent(&self) -> f64 {
         let text = fs::read_to_string(self.directory.join("memory.pressure")).unwrap_or_default();
         Pressure::parse(&text).some_avg10_percent
     }
 
     /// How much more its processes can have before they are held up or killed, if anything limits them. More than `enough`
     /// may be less than there is.
-    pub(crate) fn room_bytes(&self, enough_bytes: u64) -> Option<u64> {
+    pub fn room_bytes(&self, enough_bytes: u64) -> Option<u64> {
         self.rooms(|_| enough_bytes).map(|room| room.room_bytes).min()
     }
 
     /// The same of each group on the way up that limits them, `enough` for its limit.
-    pub(crate) fn rooms(&self, enough_bytes: impl Fn(u64) -> u64) -> impl Iterator<Item = Room> {
+    pub fn rooms(&self, enough_bytes: impl Fn(u64) -> u64) -> impl Iterator<Item = Room> {
         self.upwards().filter_map(move |directory| {
             let mut room = self.room_in(directory)?;
             if room.room_bytes < enough_bytes(room.limit_bytes) {
@@ -132,7 +137,7 @@ fn tightest(group: &Group) -> Option<Limit> {
 }
 
 /// The group whose memory a process uses, by its `/proc/PID/cgroup` and our `/proc/self/mountinfo`.
-pub(crate) fn locate(groups: &str, mounts: &str) -> Option<Group> {
+pub fn locate(groups: &str, mounts: &str) -> Option<Group> {
     let is_memory = |list: &str| list.split(',').any(|controller| controller == "memory");
     let of_v1 = groups.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;

@@ -1,11 +1,13 @@
-//! One error: what failed, on what, the errno, and what to do about it.
+//! One error for all crates: what failed, on what, the errno, and what to do about it.
+//!
+//! Calls of this crate return a bare [`Errno`]; [`During`] gives it the operation that it came from.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::sys::{self, Errno};
+use crate::Errno;
 use crate::units::VirtRange;
 
 /// What kind of failure it is; each has an exit code of the `cowslip` command.
@@ -35,9 +37,11 @@ pub enum ErrorKind {
 /// A failed operation.
 ///
 /// ```
-/// use cowslip::{Arena, ErrorKind, units::ByteCount};
-/// let error = Arena::builder(ByteCount(0)).build().unwrap_err();
-/// assert_eq!(error.kind(), ErrorKind::Usage);
+/// use cowslip_sys::Errno;
+/// use cowslip_sys::error::{Error, ErrorKind};
+/// let error = Error::from_errno("freeze the arena", Errno::NOMEM).hint("raise vm.max_map_count");
+/// assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+/// assert_eq!(error.advice(), Some("raise vm.max_map_count"));
 /// ```
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
@@ -56,11 +60,13 @@ struct Inner {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, operation: &'static str) -> Self {
+    /// A failure of this kind, without an error number.
+    pub fn new(kind: ErrorKind, operation: &'static str) -> Self {
         Self(Box::new(Inner { operation, kind, file: None, range: None, errno: None, hint: None }))
     }
 
-    pub(crate) fn from_errno(operation: &'static str, errno: Errno) -> Self {
+    /// A refusal of the kernel; the error number says which kind of failure it is.
+    pub fn from_errno(operation: &'static str, errno: Errno) -> Self {
         let kind = match errno {
             Errno::NOMEM | Errno::NOSPC | Errno::MFILE | Errno::NFILE => ErrorKind::OutOfMemory,
             Errno::PERM | Errno::ACCESS => ErrorKind::Denied,
@@ -79,17 +85,23 @@ impl Error {
         self
     }
 
-    pub(crate) fn of_file(mut self, path: &Path) -> Self {
+    /// The file that it was about.
+    #[must_use]
+    pub fn of_file(mut self, path: &Path) -> Self {
         self.0.file = Some(path.to_owned());
         self
     }
 
-    pub(crate) fn on(mut self, range: VirtRange) -> Self {
+    /// The memory that it was about.
+    #[must_use]
+    pub fn on(mut self, range: VirtRange) -> Self {
         self.0.range = Some(range);
         self
     }
 
-    pub(crate) fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
@@ -126,7 +138,7 @@ impl fmt::Display for Error {
         }
         if let Some(errno) = self.0.errno {
             // Not by libc: an allocator may be who called.
-            write!(f, ": {} (os error {})", sys::reason(errno), errno.raw_os_error())?;
+            write!(f, ": {} (os error {})", crate::reason(errno), errno.raw_os_error())?;
         }
         if let Some(hint) = &self.0.hint {
             write!(f, "; {hint}")?;
@@ -144,23 +156,24 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {}
 
 /// Gives an errno the operation it came from.
-pub(crate) trait During<T> {
+pub trait During<T> {
+    /// The same result, with the operation in its error.
     fn during(self, operation: &'static str) -> Result<T>;
 }
 
-impl<T> During<T> for crate::sys::Result<T> {
+impl<T> During<T> for crate::Result<T> {
     fn during(self, operation: &'static str) -> Result<T> {
         self.map_err(|errno| Error::from_errno(operation, errno))
     }
 }
 
 /// The errno behind an error of the standard library.
-pub(crate) fn errno_of(error: &io::Error) -> Errno {
+pub fn errno_of(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
 /// The file system's refusal of something done to a file.
-pub(crate) fn file_error(operation: &'static str, path: &Path, error: io::Error) -> Error {
+pub fn file_error(operation: &'static str, path: &Path, error: io::Error) -> Error {
     let failed = match (Errno::from_io_error(&error), error.kind()) {
         (Some(errno), io::ErrorKind::PermissionDenied) => Error::from_errno(operation, errno),
         (Some(errno), _) => Error::from_errno(operation, errno).of_kind(ErrorKind::File),
