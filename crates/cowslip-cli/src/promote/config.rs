@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cowslip::promote::Settings;
+use cowslip_promote::Settings;
 use serde::Deserialize;
 
 use super::args::{self, PromoteArgs};

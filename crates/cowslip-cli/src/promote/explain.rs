@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cowslip::promote::{Decision, Kind, Look, REGION_PAGES, Reason, Region};
 use cowslip::units::CHUNK_BYTES;
+use cowslip_promote::{Decision, Kind, Look, REGION_PAGES, Reason, Region};
 use serde_json::{Value, json};
 
 use super::session::Session;

@@ -1,6 +1,6 @@
 //! Where heat comes from, and why not from somewhere better.
 
-use cowslip::promote::{HeatSource, Rung, ladder};
+use cowslip_promote::{HeatSource, Rung, ladder};
 use serde_json::{Value, json};
 
 /// The rung of the ladder that is in use.

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cowslip::promote::{ORDERS, System};
 use cowslip::sys::process;
+use cowslip_promote::{ORDERS, System};
 
 use super::tally::{ProcessTally, Tally};
 use crate::output::sink;
@@ -223,7 +223,7 @@ fn escaped(label: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cowslip::promote::{ProcessId, Reason};
+    use cowslip_promote::{ProcessId, Reason};
 
     use super::*;
 

@@ -20,8 +20,8 @@ mod top;
 use std::process::ExitCode;
 
 use cowslip::ErrorKind;
-use cowslip::promote::{self, ManagedThp, interference};
 use cowslip::sys::procfs::Thp;
+use cowslip_promote::{ManagedThp, interference};
 
 use crate::exit::{Answer, Failure};
 use crate::output::text;
@@ -93,7 +93,7 @@ fn restore_thp() -> Answer {
 
 /// The same at the start of any other run, as far as it may.
 fn tidy_up() {
-    promote::end_left_watching();
+    cowslip_promote::end_left_watching();
     match ManagedThp::restore_left() {
         Ok(Some(now)) => tell_restored(&now),
         Err(error) if error.kind() == ErrorKind::Corrupt => eprintln!("cowslip: {error}"),

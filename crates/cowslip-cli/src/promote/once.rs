@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use cowslip::promote::{Coverage, ProcessId, Promoter, Reason};
+use cowslip_promote::{Coverage, ProcessId, Promoter, Reason};
 
 use super::args::PromoteArgs;
 use super::report;

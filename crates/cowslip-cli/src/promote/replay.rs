@@ -5,8 +5,8 @@ use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cowslip::promote::{self, Counts, ProcessId, Replay};
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
+use cowslip_promote::{Counts, ProcessId, Replay};
 use serde_json::{Value, json};
 
 use super::args::PromoteArgs;
@@ -16,8 +16,8 @@ use crate::output::{self, sink, text};
 
 pub(super) fn run(args: &PromoteArgs, record: &Path) -> Answer {
     let file = File::open(record).map_err(exit::io(format_args!("open {}", record.display())))?;
-    let events = promote::read_record(BufReader::new(file));
-    let replay = promote::replay(events, |settings| config::change(settings, args))?;
+    let events = cowslip_promote::read_record(BufReader::new(file));
+    let replay = cowslip_promote::replay(events, |settings| config::change(settings, args))?;
     if let Some(address) = args.explain {
         return story(&replay, address);
     }

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use cowslip::promote::{Coverage, Reason};
 use cowslip::sys::process;
 use cowslip::units::ByteCount;
+use cowslip_promote::{Coverage, Reason};
 use serde_json::{Map, Value, json};
 
 use super::args::PromoteArgs;

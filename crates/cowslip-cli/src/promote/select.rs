@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use cowslip::promote::{Promoter, Target};
 use cowslip::sys::procfs::{self, CgroupMembers};
 use cowslip::sys::{Errno, process};
 use cowslip::{Error, ErrorKind};
+use cowslip_promote::{Promoter, Target};
 
 use super::config::{Rule, Who};
 use crate::exit::{DENIED, Failure, USAGE, VANISHED};

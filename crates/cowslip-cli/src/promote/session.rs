@@ -6,12 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use cowslip::ErrorKind;
-use cowslip::promote::{
-    Action, Decision, Effect, Event, Look, Outcome, ProcessId, Promoter, Recorder, Settings,
-};
 use cowslip::sys::scheduling::Scheduling;
 use cowslip::sys::target::Refusal;
 use cowslip::sys::{Errno, process};
+use cowslip_promote::{
+    Action, Decision, Effect, Event, Look, Outcome, ProcessId, Promoter, Recorder, Settings,
+};
 
 use super::config::Plan;
 use super::heat::Heat;

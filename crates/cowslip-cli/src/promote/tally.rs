@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use cowslip::promote::{
+use cowslip::units::page_size_bytes;
+use cowslip_promote::{
     Action, Coverage, Decision, Effect, HeatSource, HugeSource, Limit, Look, Outcome, ProcessId,
     REGION_PAGES, Reason, System,
 };
-use cowslip::units::page_size_bytes;
 
 /// One process.
 #[derive(Clone, Debug, Default)]

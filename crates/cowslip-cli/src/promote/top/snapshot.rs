@@ -142,7 +142,7 @@ fn labels(mut rest: &str) -> Option<(Labels, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use cowslip::promote::{ProcessId, Reason};
+    use cowslip_promote::{ProcessId, Reason};
 
     use super::*;
     use crate::promote::metrics;

@@ -1,0 +1,35 @@
+//! Ingens for processes as they are: huge pages for what is used, without their cooperation.
+//!
+//! Ingens (Kwon et al., OSDI '16) patches the kernel: base pages at faults, then promotion in the
+//! background where a region of 2 MiB is nearly full, and a fair share of huge pages for everybody. This is
+//! the same from user space, in three parts:
+//!
+//! * [`Target`] **observes**: what the pages of each region are ([`Region`]), by `PAGEMAP_SCAN` and, for pages
+//!   shared after a fork, bit 56 of `/proc/PID/pagemap`.
+//! * [`Policy`] **decides**: a pure function of what was seen, with a [`Reason`] for every region.
+//! * [`Promoter::act`] **acts**: `process_madvise(MADV_COLLAPSE)`, or `MADV_COLD` on one base page, which splits a
+//!   huge page. Neither changes content.
+
+mod heat;
+mod keepsake;
+mod khugepaged;
+mod model;
+mod policy;
+mod promoter;
+mod record;
+mod replay;
+mod spare;
+mod target;
+
+pub use cowslip::{Error, ErrorKind, Result};
+pub use heat::{Rung, end_left_watching, ladder};
+pub use khugepaged::{ManagedThp, interference};
+pub use model::{
+    Action, Coverage, Effect, HeatSource, HugeSource, Kind, Limit, Look, ORDERS, Outcome,
+    ProcessId, ProcessLook, REGION_PAGES, Region, Settings, System,
+};
+pub use policy::{Decision, Policy, Reason};
+pub use promoter::{Farewell, Promoter};
+pub use record::{Event, Recorder, SCHEMA, read_record};
+pub use replay::{Counts, Replay, Round, replay};
+pub use target::Target;
