@@ -4,13 +4,13 @@ use cowslip::host::Answer;
 use cowslip_sys::damon::{self, Accesses, Damon};
 use cowslip_sys::{self as sys, Errno};
 
-use crate::keepsake::{self, Found};
+use crate::crash_state::{self, Found};
 use crate::model::{HeatSource, ProcessId, ProcessLook, Region};
 use crate::target::Target;
 
 /// A source of heat, and whether it is to be had here.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Rung {
+pub struct ProbedHeatSource {
     /// Which source.
     pub source: HeatSource,
     /// Whether it can be used.
@@ -22,16 +22,16 @@ pub struct Rung {
 /// The sources of heat, the best first, each tried on this process.
 ///
 /// ```
-/// use cowslip_promote::{HeatSource, ladder};
-/// let rungs = ladder();
-/// let best = rungs.iter().find(|rung| rung.answer.is_available()).map(|rung| rung.source);
+/// use cowslip_promote::{HeatSource, probe_heat_sources};
+/// let sources = probe_heat_sources();
+/// let best = sources.iter().find(|source| source.answer.is_available()).map(|source| source.source);
 /// assert!(matches!(best, Some(HeatSource::Damon | HeatSource::Mappings) | None));
 /// ```
-pub fn ladder() -> Vec<Rung> {
+pub fn probe_heat_sources() -> Vec<ProbedHeatSource> {
     vec![damon(), idle_pages(), mappings()]
 }
 
-fn damon() -> Rung {
+fn damon() -> ProbedHeatSource {
     let (answer, detail) = match damon::probe() {
         Ok(()) => (Answer::Available, "samples regions of its own"),
         Err(Errno::NOSYS) => (Answer::Unsupported, "this kernel was built without it"),
@@ -43,25 +43,25 @@ fn damon() -> Rung {
         Err(errno @ Errno::BUSY) => (refused(errno), "somebody else uses it"),
         Err(errno) => (refused(errno), "it could not be set up"),
     };
-    Rung { source: HeatSource::Damon, answer, detail }
+    ProbedHeatSource { source: HeatSource::Damon, answer, detail }
 }
 
-fn idle_pages() -> Rung {
+fn idle_pages() -> ProbedHeatSource {
     let detail = match std::fs::exists("/sys/kernel/mm/page_idle/bitmap") {
         Ok(true) => "there, and not used by this version",
         _ => "this kernel was built without it (CONFIG_IDLE_PAGE_TRACKING)",
     };
-    Rung { source: HeatSource::IdlePages, answer: Answer::Unsupported, detail }
+    ProbedHeatSource { source: HeatSource::IdlePages, answer: Answer::Unsupported, detail }
 }
 
-fn mappings() -> Rung {
+fn mappings() -> ProbedHeatSource {
     let own = sys::target::Target::open(sys::process::pid());
     let (answer, detail) = match own.and_then(|it| it.clear_referenced()) {
         Ok(()) => (Answer::Available, "one sum for each mapping"),
         Err(Errno::NOENT) => (Answer::Unsupported, "this kernel has no clear_refs"),
         Err(errno) => (refused(errno), "clear_refs may not be written"),
     };
-    Rung { source: HeatSource::Mappings, answer, detail }
+    ProbedHeatSource { source: HeatSource::Mappings, answer, detail }
 }
 
 fn refused(errno: Errno) -> Answer {
@@ -72,13 +72,13 @@ fn refused(errno: Errno) -> Answer {
 }
 
 /// The file that keeps which kernel thread is to be ended.
-const KEEPSAKE: &str = "promote-damon.json";
+const STATE_FILE: &str = "promote-damon.json";
 
 /// Ends what a process that was killed has left watching.
 pub fn end_left_watching() {
-    if let Ok(Found::Left(thread)) = keepsake::find::<i32>(KEEPSAKE) {
+    if let Ok(Found::Left(thread)) = crash_state::find::<i32>(STATE_FILE) {
         let _ = damon::end(thread);
-        let _ = keepsake::forget(KEEPSAKE);
+        let _ = crash_state::forget(STATE_FILE);
     }
 }
 
@@ -109,7 +109,7 @@ impl Sampling {
                     started => Some(started?),
                 };
                 // Without it, only `kill -9` leaves it on, until the targets end.
-                let _ = damon::kernel_thread().map(|thread| keepsake::keep(KEEPSAKE, thread));
+                let _ = damon::kernel_thread().map(|thread| crash_state::keep(STATE_FILE, thread));
             }
             return Ok(());
         }
@@ -133,7 +133,7 @@ impl Sampling {
 impl Sampling {
     fn end(&mut self) {
         if self.damon.take().is_some() {
-            let _ = keepsake::forget(KEEPSAKE);
+            let _ = crash_state::forget(STATE_FILE);
         }
     }
 }
@@ -175,11 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn each_rung_says_whether_it_holds_and_why_not() {
-        let rungs = ladder();
-        let sources: Vec<_> = rungs.iter().map(|rung| rung.source).collect();
-        assert_eq!(sources, [HeatSource::Damon, HeatSource::IdlePages, HeatSource::Mappings]);
-        assert!(rungs.iter().all(|rung| !rung.detail.is_empty()));
-        assert!(rungs[2].answer.is_available(), "of this process it is to be had");
+    fn each_source_says_whether_it_is_there_and_why_not() {
+        let sources = probe_heat_sources();
+        let names: Vec<_> = sources.iter().map(|source| source.source).collect();
+        assert_eq!(names, [HeatSource::Damon, HeatSource::IdlePages, HeatSource::Mappings]);
+        assert!(sources.iter().all(|source| !source.detail.is_empty()));
+        assert!(sources[2].answer.is_available(), "of this process it is to be had");
     }
 }

@@ -4,7 +4,7 @@
 use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
 use cowslip_sys::procfs::{Policy, Thp};
 
-use crate::keepsake::{self, Found};
+use crate::crash_state::{self, Found};
 use crate::model::{REGION_PAGES, Settings};
 
 /// What the kernel does that works against `settings`, a sentence each with the command that ends it.
@@ -45,7 +45,7 @@ fn most_absent(settings: &Settings) -> u32 {
 const ROOT: &str = "they are the whole system's, and root's: run as root, or without --manage-thp";
 
 /// The file that keeps what is to be put back.
-const KEEPSAKE: &str = "promote-thp.json";
+const STATE_FILE: &str = "promote-thp.json";
 
 /// The system's settings, changed for as long as this lives.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl ManagedThp {
             max_ptes_none: before.max_ptes_none.min(most),
         };
         let change = Change { before, ours };
-        keepsake::keep(KEEPSAKE, change.to_kept()).map_err(|error| {
+        crash_state::keep(STATE_FILE, change.to_kept()).map_err(|error| {
             Error::from_errno("keep the settings of transparent huge pages", errno_of(&error))
                 .hint(ROOT)
         })?;
@@ -99,7 +99,7 @@ impl ManagedThp {
     /// process still runs, `Corrupt` if the file that keeps them is damaged.
     pub fn restore_left() -> Result<Option<Thp>> {
         const DOING: &str = "put back the settings of transparent huge pages";
-        let found = keepsake::find::<Kept>(KEEPSAKE)
+        let found = crash_state::find::<Kept>(STATE_FILE)
             .map_err(|error| Error::from_errno(DOING, errno_of(&error)).hint(ROOT))?;
         match found {
             Found::Nothing => Ok(None),
@@ -149,7 +149,8 @@ impl Change {
             now.max_ptes_none = self.before.max_ptes_none;
         }
         now.write().map_err(|errno| Error::from_errno(doing, errno))?;
-        keepsake::forget(KEEPSAKE).map_err(|error| Error::from_errno(doing, errno_of(&error)))?;
+        crash_state::forget(STATE_FILE)
+            .map_err(|error| Error::from_errno(doing, errno_of(&error)))?;
         Ok(now)
     }
 

@@ -10,26 +10,26 @@
 //! * [`Promoter::act`] **acts**: `process_madvise(MADV_COLLAPSE)`, or `MADV_COLD` on one base page, which splits a
 //!   huge page. Neither changes content.
 
+mod crash_state;
 mod heat;
-mod keepsake;
+mod huge_page_reserve;
 mod khugepaged;
 mod model;
 mod policy;
 mod promoter;
 mod record;
 mod replay;
-mod spare;
 mod target;
 
 pub use cowslip::{Error, ErrorKind, Result};
-pub use heat::{Rung, end_left_watching, ladder};
+pub use heat::{ProbedHeatSource, end_left_watching, probe_heat_sources};
 pub use khugepaged::{ManagedThp, interference};
 pub use model::{
-    Action, Coverage, Effect, HeatSource, HugeSource, Kind, Limit, Look, ORDERS, Outcome,
-    ProcessId, ProcessLook, REGION_PAGES, Region, Settings, System,
+    Action, Coverage, Effect, HeatSource, HugeSource, Limit, Look, ORDERS, Outcome, ProcessId,
+    ProcessLook, REGION_PAGES, Region, RegionKind, Settings, System,
 };
 pub use policy::{Decision, Policy, Reason};
-pub use promoter::{Farewell, Promoter};
+pub use promoter::{Promoter, RemovedTarget};
 pub use record::{Event, Recorder, SCHEMA, read_record};
 pub use replay::{Counts, Replay, Round, replay};
 pub use target::Target;

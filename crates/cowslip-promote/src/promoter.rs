@@ -7,9 +7,9 @@ use cowslip_sys::scheduling::{self, Scheduling};
 use cowslip_sys::{Errno, process};
 
 use crate::heat::Sampling;
+use crate::huge_page_reserve::HugePageReserve;
 use crate::model::{Action, Effect, HeatSource, Look, Outcome, ProcessId, Settings, System};
 use crate::policy::{Decision, Policy, Reason};
-use crate::spare::Spare;
 use crate::target::Groups;
 use crate::target::Target;
 
@@ -17,7 +17,7 @@ const THIS_THREAD: i32 = 0;
 
 /// Why a target is no longer one.
 #[derive(Clone, Debug)]
-pub struct Farewell {
+pub struct RemovedTarget {
     /// Which it was.
     pub process: ProcessId,
     /// Its name.
@@ -34,26 +34,26 @@ pub struct Promoter {
     heat: HeatSource,
     sampling: Sampling,
     look_cpu_ns: u64,
-    spare: Spare,
+    reserve: HugePageReserve,
 }
 
 impl Promoter {
     /// Without any target yet; an error if the settings make no sense.
     pub fn new(settings: Settings) -> Result<Self> {
         let policy = Policy::new(settings)?;
-        let spare = Spare::new().during("reserve room for a huge page")?;
+        let reserve = HugePageReserve::new().during("reserve room for a huge page")?;
         Ok(Self {
             policy,
             targets: BTreeMap::new(),
             heat: HeatSource::None,
             sampling: Sampling::default(),
             look_cpu_ns: 0,
-            spare,
+            reserve,
         })
     }
 
     /// Asks the kernel which memory is accessed, so that what is hot comes first: from a source that is
-    /// [available](super::ladder). [`HeatSource::Mappings`] makes the kernel walk the targets' page
+    /// [available](crate::probe_heat_sources). [`HeatSource::Mappings`] makes the kernel walk the targets' page
     /// tables, and holds them up for it.
     pub fn watch_heat(&mut self, source: HeatSource) {
         self.heat = source;
@@ -98,8 +98,8 @@ impl Promoter {
 
     /// Looks at the system and at every target. Up to `content_ns` of processor time a target go into
     /// reading huge pages for how much of them is used. Targets that cannot be looked at any more
-    /// are dropped, and said farewell to.
-    pub fn look(&mut self, content_ns: u64) -> Result<(Look, Vec<Farewell>)> {
+    /// are dropped, and returned with the reason.
+    pub fn look(&mut self, content_ns: u64) -> Result<(Look, Vec<RemovedTarget>)> {
         let began = process::thread_cpu_ns();
         let mut look =
             Look { at_ns: process::now_ns(), system: System::look()?, processes: Vec::new() };
@@ -112,7 +112,7 @@ impl Promoter {
                 true
             }
             Err(errno) => {
-                gone.push(farewell(target, errno));
+                gone.push(removed(target, errno));
                 false
             }
         });
@@ -149,12 +149,12 @@ impl Promoter {
             return None;
         }
         let began = process::thread_cpu_ns();
-        let warmed = if is_promotion { self.spare.warm() } else { Ok(()) };
+        let warmed = if is_promotion { self.reserve.warm() } else { Ok(()) };
         let mut outcome = match warmed {
             Ok(()) => {
                 let _urgent = Urgent::begin();
                 match decision.reason {
-                    Reason::Torn => target.mend(decision.address),
+                    Reason::PartiallyMapped => target.split_rest(decision.address),
                     _ => target.act(decision, action),
                 }
             }
@@ -204,11 +204,11 @@ impl Drop for Urgent {
     }
 }
 
-fn farewell(target: &Target, errno: Errno) -> Farewell {
+fn removed(target: &Target, errno: Errno) -> RemovedTarget {
     let mut error = Error::from_errno("look at the process", errno);
     // Of a process that ends while it is looked at, `/proc` says all sorts of things.
     if target.handle.has_ended().unwrap_or(true) {
         error = Error::new(ErrorKind::Vanished, "look at the process").hint("it has ended");
     }
-    Farewell { process: target.id(), name: target.name().to_owned(), error }
+    RemovedTarget { process: target.id(), name: target.name().to_owned(), error }
 }

@@ -297,7 +297,11 @@ fn what_was_torn_before_anybody_looked_is_given_back_and_what_was_released_since
         };
         assert!(was_huge, "the kernel holds all of it");
         let mut promotion = Promotion::of(&regions);
-        assert_eq!(promotion.reasons(), [(0, Reason::Torn), (1, Reason::FirstLook)], "{by:?}");
+        assert_eq!(
+            promotion.reasons(),
+            [(0, Reason::PartiallyMapped), (1, Reason::FirstLook)],
+            "{by:?}"
+        );
         let decisions = promotion.decide();
         release(1);
         let outcomes: Vec<_> =
@@ -596,11 +600,11 @@ fn coverage_is_the_kernels_and_heat_follows_accesses() {
 
 #[test]
 fn damon_tells_hot_regions_of_a_mapping_from_cold_ones() {
-    let rung = cowslip_promote::ladder().remove(0);
-    if !rung.answer.is_available() {
+    let probed = cowslip_promote::probe_heat_sources().remove(0);
+    if !probed.answer.is_available() {
         let expected = std::env::var("COWSLIP_EXPECT").is_ok_and(|it| it.contains("damon"));
-        assert!(!expected, "it is declared to be there: {rung:?}");
-        println!("SKIPPED: damon: {}", rung.detail);
+        assert!(!expected, "it is declared to be there: {probed:?}");
+        println!("SKIPPED: damon: {}", probed.detail);
         return;
     }
     let regions = Regions::new(&[512; 32]);
@@ -656,11 +660,11 @@ fn damon_tells_hot_regions_of_a_mapping_from_cold_ones() {
     assert!(damon::kernel_thread().is_some(), "the child has left it on");
     cowslip_promote::end_left_watching();
     assert_eq!(damon::kernel_thread(), None);
-    assert!(cowslip_promote::ladder()[0].answer.is_available(), "it can be had again");
+    assert!(cowslip_promote::probe_heat_sources()[0].answer.is_available(), "it can be had again");
 }
 
 #[test]
-fn a_target_that_ends_is_said_farewell_to() -> Result<()> {
+fn a_target_that_ends_is_removed() -> Result<()> {
     let _alone = alone();
     let child = Child::fork();
     let mut promoter = Promoter::new(Settings::default())?;

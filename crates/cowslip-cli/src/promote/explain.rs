@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cowslip::units::CHUNK_BYTES;
-use cowslip_promote::{Decision, Kind, Look, REGION_PAGES, Reason, Region};
+use cowslip_promote::{Decision, Look, REGION_PAGES, Reason, Region, RegionKind};
 use serde_json::{Value, json};
 
 use super::session::Session;
@@ -88,14 +88,14 @@ pub(super) fn facts(region: &Region) -> String {
         format!("{} in use ({} %)", of(region.pages), u32::from(region.pages) * 100 / 512)
     }];
     match region.kind {
-        Kind::Private => {}
-        Kind::Arena => facts.push("of an arena".to_owned()),
-        Kind::FrozenArena => facts.push("of an arena that is frozen".to_owned()),
+        RegionKind::Private => {}
+        RegionKind::Arena => facts.push("of an arena".to_owned()),
+        RegionKind::FrozenArena => facts.push("of an arena that is frozen".to_owned()),
     }
     if let Some(pages) = region.nonzero_pages {
         facts.push(format!("{} hold anything but zeroes", of(pages)));
     }
-    if region.is_torn {
+    if region.is_partially_mapped {
         facts.push("a huge page is behind it".to_owned());
     }
     for (pages, what) in [

@@ -1,29 +1,29 @@
 //! Where heat comes from, and why not from somewhere better.
 
-use cowslip_promote::{HeatSource, Rung, ladder};
+use cowslip_promote::{HeatSource, ProbedHeatSource, probe_heat_sources};
 use serde_json::{Value, json};
 
-/// The rung of the ladder that is in use.
+/// The source of heat that is in use.
 #[derive(Debug)]
 pub(super) struct Heat {
     pub(super) source: HeatSource,
-    rungs: Vec<Rung>,
+    sources: Vec<ProbedHeatSource>,
 }
 
 impl Heat {
     /// The best source there is, if heat is wanted; said, with what keeps the better ones from being used.
     pub(super) fn choose(is_wanted: bool) -> Self {
         if !is_wanted {
-            return Self { source: HeatSource::None, rungs: Vec::new() };
+            return Self { source: HeatSource::None, sources: Vec::new() };
         }
-        let rungs = ladder();
-        let best = rungs.iter().find(|rung| rung.answer.is_available());
-        let source = best.map_or(HeatSource::None, |rung| rung.source);
+        let sources = probe_heat_sources();
+        let best = sources.iter().find(|source| source.answer.is_available());
+        let source = best.map_or(HeatSource::None, |source| source.source);
         eprintln!("cowslip: heat is known {}", source.sentence());
-        for rung in rungs.iter().take_while(|rung| !rung.answer.is_available()) {
-            eprintln!("cowslip: not {}: {}", rung.source.sentence(), rung.detail);
+        for source in sources.iter().take_while(|source| !source.answer.is_available()) {
+            eprintln!("cowslip: not {}: {}", source.source.sentence(), source.detail);
         }
-        Self { source, rungs }
+        Self { source, sources }
     }
 
     /// Says that the source has changed, if it has.
@@ -35,10 +35,10 @@ impl Heat {
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let rung = |rung: &Rung| json!({"source": rung.source, "answer": rung.answer.word(), "detail": rung.detail});
+        let source = |source: &ProbedHeatSource| json!({"source": source.source, "answer": source.answer.word(), "detail": source.detail});
         json!({
             "source": self.source,
-            "ladder": self.rungs.iter().map(rung).collect::<Vec<_>>(),
+            "ladder": self.sources.iter().map(source).collect::<Vec<_>>(),
         })
     }
 }

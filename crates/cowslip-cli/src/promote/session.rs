@@ -97,12 +97,12 @@ impl Session {
     pub(super) fn look_last(&mut self, content_ns: u64) -> Result<Round, Failure> {
         let (look, gone) = self.promoter.look(content_ns)?;
         self.heat.follow(self.promoter.heat());
-        for farewell in gone {
-            self.tally.end(farewell.process);
-            self.ready_ns.remove(&farewell.process);
-            if farewell.error.kind() != ErrorKind::Vanished {
-                let (name, pid) = (farewell.name, farewell.process.pid);
-                eprintln!("cowslip: {name} ({pid}) is left alone: {}", farewell.error);
+        for removed in gone {
+            self.tally.end(removed.process);
+            self.ready_ns.remove(&removed.process);
+            if removed.error.kind() != ErrorKind::Vanished {
+                let (name, pid) = (removed.name, removed.process.pid);
+                eprintln!("cowslip: {name} ({pid}) is left alone: {}", removed.error);
             }
         }
         let decisions = self.promoter.decide(&look);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where heat comes from; which rung of the ladder is in use.
+/// Where it is known from which memory is accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeatSource {

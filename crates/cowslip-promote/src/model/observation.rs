@@ -22,7 +22,7 @@ pub struct ProcessId {
 /// What a region is part of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum RegionKind {
     /// Private anonymous memory.
     #[default]
     Private,
@@ -55,7 +55,7 @@ pub struct Region {
     pub address: u64,
     /// What it is part of.
     #[serde(skip_serializing_if = "is_private")]
-    pub kind: Kind,
+    pub kind: RegionKind,
     /// Pages in memory that were written, or all of them if it is huge.
     pub pages: u16,
     /// Pages that were only read: all of them are the one zero page.
@@ -71,8 +71,8 @@ pub struct Region {
     pub is_huge: bool,
     /// Whether pages of it are of a huge page of which the rest was released, as far as page frames may be known
     /// (root): the kernel holds all of it.
-    #[serde(skip_serializing_if = "is_false")]
-    pub is_torn: bool,
+    #[serde(rename = "is_torn", skip_serializing_if = "is_false")]
+    pub is_partially_mapped: bool,
     /// Pages with anything but zeroes, if it is huge and its content was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nonzero_pages: Option<u16>,
@@ -87,8 +87,8 @@ impl Region {
     }
 }
 
-fn is_private(kind: &Kind) -> bool {
-    *kind == Kind::Private
+fn is_private(kind: &RegionKind) -> bool {
+    *kind == RegionKind::Private
 }
 
 fn is_false(value: &bool) -> bool {
@@ -143,10 +143,10 @@ impl ProcessLook {
             let bytes = u64::from(region.pages) * page_size_bytes() as u64;
             let huge_bytes = if region.is_huge { CHUNK_BYTES as u64 } else { 0 };
             sum.plus(match region.kind {
-                Kind::Private => {
+                RegionKind::Private => {
                     Coverage { anonymous_bytes: bytes, huge_bytes, ..Coverage::default() }
                 }
-                Kind::Arena | Kind::FrozenArena => Coverage {
+                RegionKind::Arena | RegionKind::FrozenArena => Coverage {
                     arena_bytes: bytes,
                     arena_huge_bytes: huge_bytes,
                     ..Coverage::default()
@@ -188,7 +188,7 @@ impl Look {
                 }
                 (Effect::Done, Action::Demote) => {
                     region.pages -= outcome.freed_pages.min(region.pages);
-                    (region.is_huge, region.is_torn) = (false, false);
+                    (region.is_huge, region.is_partially_mapped) = (false, false);
                 }
                 _ => {}
             }

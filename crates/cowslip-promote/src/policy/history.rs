@@ -35,7 +35,7 @@ impl RegionHistory {
             self.nonzero_pages = Some(now);
         }
         self.pages = region.pages;
-        self.was_huge |= region.is_huge || region.is_torn;
+        self.was_huge |= region.is_huge || region.is_partially_mapped;
         self.looks += 1;
     }
 
@@ -49,7 +49,7 @@ impl RegionHistory {
     }
 
     /// Whether part of a huge page was released, which nobody has split since.
-    pub(super) fn is_torn(&self, region: &Region) -> bool {
+    pub(super) fn is_partially_mapped(&self, region: &Region) -> bool {
         self.was_huge && !region.is_huge && region.pages > 0
     }
 

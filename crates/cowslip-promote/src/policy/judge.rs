@@ -2,7 +2,7 @@
 
 use super::history::RegionHistory;
 use super::reason::Reason;
-use crate::model::{Kind, REGION_PAGES, Region, Settings};
+use crate::model::{REGION_PAGES, Region, RegionKind, Settings};
 
 /// `Full` and `Sparse` are wishes; any other reason is final.
 pub(super) fn judge(
@@ -12,7 +12,7 @@ pub(super) fn judge(
     now_ns: u64,
     settings: &Settings,
 ) -> Reason {
-    if region.kind == Kind::FrozenArena {
+    if region.kind == RegionKind::FrozenArena {
         return Reason::Frozen;
     }
     if region.shared_pages > 0 {
@@ -24,7 +24,7 @@ pub(super) fn judge(
     if region.is_huge {
         return match region.nonzero_pages {
             Some(pages)
-                if region.kind == Kind::Private
+                if region.kind == RegionKind::Private
                     && !reaches(pages, settings.demote_below_percent) =>
             {
                 if history.is_filling() {
@@ -40,8 +40,9 @@ pub(super) fn judge(
         Reason::Swapped
     } else if !reaches(region.pages, threshold_percent) {
         // A huge page of an arena's file is whole whatever of it is mapped.
-        let is_torn = region.kind == Kind::Private && history.is_torn(region);
-        if is_torn { Reason::Torn } else { Reason::BelowThreshold }
+        let is_partially_mapped =
+            region.kind == RegionKind::Private && history.is_partially_mapped(region);
+        if is_partially_mapped { Reason::PartiallyMapped } else { Reason::BelowThreshold }
     } else if history.was_released(now_ns, settings) {
         Reason::JustReleased
     } else if history.is_new() {

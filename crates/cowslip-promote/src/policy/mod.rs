@@ -84,7 +84,7 @@ impl Policy {
                 let decision = decision(process, region, reason);
                 match reason {
                     Reason::Full => wanted.push(region),
-                    Reason::Sparse | Reason::Torn => decisions.push(decision),
+                    Reason::Sparse | Reason::PartiallyMapped => decisions.push(decision),
                     _ => left.push(decision),
                 }
             }

@@ -16,7 +16,8 @@ pub enum Reason {
     /// It is huge and nearly empty: split.
     Sparse,
     /// It was huge, part of it was released, and the kernel may still hold that part: split.
-    Torn,
+    #[serde(rename = "torn")]
+    PartiallyMapped,
     /// It is huge, and not known to be nearly empty.
     Huge,
     /// It is huge and nearly empty, and it may be filling up.
@@ -64,7 +65,7 @@ impl Reason {
     pub fn action(self) -> Option<Action> {
         match self {
             Self::Full => Some(Action::Promote),
-            Self::Sparse | Self::Torn => Some(Action::Demote),
+            Self::Sparse | Self::PartiallyMapped => Some(Action::Demote),
             _ => None,
         }
     }
@@ -74,7 +75,7 @@ impl Reason {
         match self {
             Self::Full => "promoted: it is as full as the threshold asks for",
             Self::Sparse => "split: it is huge, and hardly any of its pages hold anything",
-            Self::Torn => {
+            Self::PartiallyMapped => {
                 "split: it was huge, part of it was released, and the kernel may hold that part still"
             }
             Self::Huge => "left: it is huge, and not known to be nearly empty",

@@ -6,7 +6,7 @@ mod properties;
 use cowslip_sys::Errno;
 
 use super::*;
-use crate::model::{Action, Effect, Kind, Limit, REGION_PAGES, Region, System};
+use crate::model::{Action, Effect, Limit, REGION_PAGES, Region, RegionKind, System};
 
 const SECOND: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -112,21 +112,21 @@ fn a_huge_page_that_was_partly_released_is_split_once() {
         Reason::JustReleased,
         "it may become huge again"
     );
-    assert_eq!(at(&mut policy, 2, region(1, 300)), Reason::Torn);
-    assert_eq!(at(&mut policy, 3, region(1, 300)), Reason::Torn, "until that is done");
+    assert_eq!(at(&mut policy, 2, region(1, 300)), Reason::PartiallyMapped);
+    assert_eq!(at(&mut policy, 3, region(1, 300)), Reason::PartiallyMapped, "until that is done");
     let split = Outcome { action: Action::Demote, ..outcome(1 << 21, 3 * SECOND, MS, None) };
     policy.learn(&split);
     assert_eq!(at(&mut policy, 4, region(1, 200)), Reason::BelowThreshold);
 
     policy.learn(&outcome(1 << 21, 5 * SECOND, MS, None));
-    assert_eq!(at(&mut policy, 6, region(1, 300)), Reason::Torn, "it was promoted here");
+    assert_eq!(at(&mut policy, 6, region(1, 300)), Reason::PartiallyMapped, "it was promoted here");
 
-    let torn = Region { is_torn: true, ..region(1, 300) };
+    let torn = Region { is_partially_mapped: true, ..region(1, 300) };
     let mut policy = Policy::new(Settings::default()).unwrap();
-    assert_eq!(at(&mut policy, 0, torn), Reason::Torn, "its page frames say so");
+    assert_eq!(at(&mut policy, 0, torn), Reason::PartiallyMapped, "its page frames say so");
     policy.learn(&Outcome { effect: Effect::Refused(Errno::AGAIN.raw_os_error()), ..split });
     assert_eq!(at(&mut policy, 3, torn), Reason::RetryLater);
-    assert_eq!(at(&mut policy, 9, torn), Reason::Torn);
+    assert_eq!(at(&mut policy, 9, torn), Reason::PartiallyMapped);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn slow_promotions_make_a_process_wait_longer_each_time() {
 
 #[test]
 fn who_gets_no_promotion_for_a_while_is_split_all_the_same() {
-    let torn = Region { is_torn: true, ..region(3, 100) };
+    let torn = Region { is_partially_mapped: true, ..region(3, 100) };
     let regions = [process(1, vec![region(1, 512), huge(2, Some(5)), torn])];
     let mut policy = policy();
     policy.decide(&look(0, &regions));
@@ -216,7 +216,10 @@ fn who_gets_no_promotion_for_a_while_is_split_all_the_same() {
     let decisions = policy.decide(&look(SECOND + MS, &regions));
     let mut reasons: Vec<_> = decisions.iter().map(|it| (it.address >> 21, it.reason)).collect();
     reasons.sort_unstable();
-    assert_eq!(reasons, [(1, Reason::BackingOff), (2, Reason::Sparse), (3, Reason::Torn)]);
+    assert_eq!(
+        reasons,
+        [(1, Reason::BackingOff), (2, Reason::Sparse), (3, Reason::PartiallyMapped)]
+    );
     let until_ns = policy.backs_off_until_ns(id(1));
     assert!(policy.is_backing_off(id(1), until_ns - 1) && !policy.is_backing_off(id(1), until_ns));
 }
@@ -363,11 +366,15 @@ fn any_region(dice: &mut Dice, number: u64) -> Region {
         swapped_pages: if dice.one_in(8) { dice.below(200) as u16 } else { 0 },
         shared_pages: if dice.one_in(8) { 1 + dice.below(u64::from(pages)) as u16 } else { 0 },
         is_huge,
-        is_torn: !is_huge && dice.one_in(8),
+        is_partially_mapped: !is_huge && dice.one_in(8),
         nonzero_pages: (is_huge && dice.one_in(2)).then(|| dice.below(513) as u16),
         heat_percent: dice.one_in(2).then(|| dice.below(101) as u8),
-        kind: [Kind::Private, Kind::Private, Kind::Arena, Kind::FrozenArena]
-            [dice.below(4) as usize],
+        kind: [
+            RegionKind::Private,
+            RegionKind::Private,
+            RegionKind::Arena,
+            RegionKind::FrozenArena,
+        ][dice.below(4) as usize],
     }
 }
 
@@ -460,8 +467,8 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                     None => continue,
                     Some(_) => assert_eq!(region.shared_pages, 0, "a live child's"),
                 }
-                assert_ne!(region.kind, Kind::FrozenArena);
-                if region.kind == Kind::Arena {
+                assert_ne!(region.kind, RegionKind::FrozenArena);
+                if region.kind == RegionKind::Arena {
                     assert_eq!(decision.reason, Reason::Full, "its bloat is its own business");
                 }
                 if decision.reason == Reason::Sparse {
@@ -469,7 +476,7 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                     assert!(region.is_huge && region.nonzero_pages.unwrap() < 103);
                     continue;
                 }
-                if decision.reason == Reason::Torn {
+                if decision.reason == Reason::PartiallyMapped {
                     assert!(!region.is_huge && region.pages > 0 && region.pages < 461);
                     continue;
                 }

@@ -6,7 +6,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{self as sys, Errno, process, procfs};
 
 use super::Target;
-use crate::model::{Action, Effect, Kind, Outcome, REGION_PAGES};
+use crate::model::{Action, Effect, Outcome, REGION_PAGES, RegionKind};
 use crate::policy::Decision;
 
 impl Target {
@@ -31,10 +31,10 @@ impl Target {
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
         let before = self.look_again(&scanner, address)?;
         let is_wanted = match (action, before.kind) {
-            (_, Kind::FrozenArena) => false,
+            (_, RegionKind::FrozenArena) => false,
             // What an allocator has released meanwhile it may never release again: it counts that as done.
             (Action::Promote, _) => !before.is_huge && before.pages >= decision.pages.max(1),
-            (Action::Demote, kind) => before.is_huge && kind == Kind::Private,
+            (Action::Demote, kind) => before.is_huge && kind == RegionKind::Private,
         };
         if !is_wanted || before.shared_pages > 0 {
             return Ok((Effect::Overtaken, 0, 0));
@@ -55,7 +55,7 @@ impl Target {
             return Ok((Effect::Refused(errno.raw_os_error()), took_ns, 0));
         }
         if action == Action::Promote {
-            if before.kind == Kind::Arena {
+            if before.kind == RegionKind::Arena {
                 // The page is huge, and unmapped until its next use: now it is mapped.
                 let _ = self.handle.advise(range, Advice::Collapse);
             }

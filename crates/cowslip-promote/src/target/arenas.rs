@@ -10,7 +10,7 @@ use cowslip_sys::procfs::Mapping;
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{self as sys, target};
 
-use crate::model::Kind;
+use crate::model::RegionKind;
 
 /// An arena of another process.
 #[derive(Clone, Debug)]
@@ -58,9 +58,9 @@ impl ForeignArena {
     }
 
     /// Whether it can be acted on now.
-    pub(super) fn kind(&self, handle: &target::Target) -> sys::Result<Kind> {
+    pub(super) fn kind(&self, handle: &target::Target) -> sys::Result<RegionKind> {
         let is_live = |it: Metrics| (it.is_owner, it.frozen_chunks, it.absent_chunks) == (1, 0, 0);
         let is_live = read(handle, self.counters)?.is_some_and(is_live);
-        Ok(if is_live { Kind::Arena } else { Kind::FrozenArena })
+        Ok(if is_live { RegionKind::Arena } else { RegionKind::FrozenArena })
     }
 }

@@ -16,7 +16,7 @@ use cowslip_sys::procfs::MappingUse;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{self as sys, Errno};
 
-use super::torn::Heads;
+use super::partially_mapped::Heads;
 use crate::model::{HugeSource, REGION_PAGES, Region};
 
 /// Reads entries, and what they do not say.
@@ -79,7 +79,7 @@ impl<'a> Entries<'a> {
             }
         })?;
         if let Some(flags) = self.flags.as_ref().filter(|_| region.pages < REGION_PAGES) {
-            region.is_torn = heads.any(flags)?;
+            region.is_partially_mapped = heads.any(flags)?;
         }
         for suspect in suspects {
             let is_zero = match (has_shared, &self.flags, suspect) {

@@ -5,7 +5,7 @@ mod arenas;
 mod entries;
 mod limits;
 mod observe;
-mod torn;
+mod partially_mapped;
 
 use std::collections::{BTreeMap, BTreeSet};
 

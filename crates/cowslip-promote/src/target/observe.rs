@@ -11,9 +11,9 @@ use super::Target;
 use super::arenas;
 use super::entries::Entries;
 use super::limits::Groups;
+use super::partially_mapped::Heads;
 use super::regions_of;
-use super::torn::Heads;
-use crate::model::{HeatSource, HugeSource, Kind, ProcessLook, REGION_PAGES, Region};
+use crate::model::{HeatSource, HugeSource, ProcessLook, REGION_PAGES, Region, RegionKind};
 
 /// What is where.
 struct Survey {
@@ -62,11 +62,11 @@ impl Target {
     fn survey(&mut self, scanner: &Scanner, maps: &str) -> sys::Result<Survey> {
         let mappings: Vec<_> = procfs::mappings(maps).collect();
         self.arenas = arenas::find(&self.handle, &mappings)?;
-        let kinds: Vec<Kind> =
+        let kinds: Vec<RegionKind> =
             self.arenas.iter().map(|arena| arena.kind(&self.handle)).collect::<sys::Result<_>>()?;
         let kind_of = |range| {
             let arena = self.arenas.iter().position(|arena| arena.covers(range));
-            arena.map_or(Kind::Private, |index| kinds[index])
+            arena.map_or(RegionKind::Private, |index| kinds[index])
         };
         let (mut regions, mut edge_bytes) = (Vec::new(), 0);
         if scanner.method() == Method::Scan {
@@ -79,7 +79,7 @@ impl Target {
                     region.kind = kind;
                     look_closer(scanner, flags.as_ref(), region)?;
                 }
-                if !range.is_empty() && kind == Kind::Private {
+                if !range.is_empty() && kind == RegionKind::Private {
                     let (start, end) = (mapping.range.start, mapping.range.end());
                     edge_bytes += present_bytes(scanner, VirtRange::between(start, range.start))?;
                     edge_bytes += present_bytes(scanner, VirtRange::between(range.end(), end))?;
@@ -95,7 +95,7 @@ impl Target {
             let agreed = |address| self.agreed.contains(&address);
             entries.survey(range, &usage, agreed, &mut regions)?;
             regions[first..].iter_mut().for_each(|region| region.kind = kind);
-            if !range.is_empty() && kind == Kind::Private {
+            if !range.is_empty() && kind == RegionKind::Private {
                 let pages: u64 = regions[first..].iter().map(|it| u64::from(it.pages)).sum();
                 let regions_bytes = pages * page_size_bytes() as u64;
                 edge_bytes += usage.anonymous_bytes.saturating_sub(regions_bytes);
@@ -113,7 +113,7 @@ impl Target {
         let range = VirtRange::new(address as usize, CHUNK_BYTES);
         let kind = match self.arenas.iter().find(|arena| arena.covers(range)) {
             Some(arena) => arena.kind(&self.handle)?,
-            None => Kind::Private,
+            None => RegionKind::Private,
         };
         if scanner.method() == Method::Entries {
             let known = self.known.get(&address).copied().unwrap_or_default();
@@ -173,7 +173,7 @@ impl Target {
         let huge = after
             .iter_mut()
             .chain(before)
-            .filter(|it| it.is_huge && it.shared_pages == 0 && it.kind == Kind::Private);
+            .filter(|it| it.is_huge && it.shared_pages == 0 && it.kind == RegionKind::Private);
         let mut is_zero = Vec::new();
         for region in huge {
             if process::thread_cpu_ns() - began >= content_ns {
@@ -254,7 +254,7 @@ pub(crate) fn look_closer(
     })?;
     region.shared_pages = not_exclusive.saturating_sub(region.zero_pages).min(region.pages);
     if let Some(flags) = flags.filter(|_| region.pages < REGION_PAGES) {
-        region.is_torn = heads.any(flags)?;
+        region.is_partially_mapped = heads.any(flags)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Huge pages of which a part was released: the kernel keeps the whole until it wants for memory.
+//! Huge pages of which a part was released (partially mapped): the kernel keeps the whole until it wants for memory.
 //!
 //! `MADV_DONTNEED` on a part of a huge page, as allocators give it, takes that part out of the page tables. The
 //! resident size shrinks; the memory is free only when the kernel's shrinker comes by. `MADV_COLD` on a base page
@@ -19,8 +19,8 @@ use crate::model::{Action, Effect, Outcome, REGION_PAGES, Region};
 impl Target {
     /// Splits what is left of a huge page in a region. How much that gives back no page table says: it is not
     /// counted.
-    pub(crate) fn mend(&self, address: u64) -> Outcome {
-        let (effect, took_ns) = match self.try_mend(address) {
+    pub(crate) fn split_rest(&self, address: u64) -> Outcome {
+        let (effect, took_ns) = match self.try_split_rest(address) {
             Ok(done) => done,
             Err(errno) => (Effect::Refused(errno.raw_os_error()), 0),
         };
@@ -28,7 +28,7 @@ impl Target {
         Outcome { process, address, action, at_ns, took_ns, cpu_ns: 0, effect, freed_pages: 0 }
     }
 
-    fn try_mend(&self, address: u64) -> sys::Result<(Effect, u64)> {
+    fn try_split_rest(&self, address: u64) -> sys::Result<(Effect, u64)> {
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
         let region = VirtRange::new(address as usize, CHUNK_BYTES);
         let mut left = Vec::new();
@@ -44,21 +44,21 @@ impl Target {
         let began = process::now_ns();
         let advised = self.handle.advise(page, Advice::Cold);
         let took_ns = process::now_ns() - began;
-        let mended = advised.and_then(|()| match is_torn(&scanner, address)? {
+        let split = advised.and_then(|()| match is_partially_mapped(&scanner, address)? {
             // Somebody held a page of it.
             true => Err(Errno::AGAIN),
             false => Ok(()),
         });
         let refused = |errno: Errno| Effect::Refused(errno.raw_os_error());
-        Ok((mended.map_or_else(refused, |()| Effect::Done), took_ns))
+        Ok((split.map_or_else(refused, |()| Effect::Done), took_ns))
     }
 }
 
 /// Whether it still is, as far as that may be known.
-fn is_torn(scanner: &Scanner, address: u64) -> sys::Result<bool> {
+fn is_partially_mapped(scanner: &Scanner, address: u64) -> sys::Result<bool> {
     let mut region = Region { address, ..Region::default() };
     look_closer(scanner, PageFlags::open().ok().as_ref(), &mut region)?;
-    Ok(region.is_torn)
+    Ok(region.is_partially_mapped)
 }
 
 /// Where huge pages may begin of which a region maps base pages: those have the same place in both.

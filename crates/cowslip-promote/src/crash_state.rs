@@ -1,4 +1,5 @@
-//! What has to be put back, kept in a file until it is: `kill -9` gives no time for it, the next start does it.
+//! State that a crash must not lose: what has to be put back, in a file until it is. `kill -9` gives no time for it;
+//! the next start does it.
 //!
 //! The files lie in `/run/cowslip`, or where systemd says (`RUNTIME_DIRECTORY`), readable by their owner alone. They
 //! are of one boot and of one process: another boot has forgotten what was set, and a process that still runs
@@ -17,7 +18,7 @@ use crate::model::ProcessId;
 
 /// What is in a file.
 #[derive(Debug, Serialize, Deserialize)]
-struct Keepsake<T> {
+struct CrashState<T> {
     boot_id: String,
     owner: ProcessId,
     left: T,
@@ -39,14 +40,14 @@ pub(super) enum Found<T> {
 pub(super) fn keep<T: Serialize>(name: &str, left: T) -> io::Result<()> {
     let path = path(name);
     let owner = owner(process::pid()).ok_or_else(|| io::Error::other("/proc is not mounted"))?;
-    let keepsake = Keepsake { boot_id: boot_id()?, owner, left };
+    let state = CrashState { boot_id: boot_id()?, owner, left };
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
     }
     let fresh = path.with_extension("new");
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(&serde_json::to_vec(&keepsake)?)?;
+    file.write_all(&serde_json::to_vec(&state)?)?;
     fs::rename(fresh, path)
 }
 
@@ -56,7 +57,7 @@ pub(super) fn find<T: DeserializeOwned>(name: &str) -> io::Result<Found<T>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
         text => text?,
     };
-    let Ok(it) = serde_json::from_slice::<Keepsake<T>>(&text) else {
+    let Ok(it) = serde_json::from_slice::<CrashState<T>>(&text) else {
         return Ok(Found::Damaged(path(name)));
     };
     if it.boot_id != boot_id()? {

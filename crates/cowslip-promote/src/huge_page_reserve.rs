@@ -24,19 +24,19 @@ const REQUESTS: usize = 65;
 
 /// Address space of one huge page, empty in between.
 #[derive(Debug)]
-pub(super) struct Spare(VirtRange);
+pub(super) struct HugePageReserve(VirtRange);
 
-impl Spare {
+impl HugePageReserve {
     pub(super) fn new() -> sys::Result<Self> {
         let range = memory::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
-        let spare = Self(range);
+        let reserve = Self(range);
         // SAFETY: reserved just now for this value.
         unsafe {
             memory::map_anonymous(range, Prot::RW)?;
             // Best effort: without it a collapse makes the page.
             let _ = memory::advise(range, Advice::HugePage);
         }
-        Ok(spare)
+        Ok(reserve)
     }
 
     /// Has the kernel find a huge page, write all of it, and take it back; `ENOMEM` if there is none.
@@ -63,7 +63,7 @@ impl Spare {
     }
 }
 
-impl Drop for Spare {
+impl Drop for HugePageReserve {
     fn drop(&mut self) {
         // SAFETY: see the module; nobody can reach it any more.
         let _ = unsafe { memory::unmap(self.0) };
@@ -77,14 +77,14 @@ mod tests {
 
     #[test]
     fn a_huge_page_is_made_and_nothing_is_kept() {
-        let spare = Spare::new().unwrap();
-        match spare.warm() {
+        let reserve = HugePageReserve::new().unwrap();
+        match reserve.warm() {
             // No huge page is free at the moment.
             Ok(()) | Err(Errno::NOMEM) => {}
             Err(errno) => panic!("{errno}"),
         }
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let held = procfs::smaps(&smaps).into_iter().find(|(it, _)| it.range.covers(spare.0));
+        let held = procfs::smaps(&smaps).into_iter().find(|(it, _)| it.range.covers(reserve.0));
         assert_eq!(held.unwrap().1.resident_bytes, 0);
     }
 }
