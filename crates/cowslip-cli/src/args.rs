@@ -7,9 +7,9 @@ use cowslip::image::Compression;
 use cowslip::units::ByteCount;
 
 use crate::bench::{bloat, cow, fork, restore, trace};
+use crate::commands::promote::args::PromoteArgs;
 use crate::compare::args::{CompareArgs, RecordArgs};
 use crate::numbers::whole;
-use crate::promote::args::PromoteArgs;
 use crate::restoring::StrategyArg;
 use crate::trace::args::TraceArgs;
 

@@ -11,7 +11,6 @@ mod demo;
 mod exit;
 mod numbers;
 mod output;
-mod promote;
 mod restoring;
 mod trace;
 
@@ -31,7 +30,7 @@ fn main() -> ExitCode {
         args::Command::Bench(args::Bench::Trace(args)) => commands::bench::trace(&args),
         args::Command::Bench(args::Bench::RestoreProcess(args)) => bench::restore::process(&args),
         args::Command::Restore(args) => commands::restore::run(&args),
-        args::Command::Promote(args) => promote::run(&args),
+        args::Command::Promote(args) => commands::promote::run(&args),
         args::Command::Trace(args) => trace::run(&args),
         args::Command::Compare(args) => compare::run(&args),
         args::Command::Record(args) => compare::record(&args),

@@ -9,6 +9,15 @@
 //! * [`Policy`] **decides**: a pure function of what was seen, with a [`Reason`] for every region.
 //! * [`Promoter::act`] **acts**: `process_madvise(MADV_COLLAPSE)`, or `MADV_COLD` on one base page, which splits a
 //!   huge page. Neither changes content.
+//!
+//! A program of its own runs them as a [`session`](session::Session): a [`plan`](plan::Plan) says for whom and how, an
+//! [`Operator`](session::Operator) hears what happens, [`daemon`] goes on until it is ended, and [`metrics`] says what
+//! was done.
+
+pub mod daemon;
+pub mod metrics;
+pub mod plan;
+pub mod session;
 
 mod crash_state;
 mod heat;

@@ -48,7 +48,7 @@ pub struct Error(Box<Inner>);
 
 #[derive(Clone)]
 struct Inner {
-    operation: &'static str,
+    operation: Cow<'static, str>,
     kind: ErrorKind,
     file: Option<PathBuf>,
     range: Option<VirtRange>,
@@ -61,8 +61,21 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
     /// A failure of this kind, without an error number.
-    pub fn new(kind: ErrorKind, operation: &'static str) -> Self {
+    pub fn new(kind: ErrorKind, operation: impl Into<Cow<'static, str>>) -> Self {
+        let operation = operation.into();
         Self(Box::new(Inner { operation, kind, file: None, range: None, errno: None, hint: None }))
+    }
+
+    /// A refusal of the file system or of a socket, in the words of the standard library.
+    pub fn from_io(operation: impl fmt::Display, error: &io::Error) -> Self {
+        let kind = match error.kind() {
+            io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+            io::ErrorKind::Unsupported => ErrorKind::Unsupported,
+            io::ErrorKind::InvalidData => ErrorKind::Corrupt,
+            io::ErrorKind::OutOfMemory => ErrorKind::OutOfMemory,
+            _ => ErrorKind::File,
+        };
+        Self::new(kind, format!("{operation}: {error}"))
     }
 
     /// A refusal of the kernel; the error number says which kind of failure it is.
@@ -132,7 +145,7 @@ impl fmt::Display for Error {
             f.write_str(hint)?;
             return self.0.range.map_or(Ok(()), |range| write!(f, ", needed for {range}"));
         }
-        f.write_str(self.0.operation)?;
+        f.write_str(&self.0.operation)?;
         if let Some(range) = self.0.range {
             write!(f, " on {range}")?;
         }

@@ -1,5 +1,7 @@
 //! How much of memory is huge.
 
+use std::fmt;
+
 /// How much of the memory that could be huge is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Coverage {
@@ -29,6 +31,16 @@ impl Coverage {
             huge_bytes: self.huge_bytes + other.huge_bytes,
             arena_bytes: self.arena_bytes + other.arena_bytes,
             arena_huge_bytes: self.arena_huge_bytes + other.arena_huge_bytes,
+        }
+    }
+}
+
+impl fmt::Display for Coverage {
+    /// The huge part, or a dash if there is nothing that could be huge.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ratio() {
+            Some(ratio) => write!(f, "{:.1} %", ratio * 100.0),
+            None => f.write_str("–"),
         }
     }
 }

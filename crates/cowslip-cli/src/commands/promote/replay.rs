@@ -10,14 +10,14 @@ use cowslip_promote::{Counts, ProcessId, Replay};
 use serde_json::{Value, json};
 
 use super::args::PromoteArgs;
-use super::{config, explain};
+use super::{explain, plan};
 use crate::exit::{self, Answer, Failure, NO};
 use crate::output::{self, sink, text};
 
 pub(super) fn run(args: &PromoteArgs, record: &Path) -> Answer {
     let file = File::open(record).map_err(exit::io(format_args!("open {}", record.display())))?;
     let events = cowslip_promote::read_record(BufReader::new(file));
-    let replay = cowslip_promote::replay(events, |settings| config::change(settings, args))?;
+    let replay = cowslip_promote::replay(events, |settings| plan::change(settings, args))?;
     if let Some(address) = args.explain {
         return story(&replay, address);
     }

@@ -1,7 +1,7 @@
 //! The state of the system, as JSON: memory, fragmentation, pressure, settings.
 
-use cowslip::units::page_size_bytes;
-use cowslip_promote::{ORDERS, System};
+use crate::model::{ORDERS, System};
+use cowslip_sys::units::page_size_bytes;
 use serde_json::{Map, Value, json};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";

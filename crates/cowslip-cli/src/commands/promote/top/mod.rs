@@ -1,7 +1,6 @@
 //! `cowslip promote top`: who has how many huge pages, and what is done about it.
 
 mod keys;
-mod snapshot;
 mod source;
 mod table;
 
@@ -10,16 +9,17 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cowslip_promote::metrics::Source;
+
 use super::args::TopArgs;
 use super::signals::Signals;
 use crate::exit::{self, Answer};
 use crate::output::{self, sink};
 use keys::Screen;
-use source::Source;
 use table::View;
 
 pub(super) fn run(args: &TopArgs) -> Answer {
-    let mut source = Source::of(args)?;
+    let mut source = source::of(args)?;
     if args.once || args.json.is_some() || !io::stdout().is_terminal() {
         return once(&mut source, args);
     }

@@ -1,76 +1,14 @@
-//! Metrics for Prometheus: as text, in a file or over HTTP on this machine.
+//! A session's tally in Prometheus' text format.
 
 use std::fmt::Write as _;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use cowslip::sys::process;
-use cowslip_promote::{ORDERS, System};
+use cowslip_sys::process;
 
-use super::tally::{ProcessTally, Tally};
-use crate::output::sink;
+use crate::model::{ORDERS, System};
+use crate::session::{ProcessTally, Tally};
 
-/// A client has this long for its request, and for taking the answer.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Of its first line, which is all that is read of a request.
-const MOST_REQUEST_BYTES: u64 = 1024;
-
-/// The text that the server hands out.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Published(Arc<Mutex<String>>);
-
-impl Published {
-    pub(super) fn set(&self, text: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
-    }
-
-    fn get(&self) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Answers every request at `address` with the text, on a thread of its own; says where, for port 0.
-    pub(super) fn serve(&self, address: SocketAddr) -> io::Result<SocketAddr> {
-        let listener = TcpListener::bind(address)?;
-        let address = listener.local_addr()?;
-        let published = self.clone();
-        std::thread::Builder::new().name("metrics".into()).spawn(move || {
-            for client in listener.incoming().flatten() {
-                // A client that goes away is its own business.
-                let _ = published.answer(client);
-            }
-        })?;
-        Ok(address)
-    }
-
-    fn answer(&self, mut client: TcpStream) -> io::Result<()> {
-        client.set_read_timeout(Some(PATIENCE))?;
-        client.set_write_timeout(Some(PATIENCE))?;
-        let mut request = Vec::new();
-        BufReader::new(&client).take(MOST_REQUEST_BYTES).read_until(b'\n', &mut request)?;
-        let (status, body) = match request.starts_with(b"GET /metrics ") {
-            true => ("200 OK", self.get()),
-            false => ("404 Not Found", "try /metrics\n".to_owned()),
-        };
-        let length = body.len();
-        write!(
-            client,
-            "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: \
-             {length}\r\nConnection: close\r\n\r\n{body}"
-        )
-    }
-}
-
-/// Replaces the file, whole.
-pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
-    sink::write(path, text)
-}
-
-/// The tally in Prometheus' text format.
-pub(super) fn text(tally: &Tally) -> String {
+/// What a session has seen and done, in Prometheus' text format.
+pub fn text(tally: &Tally) -> String {
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&ProcessTally) -> f64| {
         let _ = writeln!(out, "# HELP cowslip_promote_{name} {help}");
@@ -223,9 +161,9 @@ fn escaped(label: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cowslip_promote::{ProcessId, Reason};
-
     use super::*;
+    use crate::model::ProcessId;
+    use crate::policy::Reason;
 
     #[test]
     fn labels_are_escaped_and_those_that_ended_are_gone() {
@@ -245,28 +183,5 @@ mod tests {
         assert!(text.contains(&format!("promotions_total{labels}}} 3\n")), "{text}");
         assert!(text.contains(&format!("regions{labels},reason=\"shared\"}} 2\n")), "{text}");
         assert!(!text.contains("gone"), "{text}");
-    }
-
-    #[test]
-    fn a_client_gets_the_text() {
-        let published = Published::default();
-        let address = published.serve("127.0.0.1:0".parse().unwrap()).unwrap();
-        published.set("it 1\n".into());
-        let ask = |request: &[u8]| {
-            let mut client = TcpStream::connect(address).unwrap();
-            // In pieces, as they may arrive.
-            client.set_nodelay(true).unwrap();
-            let (first, rest) = request.split_at(4);
-            client.write_all(first).unwrap();
-            std::thread::yield_now();
-            client.write_all(rest).unwrap();
-            let mut answer = String::new();
-            client.read_to_string(&mut answer).unwrap();
-            answer
-        };
-        let answer = ask(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-        assert!(answer.ends_with("\r\n\r\nit 1\n"), "{answer}");
-        assert!(ask(b"GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
     }
 }

@@ -2,56 +2,71 @@
 
 use std::collections::BTreeMap;
 
-use cowslip::units::page_size_bytes;
-use cowslip_promote::{
-    Action, Coverage, Decision, Effect, HeatSource, HugeSource, Limit, Look, Outcome, ProcessId,
-    REGION_PAGES, Reason, System,
+use crate::model::{
+    Action, Coverage, Effect, HeatSource, HugeSource, Limit, Look, Outcome, ProcessId,
+    REGION_PAGES, System,
 };
+use crate::policy::{Decision, Reason};
+use cowslip_sys::units::page_size_bytes;
 
 /// One process.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ProcessTally {
-    pub(super) name: String,
-    pub(super) weight: u32,
-    pub(super) group: Option<String>,
-    pub(super) resident_bytes: u64,
+pub struct ProcessTally {
+    /// Its name, for people.
+    pub name: String,
+    /// Its share of huge pages beside that of others.
+    pub weight: u32,
+    /// The group with which it has that share together, if any.
+    pub group: Option<String>,
+    /// Its memory that is in RAM, of all kinds.
+    pub resident_bytes: u64,
     /// Of its control group and of those that this is a part of, by the last look.
-    pub(super) limits: Vec<Limit>,
+    pub limits: Vec<Limit>,
     /// The mean of its regions, where that is known.
-    pub(super) heat_percent: Option<u8>,
-    /// At first and in the end: by the looks, or by the kernel's own sums where they were asked for.
-    pub(super) before: Option<Coverage>,
-    pub(super) after: Option<Coverage>,
+    pub heat_percent: Option<u8>,
+    /// How much was huge at first: by the looks, or by the kernel's own sums where they were asked for.
+    pub before: Option<Coverage>,
+    /// In the end, likewise.
+    pub after: Option<Coverage>,
     /// By the last look.
-    pub(super) seen: Coverage,
+    pub seen: Coverage,
     /// How that was found out.
-    pub(super) huge_source: HugeSource,
-    pub(super) heat_source: HeatSource,
+    pub huge_source: HugeSource,
+    /// Where its heat comes from.
+    pub heat_source: HeatSource,
     /// Zero pages inside huge pages, as far as they were looked into; by the last look that did.
-    pub(super) bloat_bytes: u64,
-    pub(super) promotions: u64,
-    pub(super) splits: u64,
-    pub(super) freed_bytes: u64,
+    pub bloat_bytes: u64,
+    /// Regions made huge.
+    pub promotions: u64,
+    /// Huge pages split.
+    pub splits: u64,
+    /// What the splits gave back.
+    pub freed_bytes: u64,
     /// Actions that were too late: a child came, or something was released.
-    pub(super) overtaken: u64,
+    pub overtaken: u64,
     /// Refusals by error number.
-    pub(super) refusals: BTreeMap<i32, u64>,
+    pub refusals: BTreeMap<i32, u64>,
     /// Regions by reason, at the last look.
-    pub(super) regions: BTreeMap<Reason, u64>,
-    pub(super) stall_ns: u64,
-    pub(super) longest_stall_ns: u64,
-    pub(super) has_ended: bool,
+    pub regions: BTreeMap<Reason, u64>,
+    /// How long the kernel acted on it, and may have held it up.
+    pub stall_ns: u64,
+    /// The longest of these times.
+    pub longest_stall_ns: u64,
+    /// Whether it is no target any more.
+    pub has_ended: bool,
 }
 
 /// All of them, and what it took.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
-    pub(super) processes: BTreeMap<ProcessId, ProcessTally>,
-    pub(super) looks: u64,
+pub struct Tally {
+    /// By process.
+    pub processes: BTreeMap<ProcessId, ProcessTally>,
+    /// Looks at all of them.
+    pub looks: u64,
     /// Processor time of looking.
-    pub(super) look_cpu_ns: u64,
+    pub look_cpu_ns: u64,
     /// By the last look.
-    pub(super) system: System,
+    pub system: System,
 }
 
 fn mean(values: impl Iterator<Item = u8>) -> Option<u8> {
@@ -60,7 +75,7 @@ fn mean(values: impl Iterator<Item = u8>) -> Option<u8> {
 }
 
 impl Tally {
-    pub(super) fn see(&mut self, look: &Look, decisions: &[Decision], cpu_ns: u64) {
+    pub(crate) fn see(&mut self, look: &Look, decisions: &[Decision], cpu_ns: u64) {
         self.looks += 1;
         self.look_cpu_ns += cpu_ns;
         self.system = look.system;
@@ -92,7 +107,7 @@ impl Tally {
     }
 
     /// What is huge after something was done.
-    pub(super) fn cover(&mut self, look: &Look) {
+    pub(crate) fn cover(&mut self, look: &Look) {
         for process in &look.processes {
             if let Some(tally) = self.processes.get_mut(&process.process) {
                 tally.seen = process.coverage();
@@ -100,7 +115,7 @@ impl Tally {
         }
     }
 
-    pub(super) fn did(&mut self, outcome: &Outcome) {
+    pub(crate) fn did(&mut self, outcome: &Outcome) {
         let tally = self.processes.entry(outcome.process).or_default();
         tally.stall_ns += outcome.took_ns;
         tally.longest_stall_ns = tally.longest_stall_ns.max(outcome.took_ns);
@@ -115,19 +130,19 @@ impl Tally {
         }
     }
 
-    pub(super) fn end(&mut self, process: ProcessId) {
+    pub(crate) fn end(&mut self, process: ProcessId) {
         if let Some(tally) = self.processes.get_mut(&process) {
             tally.has_ended = true;
         }
     }
 
     /// Huge pages split, of all processes.
-    pub(super) fn splits(&self) -> u64 {
+    pub fn splits(&self) -> u64 {
         self.processes.values().map(|it| it.splits).sum()
     }
 
     /// How much is huge of all processes that still run, by the kernel's sums.
-    pub(super) fn coverage(&self, of: impl Fn(&ProcessTally) -> Option<Coverage>) -> Coverage {
+    pub fn coverage(&self, of: impl Fn(&ProcessTally) -> Option<Coverage>) -> Coverage {
         let running = self.processes.values().filter(|tally| !tally.has_ended);
         running.filter_map(of).fold(Coverage::default(), Coverage::plus)
     }

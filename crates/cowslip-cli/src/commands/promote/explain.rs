@@ -5,17 +5,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cowslip::units::CHUNK_BYTES;
+use cowslip_promote::session::Session;
 use cowslip_promote::{Decision, Look, REGION_PAGES, Reason, Region, RegionKind};
 use serde_json::{Value, json};
 
-use super::session::Session;
 use crate::exit::{self, Answer, Failure, NO};
 use crate::output::{self, sink, text};
 
 /// Looks twice, for what was released in between, and acts on nothing.
 pub(super) fn run(session: &mut Session, address: u64, file: Option<&Path>) -> Answer {
     session.look(u64::MAX)?;
-    session.wait(Duration::from_millis(session.plan.settings.interval_ms))?;
+    session.wait(Duration::from_millis(session.plan().settings.interval_ms))?;
     let round = session.look(u64::MAX)?;
     let found = find(&round.look, &round.decisions, address);
     if found.is_empty() {

@@ -3,36 +3,36 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use cowslip::sys::procfs::{self, CgroupMembers};
-use cowslip::sys::{Errno, process};
-use cowslip::{Error, ErrorKind};
-use cowslip_promote::{Promoter, Target};
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::procfs::{self, CgroupMembers};
+use cowslip_sys::{self as sys, Errno, process};
 
-use super::config::{Rule, Who};
-use crate::exit::{DENIED, Failure, USAGE, VANISHED};
+use crate::plan::{Plan, Rule, Who};
+use crate::promoter::Promoter;
+use crate::target::Target;
 
 /// What a search came to.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub struct Found {
     /// Processes that are targets now and were not before.
-    pub(super) added: Vec<String>,
+    pub added: Vec<String>,
     /// The first of those that may not be looked at, and how many there are.
-    pub(super) denied: Option<(Error, usize)>,
+    pub denied: Option<(Error, usize)>,
     /// Control groups that cannot be read, as those that are not there yet or any more.
-    pub(super) missing: BTreeMap<PathBuf, Errno>,
+    pub missing: BTreeMap<PathBuf, Errno>,
 }
 
 /// The processes that were asked for by number; one that is not there, or may not be looked at, is an error.
-pub(super) fn named(rules: &[Rule]) -> Result<Vec<Target>, Failure> {
+pub(super) fn named(rules: &[Rule]) -> Result<Vec<Target>> {
     let numbers = rules.iter().filter_map(|rule| match rule.who {
         Who::Pid(pid) => Some((pid, rule.weight)),
         _ => None,
     });
-    numbers.map(|(pid, weight)| Ok(Target::open(pid, weight)?)).collect()
+    numbers.map(|(pid, weight)| Target::open(pid, weight)).collect()
 }
 
 /// Adds what the other rules find; those that may not be looked at are left out.
-pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found, Failure> {
+pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found> {
     let mut known: BTreeSet<i32> = promoter.targets().map(|target| target.id().pid).collect();
     let mut found = Found::default();
     for rule in rules {
@@ -42,7 +42,7 @@ pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found, F
                 found.missing.insert(path.clone(), errno);
                 continue;
             }
-            (Err(errno), _) => return Err(Failure::new(USAGE, format!("/proc: {errno}"))),
+            (Err(errno), _) => return Err(Error::new(ErrorKind::File, format!("/proc: {errno}"))),
         };
         for pid in pids {
             // The first rule that finds a process has it.
@@ -77,33 +77,37 @@ impl Found {
     }
 
     /// An error if a control group is missing, or if there is nothing to do at all.
-    pub(super) fn check(self, rules: &[Rule], promoter: &Promoter) -> Result<(), Failure> {
+    pub fn check(self, plan: &Plan, promoter: &Promoter) -> Result<()> {
         if let Some((path, errno)) = self.missing.first_key_value() {
-            return Err(Failure::new(USAGE, format!("control group {}: {errno}", path.display())));
+            let missing = format!("control group {}: {errno}", path.display());
+            return Err(Error::new(ErrorKind::File, missing));
         }
         if promoter.targets().next().is_some() {
             return Ok(());
         }
         Err(match self.denied {
-            Some((error, count)) => Failure::new(DENIED, format!("{error}; so are {count} in all")),
+            Some((error, count)) => {
+                Error::new(ErrorKind::Denied, format!("{error}; so are {count} in all"))
+            }
             None => {
-                let who: Vec<String> = rules.iter().map(|rule| rule.who.to_string()).collect();
-                Failure::new(VANISHED, format!("there is no process {}", who.join(", nor one ")))
+                let who: Vec<String> = plan.rules.iter().map(|rule| rule.who.to_string()).collect();
+                let missing = format!("there is no process {}", who.join(", nor one "));
+                Error::new(ErrorKind::Vanished, missing)
             }
         })
     }
 }
 
 /// The control groups among the targets that cannot be read now.
-pub(super) fn missing(rules: &[Rule]) -> BTreeMap<PathBuf, Errno> {
-    let groups = rules.iter().filter_map(|rule| match &rule.who {
+pub fn missing(plan: &Plan) -> BTreeMap<PathBuf, Errno> {
+    let groups = plan.rules.iter().filter_map(|rule| match &rule.who {
         Who::Cgroup(path) => Some((path, candidates(&rule.who).err()?)),
         _ => None,
     });
     groups.map(|(path, errno)| (path.clone(), errno)).collect()
 }
 
-fn candidates(who: &Who) -> cowslip::sys::Result<Vec<i32>> {
+fn candidates(who: &Who) -> sys::Result<Vec<i32>> {
     let all = procfs::process_ids;
     Ok(match who {
         Who::Match(name) => {

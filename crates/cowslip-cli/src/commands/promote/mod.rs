@@ -1,33 +1,28 @@
 //! `cowslip promote`: huge pages for running programs.
 
 pub(crate) mod args;
-mod config;
-mod daemon;
 mod explain;
-mod heat;
-mod metrics;
-mod notify;
 mod once;
+mod operator;
+mod plan;
 mod replay;
 mod report;
-mod select;
-mod session;
 mod signals;
-mod system;
-mod tally;
 mod top;
 
+use std::fs::File;
 use std::process::ExitCode;
 
 use cowslip::ErrorKind;
 use cowslip::sys::procfs::Thp;
-use cowslip_promote::{ManagedThp, interference};
+use cowslip_promote::plan::Plan;
+use cowslip_promote::session::{self, Session};
+use cowslip_promote::{ManagedThp, daemon, interference};
 
-use crate::exit::{Answer, Failure};
+use crate::exit::{self, Answer, Failure};
 use crate::output::text;
 use args::{PromoteArgs, View};
-use config::Plan;
-use session::Session;
+use operator::Console;
 
 pub(crate) fn run(args: &PromoteArgs) -> Answer {
     if let Some(View::Top(args)) = &args.view {
@@ -39,9 +34,9 @@ pub(crate) fn run(args: &PromoteArgs) -> Answer {
     if args.restore_thp {
         return restore_thp();
     }
-    let plan = Plan::of(args)?;
+    let plan = plan::of(args)?;
     if args.check_config {
-        for (path, errno) in select::missing(&plan.rules) {
+        for (path, errno) in session::missing(&plan) {
             eprintln!("cowslip: control group {}: {errno}; it will be waited for", path.display());
         }
         let targets = text::count(plan.rules.len(), "target");
@@ -49,37 +44,52 @@ pub(crate) fn run(args: &PromoteArgs) -> Answer {
         return Ok(ExitCode::SUCCESS);
     }
     tidy_up();
-    let mut session = Session::start(plan, args.record.as_deref())?;
+    let mut session = start(plan, args)?;
     let found = session.search()?;
     if let Some((error, count)) = &found.denied {
         let processes = text::count(*count, "process");
         eprintln!("cowslip: left alone: {processes}; the first: {error}");
     }
     if args.once || args.explain.is_some() {
-        found.check(&session.plan.rules, &session.promoter)?;
+        found.check(session.plan(), session.promoter())?;
     }
     if let Some(address) = args.explain {
         return explain::run(&mut session, address, args.json.as_deref());
     }
     let acts = !(args.once && args.dry_run);
-    let managed = match session.plan.manage_thp && acts {
-        true => Some(manage(&session.plan)?),
+    let managed = match session.plan().manage_thp && acts {
+        true => Some(manage(session.plan())?),
         false => None,
     };
     // Who ends at once is concerned if something was split.
     if managed.is_none() && !args.once {
-        warn(&session.plan);
+        warn(session.plan());
     }
-    let answer =
-        if args.once { once::run(&mut session, args) } else { daemon::run(&mut session, args) };
-    if managed.is_none() && args.once && session.tally.splits() > 0 {
-        warn(&session.plan);
+    let answer = if args.once { once::run(&mut session, args) } else { go_on(&mut session, args) };
+    if managed.is_none() && args.once && session.tally().splits() > 0 {
+        warn(session.plan());
     }
     if let Some(managed) = managed {
         managed.restore()?;
         eprintln!("cowslip: the settings of transparent huge pages are as they were");
     }
     answer
+}
+
+fn start(plan: Plan, args: &PromoteArgs) -> Result<Session, Failure> {
+    let mut session = Session::start(plan, Console::listen()?)?;
+    if let Some(path) = &args.record {
+        let doing = format_args!("create {}", path.display());
+        session.record(File::create(path).map_err(exit::io(doing))?)?;
+    }
+    Ok(session)
+}
+
+/// Without `--once`: until SIGINT or SIGTERM; SIGHUP has it read its configuration again.
+fn go_on(session: &mut Session, args: &PromoteArgs) -> Answer {
+    daemon::run(session, || plan::of(args).map_err(|failure| failure.to_string()))?;
+    report::deliver(session, args)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Puts back what a run has left that was killed.

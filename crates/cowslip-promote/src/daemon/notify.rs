@@ -4,7 +4,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use cowslip::sys::process;
+use cowslip_sys::process;
 
 /// The daemon serves.
 pub(super) fn ready() {

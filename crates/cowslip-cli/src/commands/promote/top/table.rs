@@ -1,8 +1,9 @@
 //! The table: rows in an order, as wide as they need.
 
-use super::snapshot::{Process, Snapshot};
+use cowslip_promote::metrics::{Process, Snapshot};
+
+use crate::commands::promote::args::Sort;
 use crate::output::{text, units};
-use crate::promote::args::Sort;
 
 const HEADS: [&str; 14] = [
     "PID",

@@ -8,37 +8,42 @@ const PREFIX: &str = "cowslip_promote_";
 
 /// All that a text says.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Snapshot {
-    pub(super) processes: Vec<Process>,
+pub struct Snapshot {
+    /// The processes, in the order of the text.
+    pub processes: Vec<Process>,
     /// What is of no process, by name.
-    pub(super) whole: BTreeMap<String, f64>,
+    pub whole: BTreeMap<String, f64>,
     /// When it was read.
-    pub(super) at_ns: u64,
+    pub at_ns: u64,
 }
 
 /// One process.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Process {
-    pub(super) pid: i32,
-    pub(super) name: String,
+pub struct Process {
+    /// Its number.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
     values: BTreeMap<String, f64>,
     /// Regions by reason.
-    pub(super) regions: BTreeMap<String, f64>,
+    pub regions: BTreeMap<String, f64>,
     /// Refusals by error number.
-    pub(super) refusals: BTreeMap<String, f64>,
+    pub refusals: BTreeMap<String, f64>,
 }
 
 impl Process {
     /// The value of a metric; 0 if it is not there.
-    pub(super) fn value(&self, name: &str) -> f64 {
+    pub fn value(&self, name: &str) -> f64 {
         self.get(name).unwrap_or(0.0)
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<f64> {
+    /// The value of a metric, if it is there.
+    pub fn get(&self, name: &str) -> Option<f64> {
         self.values.get(name).copied()
     }
 
-    pub(super) fn refused(&self) -> f64 {
+    /// Refusals of the kernel, of all error numbers.
+    pub fn refused(&self) -> f64 {
         // Not `sum`, which is -0 of nothing.
         self.refusals.values().fold(0.0, |sum, it| sum + it)
     }
@@ -46,8 +51,8 @@ impl Process {
 
 impl Snapshot {
     /// `None` if no metric is ours.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut snapshot = Self { at_ns: cowslip::sys::process::now_ns(), ..Self::default() };
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut snapshot = Self { at_ns: cowslip_sys::process::now_ns(), ..Self::default() };
         for (name, labels, value) in text.lines().filter_map(sample) {
             let Some(pid) = labels.get("pid").and_then(|it| it.parse().ok()) else {
                 if labels.is_empty() {
@@ -77,7 +82,8 @@ impl Snapshot {
         &mut self.processes[index]
     }
 
-    pub(super) fn to_json(&self, source: &str) -> Value {
+    /// It for programs; `source` is where it comes from.
+    pub fn to_json(&self, source: &str) -> Value {
         let processes: Vec<Value> = self.processes.iter().map(Process::to_json).collect();
         json!({
             "schema": "cowslip.promote.top/1",
@@ -142,11 +148,11 @@ fn labels(mut rest: &str) -> Option<(Labels, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use cowslip_promote::{ProcessId, Reason};
-
     use super::*;
-    use crate::promote::metrics;
-    use crate::promote::tally::{ProcessTally, Tally};
+    use crate::metrics::text;
+    use crate::model::ProcessId;
+    use crate::policy::Reason;
+    use crate::session::{ProcessTally, Tally};
 
     #[test]
     fn what_is_told_is_read_back_whatever_the_name() {
@@ -162,7 +168,7 @@ mod tests {
         };
         tally.processes.insert(ProcessId { pid: 7, start_ticks: 1 }, process);
         tally.looks = 9;
-        let read = Snapshot::parse(&metrics::text(&tally)).unwrap();
+        let read = Snapshot::parse(&text(&tally)).unwrap();
         assert_eq!(read.processes.len(), 1);
         let process = &read.processes[0];
         assert_eq!((process.pid, process.name.as_str()), (7, name));
