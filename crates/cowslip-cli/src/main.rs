@@ -12,6 +12,7 @@ mod exit;
 mod numbers;
 mod output;
 mod restoring;
+mod signals;
 mod trace;
 
 use std::process::ExitCode;

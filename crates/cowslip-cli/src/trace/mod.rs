@@ -10,7 +10,6 @@ mod metrics;
 mod picture;
 mod record;
 mod report;
-mod signals;
 mod tables;
 
 use crate::exit::Answer;

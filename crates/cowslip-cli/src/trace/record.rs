@@ -9,13 +9,14 @@ use cowslip_trace::file::{Writer, create};
 use cowslip_trace::model::{Header, Sink, Totals};
 use cowslip_trace::record::{Error, ErrorKind, Options, Outcome, Recorder, Window};
 use serde_json::json;
+use signal_hook::consts::SIGUSR2;
 
 use super::args::RecordArgs;
 use super::metrics::Metrics;
-use super::signals::Signals;
 use crate::exit::{self, Answer, DENIED, Failure, NO, UNSUPPORTED, USAGE, VANISHED};
 use crate::output::progress::Progress;
 use crate::output::{json, units};
+use crate::signals::Signals;
 
 /// What is recorded goes out this often: with the time that it waits to be in order, a recorder that is killed loses
 /// less than a second.
@@ -32,7 +33,7 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
 }
 
 fn trace(args: &RecordArgs) -> Answer {
-    let mut signals = Signals::listen().map_err(exit::io("listen to signals"))?;
+    let mut signals = Signals::listen_with(SIGUSR2).map_err(exit::io("listen to signals"))?;
     let options = Options {
         detail: args.detail.into(),
         stacks: args.stacks.into(),
@@ -125,7 +126,7 @@ fn record<S: Sink>(
     while !recorder.has_ended() && !signals.stops() && !has_triggered {
         recorder.round(signals.woken(), sink).map_err(failed)?;
         let is_enough = after_round(sink).map_err(failed)?;
-        has_triggered = args.last.is_some() && (signals.triggers() || is_enough);
+        has_triggered = args.last.is_some() && (signals.takes_request() || is_enough);
     }
     if signals.stops()
         && let Some(program) = recorder.program()

@@ -7,7 +7,6 @@ mod operator;
 mod plan;
 mod replay;
 mod report;
-mod signals;
 mod top;
 
 use std::fs::File;

@@ -5,17 +5,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use cowslip_promote::session::{Notice, Operator};
+use signal_hook::consts::SIGHUP;
 
-use super::signals::Signals;
 use crate::exit::{self, Failure};
 use crate::output::{sink, text};
+use crate::signals::Signals;
 
 /// Signals end it or have it read its plan again; what happens is told on standard error.
 pub(super) struct Console(Signals);
 
 impl Console {
     pub(super) fn listen() -> Result<Box<Self>, Failure> {
-        let signals = Signals::listen().map_err(exit::io("listen for signals"))?;
+        let signals = Signals::listen_with(SIGHUP).map_err(exit::io("listen for signals"))?;
         Ok(Box::new(Self(signals)))
     }
 }
@@ -30,7 +31,7 @@ impl Operator for Console {
     }
 
     fn takes_reload(&mut self) -> bool {
-        self.0.takes_reload()
+        self.0.takes_request()
     }
 
     fn wait(&mut self, time: Duration) -> io::Result<()> {

@@ -3,7 +3,6 @@
 mod folders;
 mod order;
 mod shell;
-mod signals;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,9 +16,9 @@ use cowslip_compare::recording::EXIT_CODE;
 use super::args::RecordArgs;
 use crate::exit::{self, Failure};
 use crate::output::progress::Progress;
+use crate::signals::Signals;
 use folders::Side;
 use shell::{Ended, Shell};
-use signals::Signals;
 
 pub(super) use folders::Folders;
 

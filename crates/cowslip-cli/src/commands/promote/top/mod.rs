@@ -10,11 +10,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cowslip_promote::metrics::Source;
+use signal_hook::consts::SIGHUP;
 
 use super::args::TopArgs;
-use super::signals::Signals;
 use crate::exit::{self, Answer};
 use crate::output::{self, sink};
+use crate::signals::Signals;
 use keys::Screen;
 use table::View;
 
@@ -42,7 +43,7 @@ fn once(source: &mut Source, args: &TopArgs) -> Answer {
 }
 
 fn live(source: &mut Source, args: &TopArgs) -> Answer {
-    let mut signals = Signals::listen().map_err(exit::io("listen for signals"))?;
+    let mut signals = Signals::listen_with(SIGHUP).map_err(exit::io("listen for signals"))?;
     let mut view = View::new(args.sort);
     let mut before = None;
     let mut now = source.look()?;
