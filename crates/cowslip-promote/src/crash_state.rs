@@ -5,12 +5,12 @@
 //! are of one boot and of one process: another boot has forgotten what was set, and a process that still runs
 //! puts it back itself.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
-use cowslip_sys::{process, procfs};
+use cowslip_sys::{durable, process, procfs};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -44,11 +44,7 @@ pub(super) fn keep<T: Serialize>(name: &str, left: T) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
     }
-    let fresh = path.with_extension("new");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(&serde_json::to_vec(&state)?)?;
-    fs::rename(fresh, path)
+    durable::replace(&path, &serde_json::to_vec(&state)?, 0o600)
 }
 
 /// What was kept under that name; what is of another boot is dropped.
