@@ -1,158 +1,149 @@
 //! A session's tally in Prometheus' text format.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use cowslip_sys::process;
 
 use crate::model::{ORDERS, System};
 use crate::session::{ProcessTally, Tally};
 
+/// A metric of each process: its name, kind and help, and its value where that is known.
+type OfProcess = (&'static str, &'static str, &'static str, fn(&ProcessTally) -> Option<f64>);
+
+const OF_PROCESSES: [OfProcess; 14] = [
+    ("promotions_total", COUNTER, "Regions made huge.", |it| Some(it.promotions as f64)),
+    ("splits_total", COUNTER, "Huge pages split.", |it| Some(it.splits as f64)),
+    ("freed_bytes_total", COUNTER, "Memory that splits gave back.", |it| {
+        Some(it.freed_bytes as f64)
+    }),
+    ("overtaken_total", COUNTER, "Actions that a fork or a release made obsolete.", |it| {
+        Some(it.overtaken as f64)
+    }),
+    ("stall_seconds_total", COUNTER, "Time in which the kernel acted on it.", |it| {
+        Some(it.stall_ns as f64 / 1e9)
+    }),
+    ("longest_stall_seconds", GAUGE, "The longest of these times.", |it| {
+        Some(it.longest_stall_ns as f64 / 1e9)
+    }),
+    ("resident_bytes", GAUGE, "Its memory in RAM, of all kinds.", |it| {
+        Some(it.resident_bytes as f64)
+    }),
+    ("huge_bytes", GAUGE, "Its huge pages, those of arenas as well.", |it| {
+        Some((it.seen.huge_bytes + it.seen.arena_huge_bytes) as f64)
+    }),
+    ("anonymous_bytes", GAUGE, "Its memory that could be huge.", |it| {
+        Some(it.seen.anonymous_bytes as f64)
+    }),
+    ("arena_bytes", GAUGE, "Memory of its arenas, as far as it is mapped.", |it| {
+        Some(it.seen.arena_bytes as f64)
+    }),
+    ("bloat_bytes", GAUGE, "Zero pages inside huge pages, where looked into.", |it| {
+        Some(it.bloat_bytes as f64)
+    }),
+    (
+        "coverage_ratio",
+        GAUGE,
+        "The huge part of its memory that could be huge, if there is any.",
+        |it| it.seen.ratio(),
+    ),
+    ("heat_ratio", GAUGE, "Accesses of its memory lately, where known.", |it| {
+        it.heat_percent.map(|percent| f64::from(percent) / 100.0)
+    }),
+    ("limit_room_bytes", GAUGE, "What its control group may have more, if it is limited.", |it| {
+        it.limits.iter().map(|limit| limit.room_bytes as f64).min_by(f64::total_cmp)
+    }),
+];
+
+const COUNTER: &str = "counter";
+const GAUGE: &str = "gauge";
+
 /// What a session has seen and done, in Prometheus' text format.
 pub fn text(tally: &Tally) -> String {
-    let mut out = String::new();
-    let mut family = |name: &str, kind: &str, help: &str, value: &dyn Fn(&ProcessTally) -> f64| {
-        let _ = writeln!(out, "# HELP cowslip_promote_{name} {help}");
-        let _ = writeln!(out, "# TYPE cowslip_promote_{name} {kind}");
-        for (process, tally) in tally.processes.iter().filter(|(_, it)| !it.has_ended) {
-            let (pid, label) = (process.pid, escaped(&tally.name));
-            let value = value(tally);
-            let _ =
-                writeln!(out, "cowslip_promote_{name}{{pid=\"{pid}\",name=\"{label}\"}} {value}");
-        }
-    };
-    family("promotions_total", "counter", "Regions made huge.", &|it| it.promotions as f64);
-    family("splits_total", "counter", "Huge pages split.", &|it| it.splits as f64);
-    family("freed_bytes_total", "counter", "Memory that splits gave back.", &|it| {
-        it.freed_bytes as f64
-    });
-    family(
-        "overtaken_total",
-        "counter",
-        "Actions that a fork or a release made obsolete.",
-        &|it| it.overtaken as f64,
-    );
-    family("stall_seconds_total", "counter", "Time in which the kernel acted on it.", &|it| {
-        it.stall_ns as f64 / 1e9
-    });
-    family("longest_stall_seconds", "gauge", "The longest of these times.", &|it| {
-        it.longest_stall_ns as f64 / 1e9
-    });
-    family("resident_bytes", "gauge", "Its memory in RAM, of all kinds.", &|it| {
-        it.resident_bytes as f64
-    });
-    family("huge_bytes", "gauge", "Its huge pages, those of arenas as well.", &|it| {
-        (it.seen.huge_bytes + it.seen.arena_huge_bytes) as f64
-    });
-    family("anonymous_bytes", "gauge", "Its memory that could be huge.", &|it| {
-        it.seen.anonymous_bytes as f64
-    });
-    family("arena_bytes", "gauge", "Memory of its arenas, as far as it is mapped.", &|it| {
-        it.seen.arena_bytes as f64
-    });
-    family("bloat_bytes", "gauge", "Zero pages inside huge pages, where looked into.", &|it| {
-        it.bloat_bytes as f64
-    });
-    optional(&mut out, tally);
-    labelled(&mut out, tally);
-    system(&mut out, &tally.system);
-    let looks = tally.looks;
-    let seconds = tally.look_cpu_ns as f64 / 1e9;
-    let all_seconds = process::cpu_ns() as f64 / 1e9;
-    let _ = write!(
-        out,
-        "# HELP cowslip_promote_looks_total Looks at all targets.\n\
-         # TYPE cowslip_promote_looks_total counter\ncowslip_promote_looks_total {looks}\n\
-         # HELP cowslip_promote_look_cpu_seconds_total Processor time of looking.\n\
-         # TYPE cowslip_promote_look_cpu_seconds_total counter\n\
-         cowslip_promote_look_cpu_seconds_total {seconds}\n\
-         # HELP cowslip_promote_cpu_seconds_total Processor time of the promoter, all in all.\n\
-         # TYPE cowslip_promote_cpu_seconds_total counter\n\
-         cowslip_promote_cpu_seconds_total {all_seconds}\n"
-    );
-    out
-}
-
-/// What is not known of every process.
-fn optional(out: &mut String, tally: &Tally) {
-    let mut gauge = |name: &str, help: &str, value: &dyn Fn(&ProcessTally) -> Option<f64>| {
-        let _ = writeln!(out, "# HELP cowslip_promote_{name} {help}");
-        let _ = writeln!(out, "# TYPE cowslip_promote_{name} gauge");
-        for (process, tally) in tally.processes.iter().filter(|(_, it)| !it.has_ended) {
-            let (pid, label) = (process.pid, escaped(&tally.name));
+    let mut out = Exposition(String::new());
+    for (name, kind, help, value) in OF_PROCESSES {
+        out.family(name, kind, help);
+        for (labels, tally) in running(tally) {
             if let Some(value) = value(tally) {
-                let labels = format!("pid=\"{pid}\",name=\"{label}\"");
-                let _ = writeln!(out, "cowslip_promote_{name}{{{labels}}} {value}");
+                out.sample(name, &labels, value);
             }
         }
-    };
-    gauge(
-        "coverage_ratio",
-        "The huge part of its memory that could be huge, if there is any.",
-        &|it| it.seen.ratio(),
-    );
-    gauge("heat_ratio", "Accesses of its memory lately, where known.", &|it| {
-        it.heat_percent.map(|percent| f64::from(percent) / 100.0)
-    });
-    gauge("limit_room_bytes", "What its control group may have more, if it is limited.", &|it| {
-        it.limits.iter().map(|limit| limit.room_bytes as f64).min_by(f64::total_cmp)
-    });
+    }
+    out.family("regions", GAUGE, "Regions by what is done with them and why.");
+    for (labels, tally) in running(tally) {
+        for (reason, count) in &tally.regions {
+            out.sample("regions", &format!("{labels},reason=\"{reason}\""), count);
+        }
+    }
+    out.family("refusals_total", COUNTER, "Refusals of the kernel by error number.");
+    for (labels, tally) in running(tally) {
+        for (errno, count) in &tally.refusals {
+            out.sample("refusals_total", &format!("{labels},errno=\"{errno}\""), count);
+        }
+    }
+    system(&mut out, &tally.system);
+    out.single("looks_total", COUNTER, "Looks at all targets.", tally.looks);
+    let seconds = tally.look_cpu_ns as f64 / 1e9;
+    out.single("look_cpu_seconds_total", COUNTER, "Processor time of looking.", seconds);
+    let seconds = process::cpu_ns() as f64 / 1e9;
+    let help = "Processor time of the promoter, all in all.";
+    out.single("cpu_seconds_total", COUNTER, help, seconds);
+    out.0
 }
 
-/// What has a label besides the process.
-fn labelled(out: &mut String, tally: &Tally) {
-    let running = || tally.processes.iter().filter(|(_, it)| !it.has_ended);
-    out.push_str("# HELP cowslip_promote_regions Regions by what is done with them and why.\n");
-    out.push_str("# TYPE cowslip_promote_regions gauge\n");
-    for (process, tally) in running() {
-        let (pid, name) = (process.pid, escaped(&tally.name));
-        for (reason, count) in &tally.regions {
-            let labels = format!("pid=\"{pid}\",name=\"{name}\",reason=\"{reason}\"");
-            let _ = writeln!(out, "cowslip_promote_regions{{{labels}}} {count}");
-        }
-    }
-    out.push_str("# HELP cowslip_promote_refusals_total Refusals of the kernel by error number.\n");
-    out.push_str("# TYPE cowslip_promote_refusals_total counter\n");
-    for (process, tally) in running() {
-        let (pid, name) = (process.pid, escaped(&tally.name));
-        for (errno, count) in &tally.refusals {
-            let labels = format!("pid=\"{pid}\",name=\"{name}\",errno=\"{errno}\"");
-            let _ = writeln!(out, "cowslip_promote_refusals_total{{{labels}}} {count}");
-        }
-    }
+/// The processes that have not ended, each with its labels.
+fn running(tally: &Tally) -> impl Iterator<Item = (String, &ProcessTally)> {
+    tally.processes.iter().filter(|(_, it)| !it.has_ended).map(|(process, it)| {
+        (format!("pid=\"{}\",name=\"{}\"", process.pid, escaped(&it.name)), it)
+    })
 }
 
 /// The state of the machine.
-fn system(out: &mut String, system: &System) {
-    let mut gauge = |name: &str, help: &str, values: &[(String, f64)]| {
-        let _ = writeln!(out, "# HELP cowslip_promote_system_{name} {help}");
-        let _ = writeln!(out, "# TYPE cowslip_promote_system_{name} gauge");
-        for (labels, value) in values {
-            let _ = writeln!(out, "cowslip_promote_system_{name}{labels} {value}");
-        }
-    };
-    let one = |value: f64| [(String::new(), value)];
-    gauge(
-        "available_bytes",
+fn system(out: &mut Exposition, system: &System) {
+    out.single(
+        "system_available_bytes",
+        GAUGE,
         "Memory that programs can have without swapping.",
-        &one(system.available_bytes as f64),
+        system.available_bytes,
     );
-    gauge(
-        "free_huge_pages",
+    out.single(
+        "system_free_huge_pages",
+        GAUGE,
         "Free memory in pieces of a huge page.",
-        &one(system.free_huge_pages as f64),
+        system.free_huge_pages,
     );
-    gauge(
-        "pressure_ratio",
+    out.single(
+        "system_pressure_ratio",
+        GAUGE,
         "Time in which some task waited for memory, of the last ten seconds.",
-        &one(system.pressure_percent / 100.0),
+        system.pressure_percent / 100.0,
     );
-    let orders: Vec<_> = (0..ORDERS)
-        .map(|order| {
-            let ratio = f64::from(system.unusable_percent(order)) / 100.0;
-            (format!("{{order=\"{order}\"}}"), ratio)
-        })
-        .collect();
-    gauge("unusable_ratio", "Free memory in pieces smaller than the order's.", &orders);
+    let name = "system_unusable_ratio";
+    out.family(name, GAUGE, "Free memory in pieces smaller than the order's.");
+    for order in 0..ORDERS {
+        let ratio = f64::from(system.unusable_percent(order)) / 100.0;
+        out.sample(name, &format!("order=\"{order}\""), ratio);
+    }
+}
+
+/// Lines of the format.
+struct Exposition(String);
+
+impl Exposition {
+    /// What comes before the samples of a metric.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP cowslip_promote_{name} {help}");
+        let _ = writeln!(self.0, "# TYPE cowslip_promote_{name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        let _ = writeln!(self.0, "cowslip_promote_{name}{{{labels}}} {value}");
+    }
+
+    /// A metric with one sample, and no label.
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.family(name, kind, help);
+        let _ = writeln!(self.0, "cowslip_promote_{name} {value}");
+    }
 }
 
 fn escaped(label: &str) -> String {
