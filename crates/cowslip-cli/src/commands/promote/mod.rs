@@ -7,7 +7,10 @@ mod operator;
 mod plan;
 mod replay;
 mod report;
+mod screen;
 mod top;
+mod top_source;
+mod top_table;
 
 use std::fs::File;
 use std::process::ExitCode;

@@ -1,9 +1,5 @@
 //! `cowslip promote top`: who has how many huge pages, and what is done about it.
 
-mod keys;
-mod source;
-mod table;
-
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,14 +9,15 @@ use cowslip_promote::metrics::Source;
 use signal_hook::consts::SIGHUP;
 
 use super::args::TopArgs;
+use super::screen::Screen;
+use super::top_source;
+use super::top_table::View;
 use crate::exit::{self, Answer};
 use crate::output::{self, sink};
 use crate::signals::Signals;
-use keys::Screen;
-use table::View;
 
 pub(super) fn run(args: &TopArgs) -> Answer {
-    let mut source = source::of(args)?;
+    let mut source = top_source::of(args)?;
     if args.once || args.json.is_some() || !io::stdout().is_terminal() {
         return once(&mut source, args);
     }

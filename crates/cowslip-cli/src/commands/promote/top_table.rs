@@ -2,7 +2,7 @@
 
 use cowslip_promote::metrics::{Process, Snapshot};
 
-use crate::commands::promote::args::Sort;
+use super::args::Sort;
 use crate::output::{text, units};
 
 const HEADS: [&str; 14] = [

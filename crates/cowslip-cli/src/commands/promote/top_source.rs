@@ -5,9 +5,9 @@ use std::time::Duration;
 use cowslip_promote::metrics::Source;
 use cowslip_promote::session::Session;
 
-use crate::commands::promote::args::TopArgs;
-use crate::commands::promote::operator::Console;
-use crate::commands::promote::plan;
+use super::args::TopArgs;
+use super::operator::Console;
+use super::plan;
 use crate::exit::Failure;
 
 /// The daemon that was named, or the usual one, or else looks of our own.
