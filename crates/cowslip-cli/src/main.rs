@@ -12,7 +12,6 @@ mod exit;
 mod numbers;
 mod output;
 mod restoring;
-mod signals;
 mod trace;
 
 use std::process::ExitCode;

@@ -7,4 +7,5 @@ pub(crate) mod image;
 pub(crate) mod promote;
 pub(crate) mod restore;
 pub(crate) mod run;
+pub(crate) mod signals;
 pub(crate) mod status;

@@ -13,10 +13,10 @@ use signal_hook::consts::SIGUSR2;
 
 use super::args::RecordArgs;
 use super::metrics::Metrics;
+use crate::commands::signals::Signals;
 use crate::exit::{self, Answer, DENIED, Failure, NO, UNSUPPORTED, USAGE, VANISHED};
 use crate::output::progress::Progress;
 use crate::output::{json, units};
-use crate::signals::Signals;
 
 /// What is recorded goes out this often: with the time that it waits to be in order, a recorder that is killed loses
 /// less than a second.
@@ -33,7 +33,7 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
 }
 
 fn trace(args: &RecordArgs) -> Answer {
-    let mut signals = Signals::listen_with(SIGUSR2).map_err(exit::io("listen to signals"))?;
+    let mut signals = Signals::listen(Some(SIGUSR2)).map_err(exit::io("listen to signals"))?;
     let options = Options {
         detail: args.detail.into(),
         stacks: args.stacks.into(),
@@ -126,7 +126,7 @@ fn record<S: Sink>(
     while !recorder.has_ended() && !signals.stops() && !has_triggered {
         recorder.round(signals.woken(), sink).map_err(failed)?;
         let is_enough = after_round(sink).map_err(failed)?;
-        has_triggered = args.last.is_some() && (signals.takes_request() || is_enough);
+        has_triggered = args.last.is_some() && (signals.triggers() || is_enough);
     }
     if signals.stops()
         && let Some(program) = recorder.program()

@@ -7,16 +7,16 @@ use std::time::Duration;
 use cowslip_promote::session::{Notice, Operator};
 use signal_hook::consts::SIGHUP;
 
+use crate::commands::signals::Signals;
 use crate::exit::{self, Failure};
 use crate::output::{sink, text};
-use crate::signals::Signals;
 
 /// Signals end it or have it read its plan again; what happens is told on standard error.
 pub(super) struct Console(Signals);
 
 impl Console {
     pub(super) fn listen() -> Result<Box<Self>, Failure> {
-        let signals = Signals::listen_with(SIGHUP).map_err(exit::io("listen for signals"))?;
+        let signals = Signals::listen(Some(SIGHUP)).map_err(exit::io("listen for signals"))?;
         Ok(Box::new(Self(signals)))
     }
 }
@@ -31,7 +31,7 @@ impl Operator for Console {
     }
 
     fn takes_reload(&mut self) -> bool {
-        self.0.takes_request()
+        self.0.triggers()
     }
 
     fn wait(&mut self, time: Duration) -> io::Result<()> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cowslip::sys::AsFd;
 use cowslip::sys::terminal::{self, KeyByKey};
 
-use crate::signals::Signals;
+use crate::commands::signals::Signals;
 
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";

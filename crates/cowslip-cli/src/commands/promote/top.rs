@@ -12,9 +12,9 @@ use super::args::TopArgs;
 use super::screen::Screen;
 use super::top_source;
 use super::top_table::View;
+use crate::commands::signals::Signals;
 use crate::exit::{self, Answer};
 use crate::output::{self, sink};
-use crate::signals::Signals;
 
 pub(super) fn run(args: &TopArgs) -> Answer {
     let mut source = top_source::of(args)?;
@@ -40,7 +40,7 @@ fn once(source: &mut Source, args: &TopArgs) -> Answer {
 }
 
 fn live(source: &mut Source, args: &TopArgs) -> Answer {
-    let mut signals = Signals::listen_with(SIGHUP).map_err(exit::io("listen for signals"))?;
+    let mut signals = Signals::listen(Some(SIGHUP)).map_err(exit::io("listen for signals"))?;
     let mut view = View::new(args.sort);
     let mut before = None;
     let mut now = source.look()?;

@@ -14,9 +14,9 @@ use cowslip_compare::recorder::{Recorder, Watch, facts};
 use cowslip_compare::recording::EXIT_CODE;
 
 use super::args::RecordArgs;
+use crate::commands::signals::Signals;
 use crate::exit::{self, Failure};
 use crate::output::progress::Progress;
-use crate::signals::Signals;
 use folders::Side;
 use shell::{Ended, Shell};
 
@@ -28,7 +28,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<Folders, Failure> {
     let mut session = Session {
         args,
         folders,
-        signals: Signals::listen().map_err(exit::io("listen for signals"))?,
+        signals: Signals::listen(None).map_err(exit::io("listen for signals"))?,
         facts: facts(),
         ignored: BTreeMap::new(),
     };

@@ -6,8 +6,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use cowslip::sys::usage::{self, Usage};
 use cowslip::sys::{AsFd, Errno, process};
 
+use crate::commands::signals::Signals;
 use crate::exit::{self, Failure};
-use crate::signals::Signals;
 
 /// How it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

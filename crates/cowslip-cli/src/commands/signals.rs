@@ -1,5 +1,6 @@
-//! Signals: what ends a command, what asks it for something, and waiting that they cut short.
+//! Signals: what ends a command, what triggers something, and waiting that they cut short.
 
+use std::ffi::c_int;
 use std::io::{self, PipeReader, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,34 +9,26 @@ use std::time::Duration;
 use cowslip::sys::{AsFd, BorrowedFd, process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// Set by SIGINT and SIGTERM, which no longer end the process, and by a signal that asks for something.
+/// Set by SIGINT and SIGTERM, which no longer end the process, and by a trigger.
 #[derive(Debug)]
 pub(crate) struct Signals {
     stop: Arc<AtomicBool>,
-    request: Arc<AtomicBool>,
+    trigger: Arc<AtomicBool>,
     woken: PipeReader,
 }
 
 impl Signals {
-    /// Listens to those that end a command.
-    pub(crate) fn listen() -> io::Result<Self> {
-        Self::listen_to(&[])
-    }
-
-    /// Listens to `request` as well.
-    pub(crate) fn listen_with(request: i32) -> io::Result<Self> {
-        Self::listen_to(&[request])
-    }
-
-    fn listen_to(requests: &[i32]) -> io::Result<Self> {
-        let (stop, request) = (Arc::default(), Arc::default());
+    /// Listens to SIGINT and SIGTERM, and to the signal that is the trigger, if there is one.
+    pub(crate) fn listen(trigger: Option<c_int>) -> io::Result<Self> {
         let (woken, wake) = io::pipe()?;
-        let ends = [SIGINT, SIGTERM].iter().map(|signal| (*signal, &stop));
-        for (signal, flag) in ends.chain(requests.iter().map(|signal| (*signal, &request))) {
+        let listening = Self { stop: Arc::default(), trigger: Arc::default(), woken };
+        let stops = [SIGINT, SIGTERM].map(|signal| (signal, &listening.stop));
+        let triggers = trigger.map(|signal| (signal, &listening.trigger));
+        for (signal, flag) in stops.into_iter().chain(triggers) {
             signal_hook::flag::register(signal, Arc::clone(flag))?;
             signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
         }
-        Ok(Self { stop, request, woken })
+        Ok(listening)
     }
 
     /// Whether to end.
@@ -43,9 +36,9 @@ impl Signals {
         self.stop.load(Relaxed)
     }
 
-    /// Whether the signal that asks for something came since this was last asked.
-    pub(crate) fn takes_request(&self) -> bool {
-        self.request.swap(false, Relaxed)
+    /// Whether the trigger came since this was last asked.
+    pub(crate) fn triggers(&self) -> bool {
+        self.trigger.swap(false, Relaxed)
     }
 
     /// Can be read once a signal came.
