@@ -5,7 +5,6 @@ mod lines;
 
 mod commands;
 mod exit;
-mod promote;
 
 use std::process::ExitCode;
 

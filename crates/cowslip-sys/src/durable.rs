@@ -32,6 +32,16 @@ pub struct DurableFile {
     has_temporary: bool,
 }
 
+/// Puts `bytes` into a file of this mode (less the umask), in place of what has its name: whole or not at all.
+///
+/// # Errors
+/// The file system's; then the file is as it was.
+pub fn replace(target: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let file = DurableFile::with_mode(target, mode)?;
+    file.write_at(bytes, 0)?;
+    file.commit()
+}
+
 impl DurableFile {
     /// Creates an empty file with mode 0600 beside `target`, which is not touched yet. What killed processes
     /// left of such files is removed.
@@ -39,6 +49,10 @@ impl DurableFile {
     /// # Errors
     /// The file system's (`open(2)`).
     pub fn create(target: &Path) -> io::Result<Self> {
+        Self::with_mode(target, 0o600)
+    }
+
+    fn with_mode(target: &Path, mode: u32) -> io::Result<Self> {
         seam::check(Op::DurableCreate)?;
         let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let mut hidden = OsString::from(".");
@@ -48,7 +62,7 @@ impl DurableFile {
         hidden.push(crate::process::pid().to_string());
         let temporary = target.with_file_name(hidden);
         let mut options = OpenOptions::new();
-        options.write(true).mode(0o600);
+        options.write(true).mode(mode);
         let nameless = seam::check(Op::DurableNameless)
             .map_err(io::Error::from)
             .and_then(|()| options.clone().custom_flags(libc::O_TMPFILE).open(folder_of(target)));

@@ -8,6 +8,7 @@
 //!   (`PAGEMAP_SCAN`, or `/proc/PID/pagemap`).
 //! * [`pageflags`]: what page frames are.
 //! * [`target`]: another process: its files in `/proc`, its memory, advice about it.
+//! * [`cgroup`]: the memory limits of control groups.
 //! * [`procfs`]: what `/proc` and `/sys` say of mappings, free memory, pressure, huge pages.
 //! * [`perf`]: what the kernel tells of programs while they run (`perf_event_open(2)`).
 //! * [`damon`]: which memory of processes is accessed, as the kernel samples it.
@@ -25,16 +26,19 @@
 //! * [`socket`]: descriptors handed to another process.
 //! * [`given`]: what a program's calls point to, looked at before the kernel does.
 //! * [`passthrough`]: the calls a preload library hands on unchanged.
+//! * [`error`]: the error that all crates return, with the operation, the range and what to do about it.
 //! * [`seam`]: makes the n-th call of an operation fail, so that errno paths are tested, not hoped for.
 //!
 //! Calls go to the kernel directly (rustix' `linux_raw` backend or `passthrough::by_number`), never through the
 //! libc functions that the preload library replaces.
 //!
-//! Errors are [`Errno`] values; nothing here retries, logs or allocates in its steady state.
+//! The calls' errors are [`Errno`] values; nothing here retries, logs or allocates in its steady state.
 
 pub mod cache;
+pub mod cgroup;
 pub mod damon;
 pub mod durable;
+pub mod error;
 pub mod executable;
 pub mod fault_cost;
 pub mod given;

@@ -1,8 +1,9 @@
 //! What a writer that was killed left behind.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
 
-use cowslip_sys::durable::DurableFile;
+use cowslip_sys::durable::{DurableFile, replace};
 
 /// More than any process has.
 const NOBODY: i32 = i32::MAX;
@@ -46,4 +47,18 @@ fn a_file_that_a_killed_process_left_is_removed_by_the_next_and_no_other() {
     expected.retain(|name| *name != stay[1]);
     assert_eq!(names(), expected, "its writer is gone as well");
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_file_is_replaced_whole_with_its_mode_and_nothing_is_left_beside_it() {
+    let folder = std::env::temp_dir().join(format!("cowslip-replace-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let target = folder.join("state");
+    fs::write(&target, "a longer old one").unwrap();
+    replace(&target, b"new", 0o600).unwrap();
+    assert_eq!(fs::read(&target).unwrap(), b"new");
+    assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    assert!(replace(&folder.join("none/state"), b"new", 0o600).is_err());
+    fs::remove_dir_all(&folder).unwrap();
 }

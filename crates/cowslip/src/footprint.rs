@@ -1,5 +1,6 @@
 //! Where a process' memory is, as `/proc/PID/smaps` says (`proc_pid_smaps(5)`).
 
+use crate::sys::procfs::usage_of;
 use crate::units::VirtRange;
 
 /// Memory of a process, in bytes: in an arena and elsewhere.
@@ -28,27 +29,14 @@ impl Footprint {
     /// assert_eq!(footprint.elsewhere_bytes, 4 << 10);
     /// ```
     pub fn parse(smaps: &str, arena: VirtRange) -> Self {
-        let mut sums = Self::default();
-        let mut is_inside = false;
-        for line in smaps.lines() {
-            if let Some(mapping) = mapping_of(line) {
-                is_inside = arena.covers(mapping);
-                continue;
-            }
-            let mut words = line.split_ascii_whitespace();
-            let (Some(field), Some(kib)) = (words.next(), words.next()) else { continue };
-            let bytes = kib.parse::<u64>().unwrap_or(0) << 10;
-            match (field, is_inside) {
-                ("Rss:", true) => sums.resident_bytes += bytes,
-                ("Anonymous:", true) => sums.private_bytes += bytes,
-                ("ShmemPmdMapped:" | "FilePmdMapped:" | "AnonHugePages:", true) => {
-                    sums.huge_mapped_bytes += bytes;
-                }
-                ("Anonymous:", false) => sums.elsewhere_bytes += bytes,
-                _ => {}
-            }
+        let inside = usage_of(smaps, |mapping| arena.covers(mapping.range));
+        let outside = usage_of(smaps, |mapping| !arena.covers(mapping.range));
+        Self {
+            resident_bytes: inside.resident_bytes,
+            private_bytes: inside.anonymous_bytes,
+            huge_mapped_bytes: inside.huge_mapped_bytes(),
+            elsewhere_bytes: outside.anonymous_bytes,
         }
-        sums
     }
 
     /// How much of the process' anonymous memory is in the arena, of a hundred.
@@ -56,11 +44,4 @@ impl Footprint {
         let all = (self.resident_bytes + self.elsewhere_bytes).max(1);
         self.resident_bytes as f64 * 100.0 / all as f64
     }
-}
-
-/// The addresses in the first line of a mapping's entry.
-fn mapping_of(line: &str) -> Option<VirtRange> {
-    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
-    let hex = |text| usize::from_str_radix(text, 16).ok();
-    Some(VirtRange::between(hex(start)?, hex(end)?))
 }

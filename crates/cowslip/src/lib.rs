@@ -22,7 +22,6 @@
 //! * [`Frozen::into_template`] makes a [`Template`]: any process maps private clones of it, and resets
 //!   them in place, thousands of times a second.
 //! * [`freeze_all`] freezes several arenas at the same instant.
-//! * [`promote`] gives other processes huge pages for what they use, without their cooperation.
 //! * [`host::report`] says what this kernel and these privileges allow.
 //!
 //! How it works, and what holds at every moment, stands in the source of the `freeze` module and in
@@ -30,14 +29,14 @@
 //! before, and one a [`TemplateServer`]; it handles no signals and writes nothing anywhere.
 
 mod arena;
-mod error;
 mod footprint;
 mod freeze;
 pub mod host;
 pub mod image;
 mod metrics;
-pub mod promote;
 mod template;
+
+use cowslip_sys::error;
 
 pub use cowslip_sys as sys;
 pub use cowslip_sys::units;

@@ -5,20 +5,20 @@ mod compare;
 mod demo;
 mod doctor;
 mod image;
+mod promote;
 mod record;
 mod restore;
 mod run;
 mod status;
 mod trace;
 
-pub(crate) mod numbers;
+mod numbers;
 mod output;
 mod signals;
 
 use clap::{Parser, Subcommand};
 
 use crate::exit::Answer;
-use crate::promote;
 
 const EXIT_CODES: &str = "Exit codes: 0 ok · 1 it ran and the answer is no · 2 usage · 3 the kernel \
 lacks it · 4 not permitted · 5 the target vanished · 6 bad or corrupt file";

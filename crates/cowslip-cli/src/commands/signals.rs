@@ -1,4 +1,4 @@
-//! Signals that end what a command does, so that what was changed is put back and what was done is kept.
+//! Signals: what ends a command, what triggers something, and waiting that they cut short.
 
 use std::ffi::c_int;
 use std::io::{self, PipeReader, Read};
@@ -45,9 +45,9 @@ impl Signals {
         self.stop.load(Relaxed)
     }
 
-    /// Whether the trigger came.
+    /// Whether the trigger came since this was last asked.
     pub(super) fn triggers(&self) -> bool {
-        self.trigger.load(Relaxed)
+        self.trigger.swap(false, Relaxed)
     }
 
     /// Can be read once a signal came.
@@ -57,11 +57,18 @@ impl Signals {
 
     /// Waits that long, or until a signal comes.
     pub(super) fn wait(&mut self, time: Duration) -> io::Result<()> {
-        let mut ready = [false];
-        process::wait_readable(&[self.woken.as_fd()], &mut ready, Some(time))?;
+        self.wait_or(time, &[]).map(drop)
+    }
+
+    /// Waits that long, or until a signal comes or something can be read: whether it can.
+    pub(super) fn wait_or(&mut self, time: Duration, input: &[BorrowedFd<'_>]) -> io::Result<bool> {
+        let mut all = vec![self.woken.as_fd()];
+        all.extend(input);
+        let mut ready = vec![false; all.len()];
+        process::wait_readable(&all, &mut ready, Some(time))?;
         if ready[0] {
             let _ = self.woken.read(&mut [0; 64])?;
         }
-        Ok(())
+        Ok(ready[1..].contains(&true))
     }
 }

@@ -74,8 +74,68 @@ pub struct MappingUse {
     pub huge_bytes: u64,
     /// Shared memory that huge pages map.
     pub shmem_huge_bytes: u64,
+    /// Files' pages that huge pages map.
+    pub file_huge_bytes: u64,
     /// Pages that other processes map too.
     pub shared_bytes: u64,
+    /// Pages that no other process maps.
+    pub private_bytes: u64,
+    /// Pages of a hugetlb pool that no other process maps; they count as nothing else.
+    pub private_hugetlb_bytes: u64,
+    /// Whether a userfaultfd watches it, for missing, minor or protected pages.
+    pub has_userfaultfd: bool,
+}
+
+impl MappingUse {
+    /// What entries of the page table map that are as large as a huge page, of whatever memory.
+    pub fn huge_mapped_bytes(&self) -> u64 {
+        self.huge_bytes + self.shmem_huge_bytes + self.file_huge_bytes
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            resident_bytes: self.resident_bytes + other.resident_bytes,
+            referenced_bytes: self.referenced_bytes + other.referenced_bytes,
+            anonymous_bytes: self.anonymous_bytes + other.anonymous_bytes,
+            huge_bytes: self.huge_bytes + other.huge_bytes,
+            shmem_huge_bytes: self.shmem_huge_bytes + other.shmem_huge_bytes,
+            file_huge_bytes: self.file_huge_bytes + other.file_huge_bytes,
+            shared_bytes: self.shared_bytes + other.shared_bytes,
+            private_bytes: self.private_bytes + other.private_bytes,
+            private_hugetlb_bytes: self.private_hugetlb_bytes + other.private_hugetlb_bytes,
+            has_userfaultfd: self.has_userfaultfd || other.has_userfaultfd,
+        }
+    }
+
+    /// Takes in a line of `smaps`, or of `smaps_rollup`.
+    fn take(&mut self, line: &str) {
+        let Some((name, bytes)) = kib_field(line) else {
+            let mut flags = line.strip_prefix("VmFlags:").unwrap_or("").split_ascii_whitespace();
+            self.has_userfaultfd |= flags.any(|flag| ["um", "ui", "uw"].contains(&flag));
+            return;
+        };
+        match name {
+            "Rss" => self.resident_bytes = bytes,
+            "Referenced" => self.referenced_bytes = bytes,
+            "Anonymous" => self.anonymous_bytes = bytes,
+            "AnonHugePages" => self.huge_bytes = bytes,
+            "ShmemPmdMapped" => self.shmem_huge_bytes = bytes,
+            "FilePmdMapped" => self.file_huge_bytes = bytes,
+            "Shared_Clean" | "Shared_Dirty" => self.shared_bytes += bytes,
+            "Private_Clean" | "Private_Dirty" => self.private_bytes += bytes,
+            "Private_Hugetlb" => self.private_hugetlb_bytes = bytes,
+            _ => {}
+        }
+    }
+
+    /// Reads the text of `/proc/PID/smaps_rollup`: all mappings of a process together.
+    pub fn rollup(text: &str) -> Self {
+        let mut sums = Self::default();
+        text.lines().for_each(|line| sums.take(line));
+        sums
+    }
 }
 
 /// The mappings in the text of `maps`.
@@ -95,22 +155,19 @@ pub fn mappings(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
 pub fn smaps(text: &str) -> Vec<(Mapping<'_>, MappingUse)> {
     let mut all: Vec<(Mapping<'_>, MappingUse)> = Vec::new();
     for line in text.lines() {
-        if let Some((name, bytes)) = kib_field(line) {
-            let Some((_, sums)) = all.last_mut() else { continue };
-            match name {
-                "Rss" => sums.resident_bytes = bytes,
-                "Referenced" => sums.referenced_bytes = bytes,
-                "Anonymous" => sums.anonymous_bytes = bytes,
-                "AnonHugePages" => sums.huge_bytes = bytes,
-                "ShmemPmdMapped" => sums.shmem_huge_bytes = bytes,
-                "Shared_Clean" | "Shared_Dirty" => sums.shared_bytes += bytes,
-                _ => {}
-            }
-        } else if let Some(mapping) = Mapping::parse(line) {
+        if let Some(mapping) = Mapping::parse(line) {
             all.push((mapping, MappingUse::default()));
+        } else if let Some((_, sums)) = all.last_mut() {
+            sums.take(line);
         }
     }
     all
+}
+
+/// The use of all mappings in the text of `smaps` that `counts` says count, together.
+pub fn usage_of(text: &str, counts: impl Fn(&Mapping<'_>) -> bool) -> MappingUse {
+    let all = smaps(text).into_iter().filter(|(mapping, _)| counts(mapping));
+    all.fold(MappingUse::default(), |sum, (_, usage)| sum.plus(usage))
 }
 
 #[cfg(test)]
@@ -129,6 +186,30 @@ mod tests {
         assert_eq!(all[0].1.shared_bytes, 12 << 10);
         assert!(all[0].0.is_anonymous() && !all[1].0.is_anonymous(), "a guard");
         assert_eq!(all[1].0.range, VirtRange::between(0x3000, 0x4000));
+    }
+
+    #[test]
+    fn the_use_of_some_mappings_is_summed_up() {
+        let text = "\
+200000-400000 rw-s 00000000 00:01 1 /memfd:a (deleted)\nShmemPmdMapped:     2048 kB\nVmFlags: rd wr uw \n\
+400000-600000 r--s 00000000 00:01 1 /memfd:a (deleted)\nShmemPmdMapped:     2048 kB\n\
+600000-800000 rw-p 00000000 00:00 0 \nAnonHugePages:      2048 kB\nFilePmdMapped:     0 kB\n\
+Private_Clean: 4 kB\nPrivate_Dirty: 8 kB\nPrivate_Hugetlb: 2048 kB\n";
+        let within = |start, end| {
+            let range = VirtRange::between(start, end);
+            usage_of(text, |mapping| range.covers(mapping.range))
+        };
+        let shared = within(0x20_0000, 0x60_0000);
+        assert_eq!((shared.shmem_huge_bytes, shared.huge_mapped_bytes()), (4 << 20, 4 << 20));
+        assert!(shared.has_userfaultfd && !within(0x40_0000, 0x80_0000).has_userfaultfd);
+        let private = within(0x60_0000, 0x80_0000);
+        assert_eq!((private.huge_bytes, private.private_bytes), (2 << 20, 12 << 10));
+        assert_eq!(private.private_hugetlb_bytes, 2 << 20);
+        assert_eq!(within(0x20_0000, 0x20_1000), MappingUse::default(), "a part of one");
+        let rollup = "00400000-7fff ---p 00000000 00:00 0 [rollup]\nRss:     8192 kB\n\
+                      AnonHugePages:  2048 kB\nShmemPmdMapped: 4096 kB\n";
+        let sums = MappingUse::rollup(rollup);
+        assert_eq!((sums.resident_bytes, sums.huge_mapped_bytes()), (8 << 20, 6 << 20));
     }
 
     #[test]

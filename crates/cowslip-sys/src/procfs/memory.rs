@@ -1,6 +1,6 @@
 //! Memory of the machine: how much is free, in which pieces, and who waits for it.
 
-use super::{kib_field, read};
+use super::{field_bytes, read};
 use crate::Result;
 
 /// Free blocks by order: `free[n]` blocks of 2^n pages, over all zones (`/proc/buddyinfo`).
@@ -71,8 +71,7 @@ pub fn memory_pressure() -> Result<Pressure> {
 /// `MemTotal` of `/proc/meminfo`).
 pub fn available_bytes() -> Result<(u64, u64)> {
     let text = read("/proc/meminfo")?;
-    let field = |wanted| text.lines().filter_map(kib_field).find(|(name, _)| *name == wanted);
-    let bytes = |wanted| field(wanted).map_or(0, |(_, bytes)| bytes);
+    let bytes = |name| field_bytes(&text, name).unwrap_or(0);
     Ok((bytes("MemAvailable"), bytes("MemTotal")))
 }
 

@@ -40,8 +40,7 @@ pub fn thp_is_disabled(status: &str) -> bool {
 
 /// Memory of a process that is in RAM, by the text of `/proc/PID/status`.
 pub fn resident_bytes(status: &str) -> u64 {
-    let field = status.lines().filter_map(super::kib_field).find(|(name, _)| *name == "VmRSS");
-    field.map_or(0, |(_, bytes)| bytes)
+    super::field_bytes(status, "VmRSS").unwrap_or(0)
 }
 
 /// The processes of a control group and of those below it, of either version.

@@ -6,8 +6,8 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cowslip_sys::fault_cost;
 use cowslip_sys::units::page_size_bytes;
+use cowslip_sys::{fault_cost, procfs};
 
 use crate::model::{Header, Machine};
 
@@ -127,7 +127,6 @@ fn machine() -> Machine {
     let kernel_release = line("/proc/sys/kernel/osrelease").unwrap_or_default();
     let processors = line("/proc/cpuinfo").unwrap_or_default();
     let memory = line("/proc/meminfo").unwrap_or_default();
-    let kib = field(&memory, "MemTotal").and_then(|text| text.strip_suffix(" kB")?.parse().ok());
     Machine {
         kernel_config: kernel_config(&kernel_release),
         kernel_release,
@@ -140,7 +139,7 @@ fn machine() -> Machine {
             .collect(),
         cpu_model: field(&processors, "model name").unwrap_or_default().into(),
         cpus: std::thread::available_parallelism().map_or(0, |count| count.get() as u32),
-        memory_bytes: kib.map_or(0, |kib: u64| kib << 10),
+        memory_bytes: procfs::field_bytes(&memory, "MemTotal").unwrap_or(0),
         page_bytes: page_size_bytes() as u64,
     }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::arena::state::{Shared, State};
 use crate::arena::store::Pages;
-use crate::host::cgroup::Group;
+use crate::sys::cgroup::Group;
 use crate::sys::{process, procfs};
 
 /// What is looked at is looked at so often.

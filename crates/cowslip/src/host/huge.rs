@@ -3,7 +3,7 @@
 use super::capability::{Capability, Need};
 use super::hints::{ALLOW_ANONYMOUS_HUGE, ALLOW_SHMEM_HUGE};
 use super::outcome::{No, Yes, median, timed};
-use super::own_process::{OwnProcess, huge_bytes};
+use super::own_process::{OwnProcess, usage_of};
 use super::scratch::Scratch;
 use crate::sys::memfile::{self, MemfdKind};
 use crate::sys::memory::{self, Advice, Sharing};
@@ -13,8 +13,6 @@ use crate::units::CHUNK_BYTES;
 pub(super) const SHMEM_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 const ANONYMOUS_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const FREE_POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
-const IN_SHMEM: &str = "ShmemPmdMapped";
-const IN_ANONYMOUS: &str = "AnonHugePages";
 const CHUNK: u64 = CHUNK_BYTES as u64;
 
 pub(super) fn probe(own: &OwnProcess) -> Vec<Capability> {
@@ -64,7 +62,7 @@ fn tmpfs() -> Result<Yes, No> {
     })?;
     let memory = Scratch::of_file(file.as_fd(), Sharing::Shared)?;
     let ns = first_touch_of_file(&memory, file.as_fd())?;
-    if huge_bytes(memory.range(), IN_SHMEM) < CHUNK {
+    if usage_of(memory.range()).shmem_huge_bytes < CHUNK {
         return Err(No::unknown(0, "the file got base pages: no free memory in one piece?"));
     }
     Ok(Yes::saw("mapped by one entry").costing(ns, "to touch 2 MiB"))
@@ -78,7 +76,7 @@ fn memfd() -> Result<Yes, No> {
         Err(errno) => return Err(No::or_unsupported(errno)),
     };
     let setting = Setting::read(SHMEM_SETTING)?;
-    if huge_bytes(memory.range(), IN_SHMEM) < CHUNK {
+    if usage_of(memory.range()).shmem_huge_bytes < CHUNK {
         return Err(setting.refused(ALLOW_SHMEM_HUGE));
     }
     Ok(Yes::saw(setting.text()).costing(ns, "to touch 2 MiB"))
@@ -92,28 +90,28 @@ fn anonymous() -> Result<Yes, No> {
         touch(&memory)
     })?;
     let setting = Setting::read(ANONYMOUS_SETTING)?;
-    if huge_bytes(memory.range(), IN_ANONYMOUS) < CHUNK {
+    if usage_of(memory.range()).huge_bytes < CHUNK {
         return Err(setting.refused(ALLOW_ANONYMOUS_HUGE));
     }
     Ok(Yes::saw(setting.text()).costing(ns, "to touch 2 MiB"))
 }
 
 fn collapse_anonymous() -> Result<Yes, No> {
-    collapse(&Scratch::anonymous()?, IN_ANONYMOUS)
+    collapse(&Scratch::anonymous()?)
 }
 
 fn collapse_shmem() -> Result<Yes, No> {
     let file = memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK)?;
-    collapse(&Scratch::of_file(file.as_fd(), Sharing::Shared)?, IN_SHMEM)
+    collapse(&Scratch::of_file(file.as_fd(), Sharing::Shared)?)
 }
 
-fn collapse(memory: &Scratch, field: &str) -> Result<Yes, No> {
+fn collapse(memory: &Scratch) -> Result<Yes, No> {
     memory.advise(Advice::NoHugePage).map_err(No::or_unsupported)?;
     memory.touch();
     memory.advise(Advice::HugePage)?;
     let ((), ns) = timed(|| memory.advise(Advice::Collapse)).map_err(No::or_unsupported)?;
     memory.touch();
-    if huge_bytes(memory.range(), field) < CHUNK {
+    if usage_of(memory.range()).huge_mapped_bytes() < CHUNK {
         return Err(No::unknown(0, "madvise(MADV_COLLAPSE) succeeded and left base pages"));
     }
     Ok(Yes::saw("").costing(ns, "a chunk"))

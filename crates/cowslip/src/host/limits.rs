@@ -6,10 +6,10 @@ use super::capability::{Capability, Need};
 use super::outcome::{No, Yes};
 use super::own_process::OwnProcess;
 use super::scratch::Scratch;
-use super::{Answer, cgroup, memory_and_swap};
+use super::{Answer, memory_and_swap};
 use crate::sys::memfile::{self, MemfdKind};
 use crate::sys::memory::{Prot, Sharing};
-use crate::sys::{AsFd, Errno};
+use crate::sys::{AsFd, Errno, cgroup, procfs};
 use crate::units::{ByteCount, CHUNK_BYTES};
 
 pub(super) fn probe(
@@ -91,11 +91,9 @@ fn filter(own: &OwnProcess, refused: &[&Capability]) -> Result<Yes, No> {
 
 fn swap() -> Result<Yes, No> {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("SwapTotal:"));
-    let kibibytes = total.and_then(|it| it.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    Ok(Yes::saw(match kibibytes {
+    Ok(Yes::saw(match procfs::field_bytes(&meminfo, "SwapTotal") {
         Some(0) => "none".to_owned(),
-        Some(kibibytes) => ByteCount(kibibytes << 10).to_string(),
+        Some(bytes) => ByteCount(bytes).to_string(),
         None => "/proc/meminfo does not say".to_owned(),
     }))
 }

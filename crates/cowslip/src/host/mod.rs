@@ -4,7 +4,6 @@
 //! distribution may have patched a feature in, and a container may have taken it away.
 
 mod capability;
-pub(crate) mod cgroup;
 mod faults;
 mod hints;
 mod huge;

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use crate::sys::procfs::{self, MappingUse};
 use crate::units::VirtRange;
 
 const CAP_SYS_PTRACE: u32 = 19;
@@ -43,32 +44,10 @@ fn parse(status: &str) -> OwnProcess {
     }
 }
 
-/// How much of `range` lies in mappings' huge pages, by the field of `/proc/self/smaps` that counts
-/// them: `AnonHugePages` or `ShmemPmdMapped`.
-pub(super) fn huge_bytes(range: VirtRange, field: &str) -> u64 {
-    fs::read_to_string("/proc/self/smaps").map_or(0, |smaps| sum(&smaps, range, field))
-}
-
-fn sum(smaps: &str, range: VirtRange, field: &str) -> u64 {
-    let mut is_inside = false;
-    let mut bytes = 0;
-    for line in smaps.lines() {
-        if let Some(mapping) = heading(line) {
-            is_inside = range.covers(mapping);
-        } else if is_inside
-            && let Some(value) = line.strip_prefix(field).and_then(|it| it.strip_prefix(':'))
-        {
-            let kibibytes = value.trim().strip_suffix(" kB").and_then(|it| it.parse::<u64>().ok());
-            bytes += kibibytes.unwrap_or(0) << 10;
-        }
-    }
-    bytes
-}
-
-fn heading(line: &str) -> Option<VirtRange> {
-    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-    let address = |text| usize::from_str_radix(text, 16).ok();
-    Some(VirtRange::between(address(start)?, address(end)?))
+/// How `range` is used, by the mappings inside it; nothing where the kernel does not say.
+pub(super) fn usage_of(range: VirtRange) -> MappingUse {
+    let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    procfs::usage_of(&smaps, |mapping| range.covers(mapping.range))
 }
 
 #[cfg(test)]
@@ -84,17 +63,5 @@ mod tests {
         let docker = parse("Uid:\t1000\t0\t0\t0\nCapEff:\t00000000a80425fb\nSeccomp:\t2\n");
         assert!(!docker.may_trace && !docker.may_administer && docker.is_filtered);
         assert_eq!((docker.effective_uid, docker.huge_pages_enabled), (0, None));
-    }
-
-    #[test]
-    fn huge_pages_of_the_mappings_inside_only() {
-        let smaps = "\
-200000-400000 rw-s 00000000 00:01 1 /memfd:a (deleted)\nShmemPmdMapped:     2048 kB\n\
-400000-600000 r--s 00000000 00:01 1 /memfd:a (deleted)\nShmemPmdMapped:     2048 kB\n\
-600000-800000 rw-p 00000000 00:00 0 \nAnonHugePages:      2048 kB\nShmemPmdMapped:        0 kB\n";
-        let both = VirtRange::between(0x20_0000, 0x60_0000);
-        assert_eq!(sum(smaps, both, "ShmemPmdMapped"), 4 << 20);
-        assert_eq!(sum(smaps, VirtRange::new(0x60_0000, 0x20_0000), "AnonHugePages"), 2 << 20);
-        assert_eq!(sum(smaps, VirtRange::new(0x20_0000, 0x1000), "ShmemPmdMapped"), 0);
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::Answer;
 use super::capability::{Capability, Need};
 use super::outcome::{No, Yes, median, middle};
-use super::own_process::huge_bytes;
+use super::own_process::usage_of;
 use crate::sys::process;
 use crate::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use crate::{Arena, ArenaSlice, Fork, Frozen, Way};
@@ -105,7 +105,7 @@ impl Bench {
         for page in 0..self.pages() {
             self.word(page, FORK_WORD).store(0, Relaxed);
         }
-        let huge = ByteCount(huge_bytes(self.arena.range(), "ShmemPmdMapped"));
+        let huge = ByteCount(usage_of(self.arena.range()).shmem_huge_bytes);
         let made_of = self.arena.pages().to_string();
         let (thaw_chunk_ns, thaw_chunk_pages) = (middle(thaw_ns), middle(thaw_pages));
         Ok(Seen { way, made_of, freeze_ns, thaw_chunk_ns, thaw_chunk_pages, huge })

@@ -4,6 +4,7 @@ use minijinja::context;
 use minijinja::value::Value;
 
 use cowslip_compare::Row;
+use cowslip_compare::stats::quantile;
 
 use super::words;
 
@@ -27,7 +28,8 @@ pub(super) fn strip(row: &Row) -> Value {
             let y = round(top + (index as f64 * 0.618_034).fract() * 8.0 - 4.0);
             context! { x => place(*value), y, tip => tip(row, name, *value) }
         });
-        let [q1, q2, q3] = [0.25, 0.5, 0.75].map(|share| quantile(&sorted, share));
+        let [q1, q2, q3] = [0.25, 0.5, 0.75]
+            .map(|share| quantile(&sorted, share).expect("a row has values of both sides"));
         let quarter = |value| words::value(&row.metric, value);
         context! {
             name,
@@ -57,25 +59,6 @@ fn tip(row: &Row, side: &str, value: f64) -> String {
     format!("{} {side}: {}", row.metric, words::value(&row.metric, value))
 }
 
-/// Between the two values around it, as most programs do (Hyndman and Fan's seventh).
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let at = share * (sorted.len() - 1) as f64;
-    let below = sorted[at.floor() as usize];
-    below + (sorted[at.ceil() as usize] - below) * at.fract()
-}
-
 fn round(place: f64) -> f64 {
     (place * 10.0).round() / 10.0
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn quantiles_lie_between_values() {
-        let sorted = [1.0, 2.0, 3.0, 10.0];
-        assert_eq!(
-            [0.0, 0.25, 0.5, 1.0].map(|it| super::quantile(&sorted, it)),
-            [1.0, 1.75, 2.5, 10.0]
-        );
-    }
 }

@@ -1,6 +1,6 @@
 //! How numbers and verdicts read.
 
-use cowslip_compare::stats::Estimate;
+use cowslip_compare::stats::{Estimate, median};
 use cowslip_compare::{Comparison, Row, Unit, Verdict};
 use cowslip_report::units::{fixed, human};
 
@@ -124,7 +124,7 @@ pub(super) fn advice(comparison: &Comparison, how: &How) -> Vec<String> {
     }
     let relative = comparison.rows.iter().filter(|row| row.means.0 != 0.0);
     let found = relative.filter_map(|row| Some(row.detectable? / row.means.0.abs()));
-    if let Some(half) = median(found.collect()) {
+    if let Some(half) = median(found) {
         all.push(format!(
             "with so many {unit} the test of one metric finds changes of {} or more with a probability of 80 %, in \
              half of the metrics",
@@ -132,7 +132,7 @@ pub(super) fn advice(comparison: &Comparison, how: &How) -> Vec<String> {
         ));
     }
     let needs = comparison.rows.iter().filter_map(|row| row.runs_for_wanted).map(f64::from);
-    if let Some(half) = median(needs.collect()) {
+    if let Some(half) = median(needs) {
         all.push(format!(
             "to find a change of {} %: {half:.0} {unit} a side, in half of the metrics",
             how.effect
@@ -173,11 +173,6 @@ fn some(names: &[String]) -> String {
         Some(more) if more > 0 => format!("{shown} and {more} more (--json has all)"),
         _ => shown,
     }
-}
-
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
+use cowslip::sys::procfs;
 use cowslip::units::VirtRange;
 use cowslip::{Footprint, Metrics};
 
@@ -26,10 +27,9 @@ impl Arena {
         let smaps = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
         let memory = File::open(format!("/proc/{pid}/mem"))?;
         let mut arenas = Vec::new();
-        for line in smaps.lines().filter(|line| line.contains(cowslip::PAGE_NAME)) {
-            let Some(start) = start_of(line) else { continue };
+        for mapping in procfs::mappings(&smaps).filter(|it| it.name.contains(cowslip::PAGE_NAME)) {
             let mut page = [0u8; 4096];
-            memory.read_exact_at(&mut page, start)?;
+            memory.read_exact_at(&mut page, mapping.range.start as u64)?;
             if let Some(metrics) = Metrics::from_page(&page) {
                 arenas.push(Self::measure(pid, metrics, &smaps));
             }
@@ -67,8 +67,4 @@ impl Arena {
 pub(super) fn has_arena(pid: i32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
     maps.is_ok_and(|maps| maps.contains(cowslip::PAGE_NAME))
-}
-
-fn start_of(line: &str) -> Option<u64> {
-    u64::from_str_radix(line.split_once('-')?.0, 16).ok()
 }

@@ -1,0 +1,114 @@
+//! `--explain`: what is done with one region, and why.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use cowslip::units::CHUNK_BYTES;
+use cowslip_promote::session::Session;
+use cowslip_promote::{Decision, Look, REGION_PAGES, Reason, Region, RegionKind};
+use serde_json::{Value, json};
+
+use crate::exit::{self, Answer, Failure, NO};
+use cowslip_report::{self as output, sink, text};
+
+/// Looks twice, for what was released in between, and acts on nothing.
+pub(super) fn run(session: &mut Session, address: u64, file: Option<&Path>) -> Answer {
+    session.look(u64::MAX)?;
+    session.wait(Duration::from_millis(session.plan().settings.interval_ms))?;
+    let round = session.look(u64::MAX)?;
+    let found = find(&round.look, &round.decisions, address);
+    if found.is_empty() {
+        let why = format!(
+            "{address:#x}: no private anonymous memory, and none of an arena, is in use there"
+        );
+        return Err(Failure::new(NO, why));
+    }
+    if let Some(file) = file {
+        let all: Vec<Value> = found.iter().map(Found::to_json).collect();
+        let whole = json!({"schema": "cowslip.promote.explain/1", "regions": all});
+        output::json::write(&whole, file).map_err(exit::io("write the explanation"))?;
+    }
+    if file != Some(Path::new("-")) {
+        let lines: String = found.iter().map(Found::to_text).collect();
+        sink::print(&lines).map_err(exit::io("print the explanation"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Found<'a> {
+    name: &'a str,
+    decision: &'a Decision,
+    region: &'a Region,
+}
+
+fn find<'a>(look: &'a Look, decisions: &'a [Decision], address: u64) -> Vec<Found<'a>> {
+    let start = address & !(CHUNK_BYTES as u64 - 1);
+    let mut found = Vec::new();
+    for decision in decisions.iter().filter(|it| it.address == start) {
+        let process = look.processes.iter().find(|it| it.process == decision.process);
+        let Some(process) = process else { continue };
+        let region = process.regions.iter().find(|it| it.address == start);
+        found.extend(region.map(|region| Found { name: &process.name, decision, region }));
+    }
+    found
+}
+
+impl Found<'_> {
+    fn to_json(&self) -> Value {
+        json!({
+            "pid": self.decision.process.pid,
+            "name": self.name,
+            "region": self.region,
+            "reason": self.decision.reason,
+            "sentence": self.decision.reason.sentence(),
+        })
+    }
+
+    fn to_text(&self) -> String {
+        let pid = self.decision.process.pid;
+        let (facts, why) = (facts(self.region), why(self.decision.reason));
+        let name = text::printable(self.name);
+        format!("{name} ({pid}), 2 MiB at {:#x}\n  {facts}\n  {why}\n", self.region.address)
+    }
+}
+
+/// The name of a reason, and it in words.
+pub(super) fn why(reason: Reason) -> String {
+    let would = if reason.action().is_some() { "to be " } else { "" };
+    format!("{reason}: {would}{}", reason.sentence())
+}
+
+/// A region in numbers.
+pub(super) fn facts(region: &Region) -> String {
+    let of = |pages: u16| format!("{pages} of {REGION_PAGES} pages");
+    let mut facts = vec![if region.is_huge {
+        "one huge page".to_owned()
+    } else {
+        format!("{} in use ({} %)", of(region.pages), u32::from(region.pages) * 100 / 512)
+    }];
+    match region.kind {
+        RegionKind::Private => {}
+        RegionKind::Arena => facts.push("of an arena".to_owned()),
+        RegionKind::FrozenArena => facts.push("of an arena that is frozen".to_owned()),
+    }
+    if let Some(pages) = region.nonzero_pages {
+        facts.push(format!("{} hold anything but zeroes", of(pages)));
+    }
+    if region.is_partially_mapped {
+        facts.push("a huge page is behind it".to_owned());
+    }
+    for (pages, what) in [
+        (region.zero_pages, "only read"),
+        (region.swapped_pages, "in swap"),
+        (region.shared_pages, "shared with another process"),
+    ] {
+        if pages > 0 {
+            facts.push(format!("{pages} {what}"));
+        }
+    }
+    if let Some(heat) = region.heat_percent {
+        facts.push(format!("accessed lately: {heat} %"));
+    }
+    facts.join(", ")
+}

@@ -1,0 +1,145 @@
+//! `cowslip promote`: huge pages for running programs.
+
+pub(crate) mod args;
+mod explain;
+mod once;
+mod operator;
+mod plan;
+mod replay;
+mod report;
+mod screen;
+mod top;
+mod top_source;
+mod top_table;
+
+use std::fs::File;
+use std::process::ExitCode;
+
+use cowslip::ErrorKind;
+use cowslip::sys::procfs::Thp;
+use cowslip_promote::plan::Plan;
+use cowslip_promote::session::{self, Session};
+use cowslip_promote::{ManagedThp, daemon, interference};
+
+use crate::exit::{self, Answer, Failure};
+use args::{PromoteArgs, View};
+use cowslip_report::text;
+use operator::Console;
+
+pub(crate) fn run(args: &PromoteArgs) -> Answer {
+    if let Some(View::Top(args)) = &args.view {
+        return top::run(args);
+    }
+    if let Some(record) = &args.replay {
+        return replay::run(args, record);
+    }
+    if args.restore_thp {
+        return restore_thp();
+    }
+    let plan = plan::of(args)?;
+    if args.check_config {
+        for (path, errno) in session::missing(&plan) {
+            eprintln!("cowslip: control group {}: {errno}; it will be waited for", path.display());
+        }
+        let targets = text::count(plan.rules.len(), "target");
+        println!("{targets}; the configuration makes sense");
+        return Ok(ExitCode::SUCCESS);
+    }
+    tidy_up();
+    let mut session = start(plan, args)?;
+    let found = session.search()?;
+    if let Some((error, count)) = &found.denied {
+        let processes = text::count(*count, "process");
+        eprintln!("cowslip: left alone: {processes}; the first: {error}");
+    }
+    if args.once || args.explain.is_some() {
+        found.check(session.plan(), session.promoter())?;
+    }
+    if let Some(address) = args.explain {
+        return explain::run(&mut session, address, args.json.as_deref());
+    }
+    let acts = !(args.once && args.dry_run);
+    let managed = match session.plan().manage_thp && acts {
+        true => Some(manage(session.plan())?),
+        false => None,
+    };
+    // Who ends at once is concerned if something was split.
+    if managed.is_none() && !args.once {
+        warn(session.plan());
+    }
+    let answer = if args.once { once::run(&mut session, args) } else { go_on(&mut session, args) };
+    if managed.is_none() && args.once && session.tally().splits() > 0 {
+        warn(session.plan());
+    }
+    if let Some(managed) = managed {
+        managed.restore()?;
+        eprintln!("cowslip: the settings of transparent huge pages are as they were");
+    }
+    answer
+}
+
+fn start(plan: Plan, args: &PromoteArgs) -> Result<Session, Failure> {
+    let mut session = Session::start(plan, Console::listen()?)?;
+    if let Some(path) = &args.record {
+        let doing = format_args!("create {}", path.display());
+        session.record(File::create(path).map_err(exit::io(doing))?)?;
+    }
+    Ok(session)
+}
+
+/// Without `--once`: until SIGINT or SIGTERM; SIGHUP has it read its configuration again.
+fn go_on(session: &mut Session, args: &PromoteArgs) -> Answer {
+    daemon::run(session, || plan::of(args).map_err(|failure| failure.to_string()))?;
+    report::deliver(session, args)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Puts back what a run has left that was killed.
+fn restore_thp() -> Answer {
+    match ManagedThp::restore_left()? {
+        Some(now) => tell_restored(&now),
+        None => eprintln!("cowslip: no run has left settings to be put back"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The same at the start of any other run, as far as it may.
+fn tidy_up() {
+    cowslip_promote::end_left_watching();
+    match ManagedThp::restore_left() {
+        Ok(Some(now)) => tell_restored(&now),
+        Err(error) if error.kind() == ErrorKind::Corrupt => eprintln!("cowslip: {error}"),
+        Ok(None) | Err(_) => {}
+    }
+}
+
+fn tell_restored(now: &Thp) {
+    eprintln!(
+        "cowslip: put back what a run has left that was killed: transparent_hugepage/enabled is {} and \
+         khugepaged/max_ptes_none is {}",
+        now.enabled.word(),
+        now.max_ptes_none
+    );
+}
+
+fn manage(plan: &Plan) -> Result<ManagedThp, Failure> {
+    let managed = ManagedThp::set(&plan.settings)?;
+    let (before, now) = managed.settings();
+    eprintln!(
+        "cowslip: until this ends, transparent_hugepage/enabled is {} (was {}) and \
+         khugepaged/max_ptes_none is {} (was {})",
+        now.enabled.word(),
+        before.enabled.word(),
+        now.max_ptes_none,
+        before.max_ptes_none
+    );
+    Ok(managed)
+}
+
+/// Says which settings of the kernel work against ours.
+fn warn(plan: &Plan) {
+    let Ok(thp) = Thp::read() else { return };
+    for sentence in interference(&thp, &plan.settings) {
+        eprintln!("cowslip: {sentence} (or --manage-thp)");
+    }
+}

@@ -1,0 +1,50 @@
+//! `--once`: promotes until nothing is left to do, and says what came of it.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use cowslip_promote::session::Session;
+
+use super::args::PromoteArgs;
+use super::report;
+use crate::exit::{Answer, Failure, NO, VANISHED};
+use cowslip_report::Progress;
+
+pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> Answer {
+    let deadline = Instant::now() + Duration::from_secs(args.timeout);
+    session.measure_before();
+    let mut progress = Progress::new();
+    progress.phase(if args.dry_run { "looking" } else { "promoting" });
+    session.promote_until_done(deadline, args.dry_run, |done, all| {
+        progress.set(done as u64, all as u64);
+    })?;
+    progress.finish();
+    if !args.dry_run {
+        session.look_last(0)?;
+    }
+    session.measure_after();
+    deliver(session, args)
+}
+
+fn deliver(session: &Session, args: &PromoteArgs) -> Answer {
+    let tally = session.tally();
+    report::deliver(session, args)?;
+    if tally.processes.values().all(|it| it.has_ended) {
+        return Err(Failure::new(VANISHED, "the processes ended meanwhile"));
+    }
+    if session.stops() {
+        return Err(Failure::new(NO, "interrupted before its end"));
+    }
+    let Some(reached) = tally.coverage(|it| it.after).ratio() else {
+        let why = "nothing of it can be promoted: no private anonymous memory and none of an arena is in \
+                   use where there is room for a huge page";
+        return Err(Failure::new(NO, why));
+    };
+    match args.coverage {
+        Some(wanted) if reached < wanted => {
+            let why = format!("{:.1} % is huge, not {:.1} %", reached * 100.0, wanted * 100.0);
+            Err(Failure::new(NO, why))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,70 @@
+//! The command around a session: signals end it, and standard error says what happens.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use cowslip_promote::session::{Notice, Operator};
+use signal_hook::consts::SIGHUP;
+
+use crate::commands::signals::Signals;
+use crate::exit::{self, Failure};
+use cowslip_report::{sink, text};
+
+/// Signals end it or have it read its plan again; what happens is told on standard error.
+pub(super) struct Console(Signals);
+
+impl Console {
+    pub(super) fn listen() -> Result<Box<Self>, Failure> {
+        let signals = Signals::listen(Some(SIGHUP)).map_err(exit::io("listen for signals"))?;
+        Ok(Box::new(Self(signals)))
+    }
+}
+
+impl Operator for Console {
+    fn tell(&mut self, notice: &Notice<'_>) {
+        eprintln!("cowslip: {}", sentence(notice));
+    }
+
+    fn stops(&self) -> bool {
+        self.0.stops()
+    }
+
+    fn takes_reload(&mut self) -> bool {
+        self.0.triggers()
+    }
+
+    fn wait(&mut self, time: Duration) -> io::Result<()> {
+        self.0.wait(time)
+    }
+
+    fn write_metrics(&mut self, file: &Path, text: &str) -> io::Result<()> {
+        sink::write(file, text)
+    }
+}
+
+fn sentence(notice: &Notice<'_>) -> String {
+    match notice {
+        Notice::HeatFrom(source) => format!("heat is known {}", source.sentence()),
+        Notice::HeatNotFrom(source, why) => format!("not {}: {why}", source.sentence()),
+        Notice::HeatNowFrom(source) => {
+            format!("heat is known {} from now on", source.sentence())
+        }
+        Notice::MetricsAt(address) => format!("metrics at http://{address}/metrics"),
+        Notice::Promoting([]) => "promoting nobody yet".to_owned(),
+        Notice::Promoting(names) => format!("promoting {}", names.join(", ")),
+        Notice::Found(name) => format!("found {name}"),
+        Notice::GroupMissing(path, errno) => {
+            format!("control group {}: {errno}; it is waited for", path.display())
+        }
+        Notice::AllEnded => "every process has ended".to_owned(),
+        Notice::LeftAlone(it) => {
+            format!("{} ({}) is left alone: {}", it.name, it.process.pid, it.error)
+        }
+        Notice::Reloaded => "read the configuration again".to_owned(),
+        Notice::ReloadFailed(why) => format!("goes on as before: {why}"),
+        Notice::Changed(regions, coverage) => {
+            format!("{} changed, {coverage} huge now", text::count(*regions, "region"))
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What to promote and how: the configuration file, overridden by the options.
+
+use std::path::Path;
+use std::time::Duration;
+
+use cowslip_promote::Settings;
+use cowslip_promote::plan::{Plan, Rule, Who};
+
+use super::args::{self, PromoteArgs};
+use crate::exit::{Failure, USAGE};
+
+/// Between the looks of a run that is to be over in seconds.
+const ONCE_INTERVAL_MS: u64 = 500;
+/// Somebody waits for its end.
+const ONCE_STALL_PERCENT: f64 = 25.0;
+const ONCE_SLOW_MS: u64 = 20;
+const ONCE_CPU_PERCENT: f64 = 100.0;
+
+/// Reads the file, if one was given; the options come before it.
+pub(super) fn of(args: &PromoteArgs) -> Result<Plan, Failure> {
+    let mut plan = args.config.as_deref().map_or_else(|| Ok(Plan::default()), read)?;
+    plan.rules.extend(rules_of(&args.who));
+    let settings = &mut plan.settings;
+    if args.once && args.config.is_none() {
+        settings.interval_ms = ONCE_INTERVAL_MS;
+        settings.settle_ms = 2 * ONCE_INTERVAL_MS;
+        settings.stall_percent = ONCE_STALL_PERCENT;
+        settings.slow_ms = ONCE_SLOW_MS;
+        settings.promotion_cpu_percent = ONCE_CPU_PERCENT;
+    }
+    change(settings, args);
+    plan.heat |= args.how.heat;
+    plan.manage_thp |= args.how.manage_thp;
+    plan.metrics = args.metrics.or(plan.metrics);
+    plan.metrics_file = args.metrics_file.clone().or(plan.metrics_file);
+    plan.check()?;
+    if plan.rules.is_empty() {
+        let why = "which processes? --pid, --match, --cgroup, --all or a [[target]] in --config";
+        return Err(Failure::new(USAGE, why));
+    }
+    Ok(plan)
+}
+
+/// Looks at processes, every so often, and does nothing.
+pub(super) fn watch(who: &args::Who, heat: bool, interval: Duration) -> Plan {
+    let mut rules = rules_of(who);
+    if rules.is_empty() {
+        rules.push(Rule { who: Who::All, weight: 1 });
+    }
+    let interval_ms = interval.as_millis() as u64;
+    let settings = Settings { interval_ms, ..Settings::default() };
+    Plan { rules, settings, heat, ..Plan::default() }
+}
+
+fn rules_of(who: &args::Who) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    let mut add = |who, weight| rules.push(Rule { who, weight });
+    who.pid.iter().for_each(|it| add(Who::Pid(it.who), it.weight));
+    who.name.iter().for_each(|it| add(Who::Match(it.who.clone()), it.weight));
+    who.cgroup.iter().for_each(|it| add(Who::Cgroup(it.who.clone()), it.weight));
+    if who.all {
+        add(Who::All, 1);
+    }
+    rules
+}
+
+/// What the options say of the settings.
+pub(super) fn change(settings: &mut Settings, args: &PromoteArgs) {
+    if let Some(percent) = args.how.threshold {
+        settings.threshold_percent = percent;
+        if args.how.demote_below.is_none() {
+            settings.demote_below_percent =
+                settings.demote_below_percent.min(percent.saturating_sub(1));
+        }
+    }
+    if let Some(percent) = args.how.demote_below {
+        settings.demote_below_percent = percent;
+    }
+    if let Some(percent) = args.how.stall_budget {
+        settings.stall_percent = percent;
+    }
+}
+
+fn read(path: &Path) -> Result<Plan, Failure> {
+    let file = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::new(USAGE, format!("read {file}: {error}")))?;
+    Plan::parse(&text).map_err(|error| Failure::new(USAGE, format!("{file}: {error}")))
+}

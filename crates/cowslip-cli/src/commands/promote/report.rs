@@ -1,0 +1,78 @@
+//! What was done, as a table and as JSON.
+
+use std::path::Path;
+
+use cowslip::units::ByteCount;
+use cowslip_promote::session::Session;
+use cowslip_promote::{Coverage, Reason};
+
+use super::args::PromoteArgs;
+use crate::exit::{self, Failure};
+use cowslip_report::{self as output, sink, text, units};
+
+pub(super) fn deliver(session: &Session, args: &PromoteArgs) -> Result<(), Failure> {
+    if let Some(file) = &args.json {
+        let whole = session.to_json(args.dry_run, args.coverage);
+        output::json::write(&whole, file).map_err(exit::io("write the report"))?;
+    }
+    if args.json.as_deref() != Some(Path::new("-")) {
+        sink::print(&table(session, args.dry_run)).map_err(exit::io("print the table"))?;
+    }
+    Ok(())
+}
+
+fn table(session: &Session, is_dry_run: bool) -> String {
+    let heads =
+        ["process", "huge before", "huge after", "promoted", "split", "freed", "longest stall"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for (process, tally) in &session.tally().processes {
+        let share = |it: Option<Coverage>| it.map_or("unknown".to_owned(), |it| it.to_string());
+        let ended = if tally.has_ended { " (ended)" } else { "" };
+        let would = |reason| tally.regions.get(&reason).copied().unwrap_or(0);
+        let (promoted, split) = if is_dry_run {
+            (would(Reason::Full), would(Reason::Sparse))
+        } else {
+            (tally.promotions, tally.splits)
+        };
+        rows.push(vec![
+            format!("{} ({})", text::clip(&tally.name), process.pid),
+            share(tally.before),
+            share(tally.after) + ended,
+            promoted.to_string(),
+            split.to_string(),
+            ByteCount(tally.freed_bytes).to_string(),
+            units::human(tally.longest_stall_ns as f64, "ns"),
+        ]);
+    }
+    let mut lines = text::align(&rows);
+    if is_dry_run {
+        lines.push(String::new());
+        lines.push("  a dry run: promoted and split are what would be done now".to_owned());
+    }
+    lines.push(String::new());
+    lines.push("  regions of 2 MiB at the last look:".to_owned());
+    for (reason, count) in reasons(session) {
+        lines.push(format!("  {count:>8}  {reason}: {}", told(reason, is_dry_run)));
+    }
+    let cpu = units::human(session.tally().look_cpu_ns as f64, "ns");
+    let looks = text::count(session.tally().looks as usize, "look");
+    lines.push(format!("  {looks} took {cpu} of processor time"));
+    lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+fn told(reason: Reason, is_dry_run: bool) -> String {
+    let sentence = reason.sentence();
+    match reason.action() {
+        Some(_) if is_dry_run => format!("would be {sentence}"),
+        Some(_) => format!("to be {sentence}"),
+        None => sentence.into(),
+    }
+}
+
+fn reasons(session: &Session) -> Vec<(Reason, u64)> {
+    let mut sums = std::collections::BTreeMap::new();
+    for (reason, count) in session.tally().processes.values().flat_map(|it| &it.regions) {
+        *sums.entry(*reason).or_insert(0) += count;
+    }
+    sums.into_iter().collect()
+}

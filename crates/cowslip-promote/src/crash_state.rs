@@ -1,0 +1,88 @@
+//! State that a crash must not lose: what has to be put back, in a file until it is. `kill -9` gives no time for it;
+//! the next start does it.
+//!
+//! The files lie in `/run/cowslip`, or where systemd says (`RUNTIME_DIRECTORY`), readable by their owner alone. They
+//! are of one boot and of one process: another boot has forgotten what was set, and a process that still runs
+//! puts it back itself.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+use cowslip_sys::{durable, process, procfs};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::model::ProcessId;
+
+/// What is in a file.
+#[derive(Debug, Serialize, Deserialize)]
+struct CrashState<T> {
+    boot_id: String,
+    owner: ProcessId,
+    left: T,
+}
+
+/// What is found in one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found<T> {
+    Nothing,
+    /// Its owner still runs.
+    Owned(ProcessId),
+    /// Its owner is gone, and left this.
+    Left(T),
+    /// It cannot be read: this file.
+    Damaged(PathBuf),
+}
+
+/// Keeps `left` under that name, whole or not at all.
+pub(super) fn keep<T: Serialize>(name: &str, left: T) -> io::Result<()> {
+    let path = path(name);
+    let owner = owner(process::pid()).ok_or_else(|| io::Error::other("/proc is not mounted"))?;
+    let state = CrashState { boot_id: boot_id()?, owner, left };
+    if let Some(directory) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+    }
+    durable::replace(&path, &serde_json::to_vec(&state)?, 0o600)
+}
+
+/// What was kept under that name; what is of another boot is dropped.
+pub(super) fn find<T: DeserializeOwned>(name: &str) -> io::Result<Found<T>> {
+    let text = match fs::read(path(name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        text => text?,
+    };
+    let Ok(it) = serde_json::from_slice::<CrashState<T>>(&text) else {
+        return Ok(Found::Damaged(path(name)));
+    };
+    if it.boot_id != boot_id()? {
+        return forget(name).map(|()| Found::Nothing);
+    }
+    match owner(it.owner.pid) == Some(it.owner) {
+        true => Ok(Found::Owned(it.owner)),
+        false => Ok(Found::Left(it.left)),
+    }
+}
+
+/// It has been put back.
+pub(super) fn forget(name: &str) -> io::Result<()> {
+    match fs::remove_file(path(name)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn path(name: &str) -> PathBuf {
+    let directory = std::env::var_os("RUNTIME_DIRECTORY");
+    PathBuf::from(directory.unwrap_or_else(|| "/run/cowslip".into())).join(name)
+}
+
+fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+fn owner(pid: i32) -> Option<ProcessId> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(ProcessId { pid, start_ticks: procfs::start_ticks(&stat)? })
+}

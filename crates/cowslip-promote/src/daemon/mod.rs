@@ -1,0 +1,94 @@
+//! The daemon: goes on until the operator ends it, and reads its plan again when that is asked for.
+
+mod notify;
+
+use std::collections::BTreeMap;
+
+use cowslip_sys::error::{Error, Result};
+
+use crate::metrics::{self, Published};
+use crate::plan::Plan;
+use crate::session::{Notice, Round, Session};
+
+/// Runs until the operator ends it, or until every process that was asked for by number has ended. `read_plan` reads
+/// the plan again; an error is told in words, and the plan before stays in force.
+pub fn run(
+    session: &mut Session,
+    mut read_plan: impl FnMut() -> std::result::Result<Plan, String>,
+) -> Result<()> {
+    let published = Published::default();
+    if let Some(address) = session.plan().metrics {
+        let doing = format_args!("serve metrics at {address}");
+        let at = published.serve(address).map_err(|error| Error::from_io(doing, &error))?;
+        session.operator().tell(&Notice::MetricsAt(at));
+    }
+    announce(session);
+    notify::ready();
+    let mut waited_for = BTreeMap::new();
+    while !session.stops() {
+        if session.operator().takes_reload() {
+            reload(session, &mut read_plan);
+        }
+        let found = session.search()?;
+        for name in &found.added {
+            session.operator().tell(&Notice::Found(name));
+        }
+        for (path, errno) in
+            found.missing.iter().filter(|(path, _)| !waited_for.contains_key(*path))
+        {
+            session.operator().tell(&Notice::GroupMissing(path, *errno));
+        }
+        waited_for = found.missing;
+        if !session.plan().searches() && session.promoter().targets().next().is_none() {
+            session.operator().tell(&Notice::AllEnded);
+            break;
+        }
+        let mut round = session.look(session.content_ns())?;
+        session.act(&mut round, |_, _| {})?;
+        publish(session, &published, &round)?;
+        session.wait(session.pause())?;
+    }
+    notify::stopping();
+    session.look_last(0)?;
+    Ok(())
+}
+
+fn announce(session: &mut Session) {
+    let targets = session.promoter().targets();
+    let names: Vec<String> = targets.map(|it| format!("{} ({})", it.name(), it.id().pid)).collect();
+    session.operator().tell(&Notice::Promoting(&names));
+}
+
+/// A plan that makes no sense is said so, and the one before stays in force.
+fn reload(
+    session: &mut Session,
+    read_plan: &mut impl FnMut() -> std::result::Result<Plan, String>,
+) {
+    notify::reloading();
+    let done = read_plan().and_then(|plan| session.reload(plan).map_err(|it| it.to_string()));
+    let operator = session.operator();
+    match done {
+        Ok(()) => operator.tell(&Notice::Reloaded),
+        Err(why) => operator.tell(&Notice::ReloadFailed(&why)),
+    }
+    notify::ready();
+}
+
+fn publish(session: &mut Session, published: &Published, round: &Round) -> Result<()> {
+    let text = metrics::text(session.tally());
+    if let Some(path) = session.plan().metrics_file.clone() {
+        let written = session.operator().write_metrics(&path, &text);
+        written.map_err(|error| Error::from_io("write the metrics", &error))?;
+    }
+    published.set(text);
+    let coverage = session.tally().coverage(|it| Some(it.seen));
+    let processes = match round.look.processes.len() {
+        1 => "1 process".to_owned(),
+        several => format!("{several} processes"),
+    };
+    notify::status(&format!("{processes}, {coverage} of their memory huge"));
+    if round.acts > 0 {
+        session.operator().tell(&Notice::Changed(round.acts, coverage));
+    }
+    Ok(())
+}

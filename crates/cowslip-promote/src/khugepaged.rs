@@ -1,0 +1,185 @@
+//! The kernel's own promoter: settings of it that undo ours, and setting them with the promise to put
+//! them back.
+
+use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
+use cowslip_sys::procfs::{Policy, Thp};
+
+use crate::crash_state::{self, Found};
+use crate::model::{REGION_PAGES, Settings};
+
+/// What the kernel does that works against `settings`, a sentence each with the command that ends it.
+///
+/// ```
+/// use cowslip_promote::{Settings, interference};
+/// use cowslip_sys::procfs::{Policy, Thp};
+/// let thp = Thp { enabled: Policy::Always, max_ptes_none: 51 };
+/// assert!(interference(&thp, &Settings::default())[0].contains("echo madvise"));
+/// ```
+pub fn interference(thp: &Thp, settings: &Settings) -> Vec<String> {
+    let mut told = Vec::new();
+    let most = most_absent(settings);
+    if thp.enabled == Policy::Always {
+        told.push(
+            "the kernel gives huge pages at the first touch of a region, however little of it is used: \
+             `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`"
+                .to_owned(),
+        );
+    }
+    if thp.enabled != Policy::Never && thp.max_ptes_none > most {
+        let who = if thp.enabled == Policy::Always { "any region" } else { "what asked for them" };
+        told.push(format!(
+            "khugepaged makes huge pages of {who} with up to {} of {REGION_PAGES} pages absent, also \
+             of those split here: `echo {most} > \
+             /sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none`",
+            thp.max_ptes_none
+        ));
+    }
+    told
+}
+
+/// Pages that may be absent for the threshold to be reached.
+fn most_absent(settings: &Settings) -> u32 {
+    u32::from(REGION_PAGES) * u32::from(100 - settings.threshold_percent) / 100
+}
+
+const ROOT: &str = "they are the whole system's, and root's: run as root, or without --manage-thp";
+
+/// The file that keeps what is to be put back.
+const STATE_FILE: &str = "promote-thp.json";
+
+/// The system's settings, changed for as long as this lives.
+#[derive(Debug)]
+#[must_use = "dropping it puts the settings back"]
+pub struct ManagedThp {
+    change: Change,
+    is_restored: bool,
+}
+
+/// Settings before and after a change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Change {
+    before: Thp,
+    ours: Thp,
+}
+
+/// As it is kept: the words and numbers of `before` and `ours`.
+type Kept = [(String, u32); 2];
+
+impl ManagedThp {
+    /// Has the kernel take base pages at faults, and khugepaged keep to the threshold. What was set is
+    /// kept in `/run/cowslip` first, so that [`Self::restore_left`] can put it back after `kill -9`.
+    /// `Denied` for others than root, `Busy` while another process manages them; then nothing has changed.
+    pub fn set(settings: &Settings) -> Result<Self> {
+        Self::restore_left()?;
+        let before = Thp::read().during("read the settings of transparent huge pages")?;
+        let most = most_absent(settings);
+        let ours = Thp {
+            enabled: match &before.enabled {
+                Policy::Always => Policy::Madvise,
+                other => other.clone(),
+            },
+            max_ptes_none: before.max_ptes_none.min(most),
+        };
+        let change = Change { before, ours };
+        crash_state::keep(STATE_FILE, change.to_kept()).map_err(|error| {
+            Error::from_errno("keep the settings of transparent huge pages", errno_of(&error))
+                .hint(ROOT)
+        })?;
+        // From here on, dropping it puts back what was written.
+        let managed = Self { change, is_restored: false };
+        let written = managed.change.ours.write();
+        written
+            .during("change the settings of transparent huge pages")
+            .map_err(|it| it.hint(ROOT))?;
+        Ok(managed)
+    }
+
+    /// Puts back what a process has changed that was killed before it could, unless somebody else has changed it
+    /// since: the settings now, if there was something left. `Denied` for others than root, `Busy` if the
+    /// process still runs, `Corrupt` if the file that keeps them is damaged.
+    pub fn restore_left() -> Result<Option<Thp>> {
+        const DOING: &str = "put back the settings of transparent huge pages";
+        let found = crash_state::find::<Kept>(STATE_FILE)
+            .map_err(|error| Error::from_errno(DOING, errno_of(&error)).hint(ROOT))?;
+        match found {
+            Found::Nothing => Ok(None),
+            Found::Owned(owner) if owner.pid == cowslip_sys::process::pid() => Ok(None),
+            Found::Owned(owner) => Err(Error::new(ErrorKind::Busy, DOING)
+                .hint(format!("process {} manages them, and does so when it ends", owner.pid))),
+            Found::Left(kept) => Change::of_kept(&kept).restore().map(Some),
+            Found::Damaged(path) => {
+                let path = path.display();
+                Err(Error::new(ErrorKind::Corrupt, DOING).hint(format!(
+                    "{path} is damaged, and what they were is not known: set them as they should be, and \
+                     remove it"
+                )))
+            }
+        }
+    }
+
+    /// The settings before and now.
+    pub fn settings(&self) -> (&Thp, &Thp) {
+        (&self.change.before, &self.change.ours)
+    }
+
+    /// Puts back what was changed here and nobody else has changed since.
+    pub fn restore(mut self) -> Result<()> {
+        self.is_restored = true;
+        self.change.restore().map(drop)
+    }
+}
+
+impl Drop for ManagedThp {
+    fn drop(&mut self) {
+        if !self.is_restored {
+            // Who wants to know of a failure calls `restore`.
+            let _ = self.change.restore();
+        }
+    }
+}
+
+impl Change {
+    fn restore(&self) -> Result<Thp> {
+        let doing = "put back the settings of transparent huge pages";
+        let mut now = Thp::read().during(doing)?;
+        if now.enabled == self.ours.enabled {
+            now.enabled = self.before.enabled.clone();
+        }
+        if now.max_ptes_none == self.ours.max_ptes_none {
+            now.max_ptes_none = self.before.max_ptes_none;
+        }
+        now.write().map_err(|errno| Error::from_errno(doing, errno))?;
+        crash_state::forget(STATE_FILE)
+            .map_err(|error| Error::from_errno(doing, errno_of(&error)))?;
+        Ok(now)
+    }
+
+    fn to_kept(&self) -> Kept {
+        [&self.before, &self.ours].map(|it| (it.enabled.word().to_owned(), it.max_ptes_none))
+    }
+
+    fn of_kept(kept: &Kept) -> Self {
+        let [before, ours] = kept.each_ref().map(|(word, max_ptes_none)| Thp {
+            enabled: Policy::of_word(word),
+            max_ptes_none: *max_ptes_none,
+        });
+        Self { before, ours }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interference_is_named_with_its_remedy() {
+        let told = |enabled, max_ptes_none| {
+            interference(&Thp { enabled, max_ptes_none }, &Settings::default())
+        };
+        assert!(told(Policy::Never, 511).is_empty());
+        assert!(told(Policy::Madvise, 51).is_empty());
+        let khugepaged = told(Policy::Madvise, 511);
+        assert!(khugepaged.len() == 1 && khugepaged[0].contains("echo 51"), "{khugepaged:?}");
+        assert_eq!(told(Policy::Always, 511).len(), 2);
+    }
+}

@@ -1,0 +1,44 @@
+//! Ingens for processes as they are: huge pages for what is used, without their cooperation.
+//!
+//! Ingens (Kwon et al., OSDI '16) patches the kernel: base pages at faults, then promotion in the
+//! background where a region of 2 MiB is nearly full, and a fair share of huge pages for everybody. This is
+//! the same from user space, in three parts:
+//!
+//! * [`Target`] **observes**: what the pages of each region are ([`Region`]), by `PAGEMAP_SCAN` and, for pages
+//!   shared after a fork, bit 56 of `/proc/PID/pagemap`.
+//! * [`Policy`] **decides**: a pure function of what was seen, with a [`Reason`] for every region.
+//! * [`Promoter::act`] **acts**: `process_madvise(MADV_COLLAPSE)`, or `MADV_COLD` on one base page, which splits a
+//!   huge page. Neither changes content.
+//!
+//! A program of its own runs them as a [`session`](session::Session): a [`plan`](plan::Plan) says for whom and how, an
+//! [`Operator`](session::Operator) hears what happens, [`daemon`] goes on until it is ended, and [`metrics`] says what
+//! was done.
+
+pub mod daemon;
+pub mod metrics;
+pub mod plan;
+pub mod session;
+
+mod crash_state;
+mod heat;
+mod huge_page_reserve;
+mod khugepaged;
+mod model;
+mod policy;
+mod promoter;
+mod record;
+mod replay;
+mod target;
+
+pub use cowslip::{Error, ErrorKind, Result};
+pub use heat::{ProbedHeatSource, end_left_watching, probe_heat_sources};
+pub use khugepaged::{ManagedThp, interference};
+pub use model::{
+    Action, Coverage, Effect, HeatSource, HugeSource, Limit, Look, ORDERS, Outcome, ProcessId,
+    ProcessLook, REGION_PAGES, Region, RegionKind, Settings, System,
+};
+pub use policy::{Decision, Policy, Reason};
+pub use promoter::{Promoter, RemovedTarget};
+pub use record::{Event, Recorder, SCHEMA, read_record};
+pub use replay::{Counts, Replay, Round, replay};
+pub use target::Target;

@@ -1,0 +1,12 @@
+//! Metrics for Prometheus: written, served, and read back.
+
+mod server;
+mod snapshot;
+mod source;
+mod text;
+
+pub(crate) use server::Published;
+pub use server::scrape;
+pub use snapshot::{Process, Snapshot};
+pub use source::Source;
+pub use text::text;

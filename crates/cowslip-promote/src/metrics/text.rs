@@ -1,0 +1,178 @@
+//! A session's tally in Prometheus' text format.
+
+use std::fmt::{Display, Write as _};
+
+use cowslip_sys::process;
+
+use crate::model::{ORDERS, System};
+use crate::session::{ProcessTally, Tally};
+
+/// A metric of each process: its name, kind and help, and its value where that is known.
+type OfProcess = (&'static str, &'static str, &'static str, fn(&ProcessTally) -> Option<f64>);
+
+const OF_PROCESSES: [OfProcess; 14] = [
+    ("promotions_total", COUNTER, "Regions made huge.", |it| Some(it.promotions as f64)),
+    ("splits_total", COUNTER, "Huge pages split.", |it| Some(it.splits as f64)),
+    ("freed_bytes_total", COUNTER, "Memory that splits gave back.", |it| {
+        Some(it.freed_bytes as f64)
+    }),
+    ("overtaken_total", COUNTER, "Actions that a fork or a release made obsolete.", |it| {
+        Some(it.overtaken as f64)
+    }),
+    ("stall_seconds_total", COUNTER, "Time in which the kernel acted on it.", |it| {
+        Some(it.stall_ns as f64 / 1e9)
+    }),
+    ("longest_stall_seconds", GAUGE, "The longest of these times.", |it| {
+        Some(it.longest_stall_ns as f64 / 1e9)
+    }),
+    ("resident_bytes", GAUGE, "Its memory in RAM, of all kinds.", |it| {
+        Some(it.resident_bytes as f64)
+    }),
+    ("huge_bytes", GAUGE, "Its huge pages, those of arenas as well.", |it| {
+        Some((it.seen.huge_bytes + it.seen.arena_huge_bytes) as f64)
+    }),
+    ("anonymous_bytes", GAUGE, "Its memory that could be huge.", |it| {
+        Some(it.seen.anonymous_bytes as f64)
+    }),
+    ("arena_bytes", GAUGE, "Memory of its arenas, as far as it is mapped.", |it| {
+        Some(it.seen.arena_bytes as f64)
+    }),
+    ("bloat_bytes", GAUGE, "Zero pages inside huge pages, where looked into.", |it| {
+        Some(it.bloat_bytes as f64)
+    }),
+    (
+        "coverage_ratio",
+        GAUGE,
+        "The huge part of its memory that could be huge, if there is any.",
+        |it| it.seen.ratio(),
+    ),
+    ("heat_ratio", GAUGE, "Accesses of its memory lately, where known.", |it| {
+        it.heat_percent.map(|percent| f64::from(percent) / 100.0)
+    }),
+    ("limit_room_bytes", GAUGE, "What its control group may have more, if it is limited.", |it| {
+        it.limits.iter().map(|limit| limit.room_bytes as f64).min_by(f64::total_cmp)
+    }),
+];
+
+const COUNTER: &str = "counter";
+const GAUGE: &str = "gauge";
+
+/// What a session has seen and done, in Prometheus' text format.
+pub fn text(tally: &Tally) -> String {
+    let mut out = Exposition(String::new());
+    for (name, kind, help, value) in OF_PROCESSES {
+        out.family(name, kind, help);
+        for (labels, tally) in running(tally) {
+            if let Some(value) = value(tally) {
+                out.sample(name, &labels, value);
+            }
+        }
+    }
+    out.family("regions", GAUGE, "Regions by what is done with them and why.");
+    for (labels, tally) in running(tally) {
+        for (reason, count) in &tally.regions {
+            out.sample("regions", &format!("{labels},reason=\"{reason}\""), count);
+        }
+    }
+    out.family("refusals_total", COUNTER, "Refusals of the kernel by error number.");
+    for (labels, tally) in running(tally) {
+        for (errno, count) in &tally.refusals {
+            out.sample("refusals_total", &format!("{labels},errno=\"{errno}\""), count);
+        }
+    }
+    system(&mut out, &tally.system);
+    out.single("looks_total", COUNTER, "Looks at all targets.", tally.looks);
+    let seconds = tally.look_cpu_ns as f64 / 1e9;
+    out.single("look_cpu_seconds_total", COUNTER, "Processor time of looking.", seconds);
+    let seconds = process::cpu_ns() as f64 / 1e9;
+    let help = "Processor time of the promoter, all in all.";
+    out.single("cpu_seconds_total", COUNTER, help, seconds);
+    out.0
+}
+
+/// The processes that have not ended, each with its labels.
+fn running(tally: &Tally) -> impl Iterator<Item = (String, &ProcessTally)> {
+    tally.processes.iter().filter(|(_, it)| !it.has_ended).map(|(process, it)| {
+        (format!("pid=\"{}\",name=\"{}\"", process.pid, escaped(&it.name)), it)
+    })
+}
+
+/// The state of the machine.
+fn system(out: &mut Exposition, system: &System) {
+    out.single(
+        "system_available_bytes",
+        GAUGE,
+        "Memory that programs can have without swapping.",
+        system.available_bytes,
+    );
+    out.single(
+        "system_free_huge_pages",
+        GAUGE,
+        "Free memory in pieces of a huge page.",
+        system.free_huge_pages,
+    );
+    out.single(
+        "system_pressure_ratio",
+        GAUGE,
+        "Time in which some task waited for memory, of the last ten seconds.",
+        system.pressure_percent / 100.0,
+    );
+    let name = "system_unusable_ratio";
+    out.family(name, GAUGE, "Free memory in pieces smaller than the order's.");
+    for order in 0..ORDERS {
+        let ratio = f64::from(system.unusable_percent(order)) / 100.0;
+        out.sample(name, &format!("order=\"{order}\""), ratio);
+    }
+}
+
+/// Lines of the format.
+struct Exposition(String);
+
+impl Exposition {
+    /// What comes before the samples of a metric.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP cowslip_promote_{name} {help}");
+        let _ = writeln!(self.0, "# TYPE cowslip_promote_{name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: impl Display) {
+        let _ = writeln!(self.0, "cowslip_promote_{name}{{{labels}}} {value}");
+    }
+
+    /// A metric with one sample, and no label.
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.family(name, kind, help);
+        let _ = writeln!(self.0, "cowslip_promote_{name} {value}");
+    }
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ProcessId;
+    use crate::policy::Reason;
+
+    #[test]
+    fn labels_are_escaped_and_those_that_ended_are_gone() {
+        let mut tally = Tally::default();
+        let process = |name: &str, has_ended| ProcessTally {
+            name: name.into(),
+            promotions: 3,
+            regions: [(Reason::Shared, 2)].into(),
+            has_ended,
+            ..ProcessTally::default()
+        };
+        let id = |pid| ProcessId { pid, start_ticks: 1 };
+        tally.processes.insert(id(7), process("a\"b\\", false));
+        tally.processes.insert(id(8), process("gone", true));
+        let text = text(&tally);
+        let labels = r#"{pid="7",name="a\"b\\""#;
+        assert!(text.contains(&format!("promotions_total{labels}}} 3\n")), "{text}");
+        assert!(text.contains(&format!("regions{labels},reason=\"shared\"}} 2\n")), "{text}");
+        assert!(!text.contains("gone"), "{text}");
+    }
+}

@@ -1,0 +1,18 @@
+//! What is seen and what is done, as plain values: the policy and the record know nothing else.
+
+mod action;
+mod coverage;
+mod heat_source;
+mod limit;
+mod observation;
+mod settings;
+mod system;
+
+pub use action::{Action, Effect, Outcome};
+pub use coverage::Coverage;
+pub use heat_source::HeatSource;
+pub use limit::Limit;
+pub(crate) use limit::{added_bytes, kept_bytes, needed_bytes};
+pub use observation::{HugeSource, Look, ProcessId, ProcessLook, REGION_PAGES, Region, RegionKind};
+pub use settings::Settings;
+pub use system::{ORDERS, System};

@@ -1,0 +1,197 @@
+//! What the policy is told: one look at the system and at processes, as plain values.
+
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use serde::{Deserialize, Serialize};
+
+use super::{Action, Coverage, Effect, HeatSource, Limit, Outcome, System};
+
+/// Base pages in a region of 2 MiB.
+pub const REGION_PAGES: u16 = 512;
+
+/// A process, also after its number was given to another.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct ProcessId {
+    /// Its number.
+    pub pid: i32,
+    /// When it started, in clock ticks after boot.
+    pub start_ticks: u64,
+}
+
+/// What a region is part of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegionKind {
+    /// Private anonymous memory.
+    #[default]
+    Private,
+    /// An arena of Cowslip's, live: shared memory.
+    Arena,
+    /// An arena that is frozen, being thawed or being restored.
+    FrozenArena,
+}
+
+/// How it is known which regions are huge.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HugeSource {
+    /// From the page tables (`PAGEMAP_SCAN`, Linux 6.7).
+    #[default]
+    PageTables,
+    /// From the sums in `smaps`: none or all of each mapping.
+    Sums,
+    /// From the page frames (`/proc/kpageflags`), which come to the sums.
+    Frames,
+    /// In some mapping it is not known, except of regions that were asked to be huge.
+    Guess,
+}
+
+/// 2 MiB of memory, aligned, with something in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Region {
+    /// Its first address.
+    pub address: u64,
+    /// What it is part of.
+    #[serde(skip_serializing_if = "is_private")]
+    pub kind: RegionKind,
+    /// Pages in memory that were written, or all of them if it is huge.
+    pub pages: u16,
+    /// Pages that were only read: all of them are the one zero page.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub zero_pages: u16,
+    /// Pages in swap.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub swapped_pages: u16,
+    /// Pages that another process maps too: copy-on-write after a fork.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub shared_pages: u16,
+    /// Whether one huge page maps it.
+    pub is_huge: bool,
+    /// Whether pages of it are of a huge page of which the rest was released, as far as page frames may be known
+    /// (root): the kernel holds all of it.
+    #[serde(rename = "is_torn", skip_serializing_if = "is_false")]
+    pub is_partially_mapped: bool,
+    /// Pages with anything but zeroes, if it is huge and its content was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nonzero_pages: Option<u16>,
+    /// How much of it was accessed lately, of a hundred, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heat_percent: Option<u8>,
+}
+
+impl Region {
+    pub(crate) fn range(&self) -> VirtRange {
+        VirtRange::new(self.address as usize, CHUNK_BYTES)
+    }
+}
+
+fn is_private(kind: &RegionKind) -> bool {
+    *kind == RegionKind::Private
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+fn is_zero(pages: &u16) -> bool {
+    *pages == 0
+}
+
+/// One look at a process.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct ProcessLook {
+    /// Which it is.
+    pub process: ProcessId,
+    /// Its name, for people.
+    pub name: String,
+    /// Its share of huge pages beside that of others.
+    pub weight: u32,
+    /// The group with which it has that share together, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// Its memory that is in RAM, of all kinds.
+    #[serde(default)]
+    pub resident_bytes: u64,
+    /// Whether it disabled huge pages for itself (`PR_SET_THP_DISABLE`).
+    pub is_disabled: bool,
+    /// Where its regions' heat comes from.
+    pub heat_source: HeatSource,
+    /// How it is known which of its regions are huge.
+    #[serde(default)]
+    pub huge_source: HugeSource,
+    /// The limits that it is subject to: of its control group and of those that this is a part of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limit>,
+    /// Time in which some task of its control group waited for memory, percent of the last ten seconds, where that is
+    /// known.
+    #[serde(default)]
+    pub pressure_percent: f64,
+    /// Private anonymous memory beside its regions, at the ends of mappings that have some: too little for a huge page.
+    #[serde(default)]
+    pub edge_bytes: u64,
+    /// Its regions, by address.
+    pub regions: Vec<Region>,
+}
+
+impl ProcessLook {
+    /// How much of it is huge.
+    pub fn coverage(&self) -> Coverage {
+        let edges = Coverage { anonymous_bytes: self.edge_bytes, ..Coverage::default() };
+        self.regions.iter().fold(edges, |sum, region| {
+            let bytes = u64::from(region.pages) * page_size_bytes() as u64;
+            let huge_bytes = if region.is_huge { CHUNK_BYTES as u64 } else { 0 };
+            sum.plus(match region.kind {
+                RegionKind::Private => {
+                    Coverage { anonymous_bytes: bytes, huge_bytes, ..Coverage::default() }
+                }
+                RegionKind::Arena | RegionKind::FrozenArena => Coverage {
+                    arena_bytes: bytes,
+                    arena_huge_bytes: huge_bytes,
+                    ..Coverage::default()
+                },
+            })
+        })
+    }
+}
+
+/// One look at everything.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Look {
+    /// When it began, in nanoseconds of the monotonic clock.
+    pub at_ns: u64,
+    /// The system.
+    pub system: System,
+    /// The processes that are to be promoted.
+    pub processes: Vec<ProcessLook>,
+}
+
+impl Look {
+    /// What was seen of a region.
+    pub fn region(&self, process: ProcessId, address: u64) -> Option<&Region> {
+        let process = self.processes.iter().find(|it| it.process == process)?;
+        process.regions.iter().find(|it| it.address == address)
+    }
+
+    /// Brings it up to date with what was done since.
+    pub fn take_in(&mut self, outcome: &Outcome) {
+        let process = self.processes.iter_mut().find(|it| it.process == outcome.process);
+        let regions = process.into_iter().flat_map(|it| &mut it.regions);
+        for region in regions.filter(|it| it.address == outcome.address) {
+            match (outcome.effect, outcome.action) {
+                (Effect::Done, Action::Promote) => {
+                    let Region { address, kind, heat_percent, .. } = *region;
+                    let (pages, is_huge) = (REGION_PAGES, true);
+                    *region =
+                        Region { address, kind, pages, is_huge, heat_percent, ..Region::default() };
+                }
+                (Effect::Done, Action::Demote) => {
+                    region.pages -= outcome.freed_pages.min(region.pages);
+                    (region.is_huge, region.is_partially_mapped) = (false, false);
+                }
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What a user may set.
+
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+/// How to promote. The names are those of the configuration file.
+///
+/// ```
+/// use cowslip_promote::Settings;
+/// let settings = Settings { threshold_percent: 70, ..Settings::default() };
+/// assert!(settings.check().is_ok());
+/// assert!(Settings { demote_below_percent: 70, ..settings }.check().is_err());
+/// ```
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Pages in use from which a region becomes huge.
+    pub threshold_percent: u8,
+    /// Pages in use below which a huge page is split; 0: never.
+    pub demote_below_percent: u8,
+    /// The threshold while less than half of free memory is fragmented, as Ingens has it; absent: the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfragmented_threshold_percent: Option<u8>,
+    /// How long a region is left alone after pages of it were released.
+    pub settle_ms: u64,
+    /// Most pages in swap that a promotion may bring back.
+    pub max_swapped_pages: u16,
+    /// Most time that promotions may hold up a process.
+    pub stall_percent: f64,
+    /// A promotion that takes longer makes the process wait for the next.
+    pub slow_ms: u64,
+    /// The first such wait; each further one is twice as long.
+    pub backoff_min_ms: u64,
+    /// The longest.
+    pub backoff_max_ms: u64,
+    /// Memory that stays available.
+    pub keep_available_percent: u8,
+    /// What stays free below the memory limit of a control group, percent of the limit.
+    pub keep_below_limit_percent: u8,
+    /// The same in MiB: the larger of both holds.
+    pub keep_below_limit_mib: u32,
+    /// Waiting for memory (`/proc/pressure/memory`, and `memory.pressure` of the control group) from which nothing is
+    /// promoted.
+    pub pressure_percent: f64,
+    /// Promotions a look for which the kernel has to compact memory first.
+    pub compactions: u32,
+    /// How much more an idle huge page counts against its process than one in use.
+    pub idle_penalty: f64,
+    /// Most processor time for looking, of one core.
+    pub cpu_percent: f64,
+    /// Most processor time for promotions and splits of all processes together, of one core.
+    pub promotion_cpu_percent: f64,
+    /// Shortest time between two looks.
+    pub interval_ms: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            threshold_percent: 90,
+            demote_below_percent: 20,
+            unfragmented_threshold_percent: None,
+            settle_ms: 10_000,
+            max_swapped_pages: 64,
+            stall_percent: 5.0,
+            slow_ms: 5,
+            backoff_min_ms: 500,
+            backoff_max_ms: 60_000,
+            keep_available_percent: 5,
+            keep_below_limit_percent: 10,
+            keep_below_limit_mib: 16,
+            pressure_percent: 10.0,
+            compactions: 8,
+            idle_penalty: 4.0,
+            cpu_percent: 1.0,
+            promotion_cpu_percent: 10.0,
+            interval_ms: 5_000,
+        }
+    }
+}
+
+impl Settings {
+    /// Whether they make sense; the error names the setting that does not.
+    pub fn check(&self) -> Result<()> {
+        let percent = |value: f64| value > 0.0 && value <= 100.0;
+        let threshold = |value: u8| (1..=100).contains(&value);
+        let lowest = self.unfragmented_threshold_percent.unwrap_or(100).min(self.threshold_percent);
+        let rules = [
+            (threshold(self.threshold_percent), "threshold_percent is to be 1 to 100"),
+            (
+                self.unfragmented_threshold_percent.is_none_or(threshold),
+                "unfragmented_threshold_percent is to be 1 to 100",
+            ),
+            (
+                self.demote_below_percent < lowest,
+                "demote_below_percent is to be below the thresholds of promotion",
+            ),
+            (percent(self.stall_percent), "stall_percent is to be above 0, 100 at most"),
+            (percent(self.cpu_percent), "cpu_percent is to be above 0, 100 at most"),
+            (
+                percent(self.promotion_cpu_percent),
+                "promotion_cpu_percent is to be above 0, 100 at most",
+            ),
+            (percent(self.pressure_percent), "pressure_percent is to be above 0, 100 at most"),
+            (self.keep_available_percent <= 100, "keep_available_percent is to be 100 at most"),
+            (self.keep_below_limit_percent <= 100, "keep_below_limit_percent is to be 100 at most"),
+            (
+                self.idle_penalty >= 1.0 && self.idle_penalty.is_finite(),
+                "idle_penalty is to be 1 or more",
+            ),
+            (self.slow_ms > 0, "slow_ms is to be above 0"),
+            (
+                (1..=self.backoff_max_ms).contains(&self.backoff_min_ms),
+                "backoff_min_ms is to be above 0, and backoff_max_ms no less",
+            ),
+            (
+                (10..=3_600_000).contains(&self.interval_ms),
+                "interval_ms is to be 10 to 3600000 (an hour)",
+            ),
+        ];
+        match rules.iter().find(|(holds, _)| !holds) {
+            Some((_, rule)) => Err(Error::new(ErrorKind::Usage, "read the settings").hint(*rule)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_make_sense_and_nonsense_is_named() {
+        assert!(Settings::default().check().is_ok());
+        let rejected = |change: fn(&mut Settings), name: &str| {
+            let mut settings = Settings::default();
+            change(&mut settings);
+            let error = settings.check().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage);
+            assert!(error.to_string().contains(name), "{error}");
+        };
+        rejected(|it| it.threshold_percent = 101, "threshold_percent");
+        rejected(|it| it.unfragmented_threshold_percent = Some(15), "demote_below_percent");
+        rejected(|it| it.stall_percent = f64::NAN, "stall_percent");
+        rejected(|it| it.idle_penalty = f64::INFINITY, "idle_penalty");
+        rejected(|it| it.backoff_max_ms = 1, "backoff_max_ms");
+    }
+}

@@ -1,0 +1,157 @@
+//! Which processes to promote, and how: what a configuration file says.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use serde::Deserialize;
+
+use crate::model::Settings;
+
+/// Everything that is asked for. The names are those of the configuration file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Plan {
+    /// Which processes; with weights.
+    #[serde(rename = "target")]
+    pub rules: Vec<Rule>,
+    /// How to promote.
+    pub settings: Settings,
+    /// Whether to ask the kernel which memory is accessed.
+    pub heat: bool,
+    /// Whether to keep khugepaged to the threshold meanwhile.
+    pub manage_thp: bool,
+    /// Where to serve metrics.
+    pub metrics: Option<SocketAddr>,
+    /// Where to write them.
+    pub metrics_file: Option<PathBuf>,
+}
+
+impl Plan {
+    /// Reads the text of a configuration file.
+    ///
+    /// # Errors
+    /// What is no TOML, or what it does not know, with its line.
+    pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    /// Whether it makes sense; `Usage` with what does not.
+    pub fn check(&self) -> Result<()> {
+        self.settings.check()?;
+        if let Some(address) = self.metrics.filter(|address| !address.ip().is_loopback()) {
+            let why = format!("metrics are for this machine: {address} is no loopback address");
+            return Err(Error::new(ErrorKind::Usage, why));
+        }
+        Ok(())
+    }
+
+    /// Whether other processes than those there are now may become targets.
+    pub fn searches(&self) -> bool {
+        self.rules.iter().any(|rule| !matches!(rule.who, Who::Pid(_)))
+    }
+}
+
+/// Some processes, and the share of huge pages beside that of others: of each, but of all together for those of a control
+/// group.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "Target")]
+pub struct Rule {
+    /// Which processes.
+    pub who: Who,
+    /// Their share beside that of others.
+    pub weight: u32,
+}
+
+/// Which processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The process of this number.
+    Pid(i32),
+    /// Every process of this name.
+    Match(String),
+    /// Every process in the control group with this directory, or below it.
+    Cgroup(PathBuf),
+    /// Every process that may be looked at.
+    All,
+}
+
+impl fmt::Display for Who {
+    /// As it follows "process".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pid(pid) => write!(f, "{pid}"),
+            Self::Match(name) => write!(f, "named {name:?}"),
+            Self::Cgroup(path) => write!(f, "in the control group {}", path.display()),
+            Self::All => f.write_str("that may be looked at"),
+        }
+    }
+}
+
+/// A `[[target]]` of the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Target {
+    pid: Option<i32>,
+    r#match: Option<String>,
+    cgroup: Option<PathBuf>,
+    all: Option<bool>,
+    weight: Option<u32>,
+}
+
+impl TryFrom<Target> for Rule {
+    type Error = &'static str;
+
+    fn try_from(target: Target) -> Result<Self, Self::Error> {
+        let weight = target.weight.unwrap_or(1);
+        let all = target.all.filter(|all| *all).map(|_| Who::All);
+        let named = [
+            target.pid.map(Who::Pid),
+            target.r#match.map(Who::Match),
+            target.cgroup.map(Who::Cgroup),
+            all,
+        ];
+        let mut named = named.into_iter().flatten();
+        match (named.next(), named.next()) {
+            _ if weight == 0 => Err("a weight is to be 1 or more"),
+            (Some(who), None) => Ok(Self { who, weight }),
+            _ => Err("a target has one of pid, match, cgroup, all = true"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_who_and_how() {
+        let file = Plan::parse(
+            "manage_thp = true\nmetrics = \"127.0.0.1:9464\"\n\
+             [[target]]\nmatch = \"redis-server\"\nweight = 2\n[[target]]\ncgroup = \"/a\"\n\
+             [settings]\nthreshold_percent = 80\n",
+        )
+        .unwrap();
+        let who = Who::Match("redis-server".into());
+        assert_eq!(file.rules[0], Rule { who, weight: 2 });
+        assert_eq!(file.rules[1], Rule { who: Who::Cgroup("/a".into()), weight: 1 });
+        assert_eq!((file.settings.threshold_percent, file.manage_thp), (80, true));
+    }
+
+    #[test]
+    fn what_it_does_not_know_is_named_with_its_line() {
+        for (text, name) in [
+            ("treshold = 1", "treshold"),
+            ("[settings]\nthreshold = 1", "threshold"),
+            ("[[target]]\nname = \"a\"", "name"),
+            ("[[target]]\nweight = 2", "one of pid"),
+            ("[[target]]\npid = 7\nall = true", "one of pid"),
+            ("[[target]]\npid = 7\nweight = 0", "weight"),
+            ("[settings]\nthreshold_percent = 300", "300"),
+        ] {
+            let error = Plan::parse(text).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("line"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! One region by itself: whether it should be promoted or split, before anybody asks what that costs.
+
+use super::history::RegionHistory;
+use super::reason::Reason;
+use crate::model::{REGION_PAGES, Region, RegionKind, Settings};
+
+/// `Full` and `Sparse` are wishes; any other reason is final.
+pub(super) fn judge(
+    region: &Region,
+    history: &RegionHistory,
+    threshold_percent: u8,
+    now_ns: u64,
+    settings: &Settings,
+) -> Reason {
+    if region.kind == RegionKind::FrozenArena {
+        return Reason::Frozen;
+    }
+    if region.shared_pages > 0 {
+        return Reason::Shared;
+    }
+    if history.retry.is_waiting(now_ns) {
+        return if history.is_given_up { Reason::GivenUp } else { Reason::RetryLater };
+    }
+    if region.is_huge {
+        return match region.nonzero_pages {
+            Some(pages)
+                if region.kind == RegionKind::Private
+                    && !reaches(pages, settings.demote_below_percent) =>
+            {
+                if history.is_filling() {
+                    Reason::Filling
+                } else {
+                    Reason::Sparse
+                }
+            }
+            _ => Reason::Huge,
+        };
+    }
+    if region.swapped_pages > settings.max_swapped_pages {
+        Reason::Swapped
+    } else if !reaches(region.pages, threshold_percent) {
+        // A huge page of an arena's file is whole whatever of it is mapped.
+        let is_partially_mapped =
+            region.kind == RegionKind::Private && history.is_partially_mapped(region);
+        if is_partially_mapped { Reason::PartiallyMapped } else { Reason::BelowThreshold }
+    } else if history.was_released(now_ns, settings) {
+        Reason::JustReleased
+    } else if history.is_new() {
+        Reason::FirstLook
+    } else {
+        Reason::Full
+    }
+}
+
+fn reaches(pages: u16, percent: u8) -> bool {
+    u32::from(pages) * 100 >= u32::from(percent) * u32::from(REGION_PAGES)
+}
+
+/// Ingens' threshold: lower while huge pages are to be had, if the user wants that.
+pub(super) fn threshold_percent(fragmentation_percent: u8, settings: &Settings) -> u8 {
+    match settings.unfragmented_threshold_percent {
+        Some(lower) if fragmentation_percent < 50 => lower,
+        _ => settings.threshold_percent,
+    }
+}

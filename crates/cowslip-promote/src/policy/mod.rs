@@ -1,0 +1,174 @@
+//! What to promote and what to split: pure, so that it can be tested with made-up processes and made-up
+//! time, and so that a record of looks says what another setting would have done.
+
+mod backoff;
+mod budget;
+mod history;
+mod judge;
+mod reason;
+mod share;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+pub use reason::{Decision, Reason};
+
+use crate::model::{Action, Effect, Look, Outcome, ProcessId, ProcessLook, Region, Settings};
+use budget::Budget;
+use history::ProcessHistory;
+use share::{Claimant, Means};
+
+/// Decides about every region of every look, and learns from what came of it.
+///
+/// ```
+/// use cowslip_promote::{Look, Policy, ProcessLook, Reason, Region, Settings, System};
+///
+/// let region = Region { address: 0x20_0000, pages: 500, ..Region::default() };
+/// let process = ProcessLook { weight: 1, regions: vec![region], ..ProcessLook::default() };
+/// let system =
+///     System { available_bytes: 8 << 30, total_bytes: 16 << 30, free_huge_pages: 9, ..System::default() };
+/// let look = |at_ns| Look { at_ns, system, processes: vec![process.clone()] };
+///
+/// let mut policy = Policy::new(Settings::default())?;
+/// assert_eq!(policy.decide(&look(0))[0].reason, Reason::FirstLook);
+/// assert_eq!(policy.decide(&look(1))[0].reason, Reason::Full);
+/// # Ok::<(), cowslip_promote::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Policy {
+    settings: Settings,
+    processes: BTreeMap<ProcessId, ProcessHistory>,
+    /// Processor time of promotions and splits, from the first look on.
+    cpu: Option<Budget>,
+    /// Splits in a row that gave no memory back.
+    fruitless_splits: u32,
+}
+
+/// So many of them, and nothing is split any more.
+const FRUITLESS_SPLITS: u32 = 3;
+
+/// Processor time that a promotion is taken to cost before one was measured: the huge page made before, and its own.
+const FIRST_GUESS_NS: u64 = 2_000_000;
+
+impl Policy {
+    /// A policy that has seen nothing yet; an error if the settings make no sense.
+    pub fn new(settings: Settings) -> cowslip_sys::error::Result<Self> {
+        settings.check()?;
+        Ok(Self { settings, processes: BTreeMap::new(), cpu: None, fruitless_splits: 0 })
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Goes on with other settings, and with what it remembers.
+    pub fn set(&mut self, settings: Settings) -> cowslip_sys::error::Result<()> {
+        settings.check()?;
+        self.settings = settings;
+        Ok(())
+    }
+
+    /// One decision for each region of the look: first the promotions and splits, in the order in which
+    /// to do them, then the rest.
+    pub fn decide(&mut self, look: &Look) -> Vec<Decision> {
+        self.remember(look);
+        let mut decisions = Vec::new();
+        let mut left = Vec::new();
+        let mut claimants = Vec::new();
+        for (index, process) in look.processes.iter().enumerate() {
+            let mut wanted = Vec::new();
+            for (region, reason) in self.judge(process, look).into_iter().enumerate() {
+                let decision = decision(process, region, reason);
+                match reason {
+                    Reason::Full => wanted.push(region),
+                    Reason::Sparse | Reason::PartiallyMapped => decisions.push(decision),
+                    _ => left.push(decision),
+                }
+            }
+            let allowed = self.processes[&process.process].promotions_allowed();
+            claimants.push((index, Claimant::new(process, wanted, allowed)));
+        }
+        let looks = &look.processes;
+        let means = Means::new(look, self.cpu_actions(), &self.settings);
+        share::share(looks, claimants, means, &self.settings, |process, region, reason| {
+            let decision = decision(&looks[process], region, reason);
+            if reason.action().is_some() { decisions.push(decision) } else { left.push(decision) }
+        });
+        decisions.extend(left);
+        decisions
+    }
+
+    /// Whether a process gets no promotion at that time, as one in it was slow or found no huge page: also none
+    /// that was decided before. It may be split meanwhile.
+    pub fn is_backing_off(&self, process: ProcessId, now_ns: u64) -> bool {
+        self.processes.get(&process).is_some_and(|history| history.backoff.is_waiting(now_ns))
+    }
+
+    /// When [`Self::is_backing_off`] ends, or has ended, in nanoseconds of the monotonic clock.
+    pub fn backs_off_until_ns(&self, process: ProcessId) -> u64 {
+        self.processes.get(&process).map_or(0, |history| history.backoff.until_ns())
+    }
+
+    /// Takes in what came of an action.
+    pub fn learn(&mut self, outcome: &Outcome) {
+        if (outcome.action, outcome.effect) == (Action::Demote, Effect::Done) {
+            let is_fruitless = outcome.freed_pages == 0;
+            self.fruitless_splits = if is_fruitless { self.fruitless_splits + 1 } else { 0 };
+        }
+        if let Some(cpu) = &mut self.cpu {
+            cpu.spend(outcome.cpu_ns);
+            if outcome.action == Action::Promote {
+                cpu.learn(outcome.cpu_ns);
+            }
+        }
+        if let Some(history) = self.processes.get_mut(&outcome.process) {
+            history.learn(outcome, &self.settings);
+        }
+    }
+
+    /// How many promotions the budget of processor time allows now.
+    fn cpu_actions(&self) -> u64 {
+        self.cpu.map_or(0, |cpu| cpu.actions())
+    }
+
+    fn remember(&mut self, look: &Look) {
+        let settings = &self.settings;
+        let percent = settings.promotion_cpu_percent;
+        let fresh = || Budget::new(percent, FIRST_GUESS_NS, look.at_ns, settings);
+        self.cpu.get_or_insert_with(fresh).pass(percent, look.at_ns, settings);
+        let mut before = std::mem::take(&mut self.processes);
+        for process in &look.processes {
+            let mut history = before
+                .remove(&process.process)
+                .unwrap_or_else(|| ProcessHistory::new(look.at_ns, settings));
+            history.see(process, look.at_ns, settings);
+            self.processes.insert(process.process, history);
+        }
+    }
+
+    fn judge(&self, process: &ProcessLook, look: &Look) -> Vec<Reason> {
+        let history = &self.processes[&process.process];
+        let threshold = judge::threshold_percent(look.system.fragmentation_percent, &self.settings);
+        let judge = |region: &Region| {
+            let past = history.region(region.address);
+            let reason = judge::judge(region, &past, threshold, look.at_ns, &self.settings);
+            match reason {
+                Reason::Sparse if self.fruitless_splits >= FRUITLESS_SPLITS => Reason::NotFreed,
+                Reason::Full if process.is_disabled => Reason::Disabled,
+                Reason::Full if history.backoff.is_waiting(look.at_ns) => Reason::BackingOff,
+                Reason::Sparse if history.promotions_allowed() == 0 => Reason::StallBudget,
+                Reason::Sparse if self.cpu_actions() == 0 => Reason::CpuBudget,
+                reason => reason,
+            }
+        };
+        process.regions.iter().map(judge).collect()
+    }
+}
+
+fn decision(process: &ProcessLook, region: usize, reason: Reason) -> Decision {
+    let Region { address, pages, .. } = process.regions[region];
+    Decision { process: process.process, address, pages, reason }
+}

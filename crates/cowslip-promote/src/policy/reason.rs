@@ -1,0 +1,140 @@
+//! Why a region is promoted, split or left.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Action, ProcessId};
+
+/// Why; each with one name that does not change between versions.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reason {
+    /// It is as full as the threshold asks for: promoted.
+    Full,
+    /// It is huge and nearly empty: split.
+    Sparse,
+    /// It was huge, part of it was released, and the kernel may still hold that part: split.
+    #[serde(rename = "torn")]
+    PartiallyMapped,
+    /// It is huge, and not known to be nearly empty.
+    Huge,
+    /// It is huge and nearly empty, and it may be filling up.
+    Filling,
+    /// Not enough of its pages are in use.
+    BelowThreshold,
+    /// Another process maps pages of it: a promotion would copy them.
+    Shared,
+    /// It is part of an arena that is frozen, being thawed or being restored.
+    Frozen,
+    /// It is huge and nearly empty, and this kernel keeps the memory of what it splits.
+    NotFreed,
+    /// Pages of it were released a short while ago.
+    JustReleased,
+    /// It is full, and seen for the first time: nobody knows yet whether it stays so.
+    FirstLook,
+    /// Too many of its pages are in swap.
+    Swapped,
+    /// Its process disabled huge pages for itself.
+    Disabled,
+    /// The kernel was asked, was busy, and is asked again later.
+    RetryLater,
+    /// The kernel cannot make it huge.
+    GivenUp,
+    /// A promotion in this process was slow or failed: it is left alone for a while.
+    BackingOff,
+    /// Promotions have held up its process as long as they may.
+    StallBudget,
+    /// Promotions have taken as much processor time as they may.
+    CpuBudget,
+    /// Programs wait for memory, on the machine or in the control group.
+    Pressure,
+    /// Too little memory is available.
+    MemoryLow,
+    /// Its control group, or one that this is a part of, is too near its memory limit.
+    LimitNear,
+    /// Free memory is in pieces.
+    Fragmented,
+    /// What there is goes to processes with less than their share.
+    FairShare,
+}
+
+impl Reason {
+    /// What is done for this reason.
+    pub fn action(self) -> Option<Action> {
+        match self {
+            Self::Full => Some(Action::Promote),
+            Self::Sparse | Self::PartiallyMapped => Some(Action::Demote),
+            _ => None,
+        }
+    }
+
+    /// It in words.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Self::Full => "promoted: it is as full as the threshold asks for",
+            Self::Sparse => "split: it is huge, and hardly any of its pages hold anything",
+            Self::PartiallyMapped => {
+                "split: it was huge, part of it was released, and the kernel may hold that part still"
+            }
+            Self::Huge => "left: it is huge, and not known to be nearly empty",
+            Self::Filling => "left: it is huge and nearly empty, and may be filling up",
+            Self::BelowThreshold => "left: not enough of its pages are in use",
+            Self::Shared => {
+                "left: another process shares pages of it, as a child that saves does, and a \
+                 promotion would copy them"
+            }
+            Self::Frozen => {
+                "left: its arena is frozen, being thawed or being restored, and gets its huge \
+                 pages back by that"
+            }
+            Self::NotFreed => {
+                "left: it is huge and nearly empty, and this kernel keeps the memory of huge pages \
+                 that are split (Linux 6.12 frees it)"
+            }
+            Self::JustReleased => "left: pages of it were released a short while ago",
+            Self::FirstLook => "left: it is seen for the first time, and may not stay full",
+            Self::Swapped => "left: too many of its pages are in swap",
+            Self::Disabled => {
+                "left: the process disabled huge pages for itself (prctl PR_SET_THP_DISABLE)"
+            }
+            Self::RetryLater => "left: the kernel was busy with a page of it, and is asked again",
+            Self::GivenUp => {
+                "left: the kernel cannot make it huge (MADV_NOHUGEPAGE, userfaultfd, a mapping \
+                 that ends inside it)"
+            }
+            Self::BackingOff => {
+                "left: a promotion in this process was slow or found no huge page, and it gets \
+                 time to recover"
+            }
+            Self::StallBudget => "left: promotions have held up the process as long as they may",
+            Self::CpuBudget => "left: promotions have taken as much processor time as they may",
+            Self::Pressure => "left: programs wait for memory",
+            Self::MemoryLow => "left: too little memory is available",
+            Self::LimitNear => "left: its control group is too near its memory limit",
+            Self::Fragmented => "left: free memory is in pieces smaller than a huge page",
+            Self::FairShare => "left: what there is goes to processes with less than their share",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    /// Its name, as in records.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// What is to be done with one region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Decision {
+    /// Whose region.
+    pub process: ProcessId,
+    /// Which region.
+    pub address: u64,
+    /// Its pages in use then: one of which fewer are by now is not promoted.
+    pub pages: u16,
+    /// Why, and so what.
+    pub reason: Reason,
+}

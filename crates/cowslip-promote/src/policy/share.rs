@@ -1,0 +1,188 @@
+//! Who gets the huge pages that there are: who has least of its share, hottest regions first.
+//!
+//! The metric is Ingens': a claim is `weight / (huge · (f + penalty · (1 − f)))`, where `f` is the part of
+//! the huge pages that are in use. Processes of one group have one share and one claim together. Who has the
+//! greatest claim is served next; in a group, the process that would have it by itself.
+
+use std::collections::BTreeMap;
+
+use super::reason::Reason;
+use crate::model::added_bytes;
+use crate::model::{Limit, Look, ProcessLook, Region, Settings};
+
+/// A region of a process counts as in use from this much heat on.
+const HOT_PERCENT: u8 = 10;
+
+/// The huge pages of somebody, and the weight that these are due to.
+#[derive(Clone, Copy, Default)]
+struct Holdings {
+    weight: f64,
+    huge: u64,
+    hot: u64,
+    /// What it is given now, taken to be used as much as what it had.
+    granted: u64,
+}
+
+impl Holdings {
+    fn of(look: &ProcessLook) -> Self {
+        let huge = look.regions.iter().filter(|region| region.is_huge);
+        let is_hot = |region: &&Region| region.heat_percent.is_none_or(|heat| heat >= HOT_PERCENT);
+        let hot = huge.clone().filter(is_hot).count() as u64;
+        Self { weight: f64::from(look.weight.max(1)), huge: huge.count() as u64, hot, granted: 0 }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.weight = self.weight.max(other.weight);
+        self.huge += other.huge;
+        self.hot += other.hot;
+    }
+
+    fn claim(&self, idle_penalty: f64) -> f64 {
+        let in_use = if self.huge == 0 { 1.0 } else { self.hot as f64 / self.huge as f64 };
+        self.weight
+            / ((self.huge + self.granted + 1) as f64 * (in_use + idle_penalty * (1.0 - in_use)))
+    }
+}
+
+/// A process that wants promotions.
+pub(super) struct Claimant {
+    own: Holdings,
+    /// Index of the group it is in, or of one that it is alone in.
+    group: usize,
+    /// What the budget for stalls still allows.
+    allowed: u64,
+    /// Indices of the regions it wants, the next one last.
+    wanted: Vec<usize>,
+}
+
+impl Claimant {
+    pub(super) fn new(look: &ProcessLook, mut wanted: Vec<usize>, allowed: u64) -> Self {
+        wanted.sort_by_key(|&index| {
+            let region = &look.regions[index];
+            (region.heat_percent.unwrap_or(100), region.pages, std::cmp::Reverse(region.address))
+        });
+        Self { own: Holdings::of(look), group: 0, allowed, wanted }
+    }
+}
+
+/// What the groups hold; says to each claimant which is its.
+fn groups(looks: &[ProcessLook], claimants: &mut [(usize, Claimant)]) -> Vec<Holdings> {
+    let mut named: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut groups: Vec<Holdings> = Vec::new();
+    for (process, claimant) in claimants {
+        let fresh = groups.len();
+        claimant.group = match &looks[*process].group {
+            Some(name) => *named.entry(name).or_insert(fresh),
+            None => fresh,
+        };
+        if claimant.group == fresh {
+            groups.push(Holdings::default());
+        }
+        groups[claimant.group].add(claimant.own);
+    }
+    groups
+}
+
+/// What is left of what promotions need.
+pub(super) struct Means<'a> {
+    available_bytes: u64,
+    keep_bytes: u64,
+    huge_pages: u64,
+    /// Promotions that the budget of processor time allows.
+    actions: u64,
+    is_pressed: bool,
+    /// By the name of its group.
+    limits: BTreeMap<&'a str, Limit>,
+    settings: &'a Settings,
+}
+
+impl<'a> Means<'a> {
+    pub(super) fn new(look: &'a Look, actions: u64, settings: &'a Settings) -> Self {
+        let (system, keep) = (&look.system, u64::from(settings.keep_available_percent));
+        let limits = look.processes.iter().flat_map(|process| &process.limits);
+        Self {
+            available_bytes: system.available_bytes,
+            keep_bytes: system.total_bytes / 100 * keep,
+            huge_pages: system.free_huge_pages.max(u64::from(settings.compactions)),
+            actions,
+            is_pressed: system.pressure_percent >= settings.pressure_percent,
+            limits: limits.map(|limit| (limit.group.as_str(), limit.clone())).collect(),
+            settings,
+        }
+    }
+
+    fn take(&mut self, process: &ProcessLook, region: &Region) -> Result<(), Reason> {
+        if self.is_pressed || process.pressure_percent >= self.settings.pressure_percent {
+            return Err(Reason::Pressure);
+        }
+        let added_bytes = added_bytes(region.pages);
+        let rest = self.available_bytes.saturating_sub(added_bytes);
+        if rest < self.keep_bytes {
+            return Err(Reason::MemoryLow);
+        }
+        let has_room =
+            |it: &Limit| self.limits[it.group.as_str()].has_room(added_bytes, self.settings);
+        if !process.limits.iter().all(has_room) {
+            return Err(Reason::LimitNear);
+        }
+        match (self.actions, self.huge_pages) {
+            (0, _) => return Err(Reason::CpuBudget),
+            (_, 0) => return Err(Reason::Fragmented),
+            _ => (self.actions, self.huge_pages) = (self.actions - 1, self.huge_pages - 1),
+        }
+        self.available_bytes = rest;
+        for limit in &process.limits {
+            let left = self.limits.get_mut(limit.group.as_str());
+            left.expect("all are in it").room_bytes -= added_bytes;
+        }
+        Ok(())
+    }
+}
+
+/// Grants or refuses every wish: `decided(process, region, reason)` is called once for each.
+/// The grants come in the order in which to act.
+pub(super) fn share(
+    looks: &[ProcessLook],
+    mut claimants: Vec<(usize, Claimant)>,
+    mut means: Means<'_>,
+    settings: &Settings,
+    mut decided: impl FnMut(usize, usize, Reason),
+) {
+    let mut groups = groups(looks, &mut claimants);
+    let mut served: Vec<usize> = Vec::new();
+    loop {
+        let claims = |it: &Claimant| {
+            let penalty = settings.idle_penalty;
+            (groups[it.group].claim(penalty), it.own.claim(penalty))
+        };
+        let greatest = claimants.iter_mut().filter(|(_, it)| !it.wanted.is_empty()).max_by(
+            |(_, a), (_, b)| {
+                let (a, b) = (claims(a), claims(b));
+                a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1))
+            },
+        );
+        let Some((process, claimant)) = greatest else { return };
+        let region = claimant.wanted.pop().expect("it wants something");
+        let look = &looks[*process];
+        let granted = match claimant.allowed {
+            0 => Err(Reason::StallBudget),
+            _ => means.take(look, &look.regions[region]),
+        };
+        let reason = match granted {
+            Ok(()) => {
+                claimant.allowed -= 1;
+                claimant.own.granted += 1;
+                groups[claimant.group].granted += 1;
+                served.push(*process);
+                Reason::Full
+            }
+            Err(Reason::Fragmented | Reason::MemoryLow)
+                if served.iter().any(|it| it != process) =>
+            {
+                Reason::FairShare
+            }
+            Err(reason) => reason,
+        };
+        decided(*process, region, reason);
+    }
+}

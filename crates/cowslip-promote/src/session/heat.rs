@@ -1,0 +1,47 @@
+//! Which source of heat is in use, and why not a better one.
+
+use serde_json::{Value, json};
+
+use super::operator::{Notice, Operator};
+use crate::heat::{ProbedHeatSource, probe_heat_sources};
+use crate::model::HeatSource;
+
+/// The source of heat that is in use.
+#[derive(Debug)]
+pub(crate) struct Heat {
+    pub(super) source: HeatSource,
+    probed: Vec<ProbedHeatSource>,
+}
+
+impl Heat {
+    /// The best source there is, if heat is wanted; told, with what keeps the better ones from being used.
+    pub(super) fn choose(is_wanted: bool, operator: &mut dyn Operator) -> Self {
+        if !is_wanted {
+            return Self { source: HeatSource::None, probed: Vec::new() };
+        }
+        let probed = probe_heat_sources();
+        let best = probed.iter().find(|it| it.answer.is_available());
+        let source = best.map_or(HeatSource::None, |it| it.source);
+        operator.tell(&Notice::HeatFrom(source));
+        for it in probed.iter().take_while(|it| !it.answer.is_available()) {
+            operator.tell(&Notice::HeatNotFrom(it.source, it.detail));
+        }
+        Self { source, probed }
+    }
+
+    /// Tells that the source has changed, if it has.
+    pub(super) fn follow(&mut self, source: HeatSource, operator: &mut dyn Operator) {
+        if self.source != source {
+            operator.tell(&Notice::HeatNowFrom(source));
+            self.source = source;
+        }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let probed = |it: &ProbedHeatSource| json!({"source": it.source, "answer": it.answer.word(), "detail": it.detail});
+        json!({
+            "source": self.source,
+            "ladder": self.probed.iter().map(probed).collect::<Vec<_>>(),
+        })
+    }
+}

@@ -1,0 +1,246 @@
+//! A run of the promoter: looking, deciding and acting at a pace that the targets bear.
+
+mod heat;
+mod once;
+mod operator;
+mod report;
+mod search;
+mod system;
+mod tally;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::time::Duration;
+
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::scheduling::Scheduling;
+use cowslip_sys::target::Refusal;
+use cowslip_sys::{Errno, process};
+
+use crate::model::{Action, Effect, Look, Outcome, ProcessId, Settings};
+use crate::plan::Plan;
+use crate::policy::Decision;
+use crate::promoter::Promoter;
+use crate::record::{Event, Recorder};
+use heat::Heat;
+
+pub use operator::{Notice, Operator};
+pub use search::{Found, missing};
+pub use tally::{ProcessTally, Tally};
+
+const THIS_THREAD: i32 = 0;
+
+/// This part of the budget for processor time is for looking into huge pages.
+const FOR_CONTENT: f64 = 0.5;
+
+/// A run of the promoter.
+pub struct Session {
+    plan: Plan,
+    promoter: Promoter,
+    tally: Tally,
+    operator: Box<dyn Operator>,
+    heat: Heat,
+    recorder: Option<Recorder<File>>,
+    /// When each process may be held up again.
+    ready_ns: BTreeMap<ProcessId, u64>,
+    /// When the budget of processor time allows the next action.
+    rested_ns: u64,
+}
+
+/// One look and what came of it.
+#[derive(Clone, Debug)]
+pub struct Round {
+    /// What was seen, and what was done since.
+    pub look: Look,
+    /// What was decided about it.
+    pub decisions: Vec<Decision>,
+    /// Actions that were done.
+    pub acts: usize,
+    /// Actions that were put off, as one before them was slow or failed.
+    pub put_off: usize,
+}
+
+impl Session {
+    /// Opens the targets that are asked for by number; one that is not there, or may not be looked at, is an error.
+    pub fn start(plan: Plan, mut operator: Box<dyn Operator>) -> Result<Self> {
+        let mut promoter = Promoter::new(plan.settings.clone())?;
+        let heat = Heat::choose(plan.heat, operator.as_mut());
+        promoter.watch_heat(heat.source);
+        search::named(&plan.rules)?.into_iter().for_each(|target| promoter.add(target));
+        // Whoever wakes up on the processor that it looks from goes first. A refusal costs no more than that.
+        let _ = Scheduling::of(THIS_THREAD).and_then(|it| it.patient().assign(THIS_THREAD));
+        let (tally, ready_ns) = (Tally::default(), BTreeMap::new());
+        Ok(Self { plan, promoter, tally, operator, heat, recorder: None, ready_ns, rested_ns: 0 })
+    }
+
+    /// Keeps a record of everything seen and done from here on.
+    pub fn record(&mut self, to: File) -> Result<()> {
+        self.recorder = Some(Recorder::start(to, &self.plan.settings)?);
+        Ok(())
+    }
+
+    /// What was asked for.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The promoter.
+    pub fn promoter(&self) -> &Promoter {
+        &self.promoter
+    }
+
+    /// What was seen and done so far.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Whether it is to end.
+    pub fn stops(&self) -> bool {
+        self.operator.stops()
+    }
+
+    pub(crate) fn operator(&mut self) -> &mut dyn Operator {
+        self.operator.as_mut()
+    }
+
+    /// Looks for targets that were not asked for by number.
+    pub fn search(&mut self) -> Result<Found> {
+        search::search(&self.plan.rules, &mut self.promoter)
+    }
+
+    /// Goes on with another plan, or as before if that is an error.
+    pub fn reload(&mut self, plan: Plan) -> Result<()> {
+        let named = search::named(&plan.rules)?;
+        self.promoter.set(plan.settings.clone())?;
+        if plan.heat != self.plan.heat {
+            self.heat = Heat::choose(plan.heat, self.operator.as_mut());
+            self.promoter.watch_heat(self.heat.source);
+        }
+        self.promoter.clear();
+        named.into_iter().for_each(|target| self.promoter.add(target));
+        self.write(&Event::start(&plan.settings))?;
+        self.plan = plan;
+        Ok(())
+    }
+
+    /// Looks and decides; up to `content_ns` a target go into looking into huge pages.
+    pub fn look(&mut self, content_ns: u64) -> Result<Round> {
+        let round = self.look_last(content_ns)?;
+        self.write(&Event::Look(round.look.clone()))?;
+        Ok(round)
+    }
+
+    /// The same after all is done: a record, where decisions are acted on, does without it.
+    pub fn look_last(&mut self, content_ns: u64) -> Result<Round> {
+        let (look, gone) = self.promoter.look(content_ns)?;
+        self.heat.follow(self.promoter.heat(), self.operator.as_mut());
+        for removed in gone {
+            self.tally.end(removed.process);
+            self.ready_ns.remove(&removed.process);
+            if removed.error.kind() != ErrorKind::Vanished {
+                self.operator.tell(&Notice::LeftAlone(&removed));
+            }
+        }
+        let decisions = self.promoter.decide(&look);
+        self.tally.see(&look, &decisions, self.promoter.look_cpu_ns());
+        Ok(Round { look, decisions, acts: 0, put_off: 0 })
+    }
+
+    /// Does what was decided, no faster than the targets bear; a signal to end ends it.
+    pub fn act(&mut self, round: &mut Round, mut progress: impl FnMut(usize, usize)) -> Result<()> {
+        let wanted: Vec<&Decision> =
+            round.decisions.iter().filter(|it| it.reason.action().is_some()).collect();
+        let next_look_ns = round.look.at_ns + self.plan.settings.interval_ms * 1_000_000;
+        for (done, decision) in wanted.iter().enumerate() {
+            self.wait_for(decision, next_look_ns)?;
+            if self.stops() {
+                break;
+            }
+            progress(done, wanted.len());
+            let Some(outcome) = self.promoter.act(decision) else {
+                round.put_off += 1;
+                continue;
+            };
+            self.write(&Event::Outcome(outcome))?;
+            self.tally.did(&outcome);
+            round.look.take_in(&outcome);
+            round.acts += usize::from(outcome.effect == Effect::Done);
+            check_permitted(&outcome)?;
+            let Settings { stall_percent, promotion_cpu_percent, .. } = self.plan.settings;
+            let stalled_ns = rest_ns(outcome.took_ns, stall_percent);
+            self.ready_ns.insert(outcome.process, outcome.at_ns + stalled_ns);
+            self.rested_ns = outcome.at_ns + rest_ns(outcome.cpu_ns, promotion_cpu_percent);
+        }
+        self.tally.cover(&round.look);
+        Ok(())
+    }
+
+    /// Until the process may be held up again. A promotion that would be put off waits as well, if that is over
+    /// before the next look is due.
+    fn wait_for(&mut self, decision: &Decision, next_look_ns: u64) -> Result<()> {
+        let process = decision.process;
+        let mut ready_ns = self.ready_ns.get(&process).copied().unwrap_or(0).max(self.rested_ns);
+        let backed_off_ns = self.promoter.policy().backs_off_until_ns(process);
+        if decision.reason.action() == Some(Action::Promote) && backed_off_ns <= next_look_ns {
+            ready_ns = ready_ns.max(backed_off_ns);
+        }
+        while !self.stops() {
+            let left_ns = ready_ns.saturating_sub(process::now_ns());
+            if left_ns == 0 {
+                break;
+            }
+            self.wait(Duration::from_nanos(left_ns))?;
+        }
+        Ok(())
+    }
+
+    /// What a look may spend on the content of huge pages, for each target.
+    pub fn content_ns(&self) -> u64 {
+        let settings = &self.plan.settings;
+        if settings.demote_below_percent == 0 {
+            return 0;
+        }
+        let budget_ns = settings.interval_ms as f64 * 1e6 * settings.cpu_percent / 100.0;
+        (budget_ns * FOR_CONTENT) as u64 / self.promoter.targets().count().max(1) as u64
+    }
+
+    /// Until the next look: so long that looking takes no more of a core than it may.
+    pub fn pause(&self) -> Duration {
+        let settings = &self.plan.settings;
+        let least_ns = self.promoter.look_cpu_ns() as f64 * 100.0 / settings.cpu_percent;
+        Duration::from_millis(settings.interval_ms).max(Duration::from_nanos(least_ns as u64))
+    }
+
+    /// Waits, or until there is something new to ask the operator.
+    pub fn wait(&mut self, time: Duration) -> Result<()> {
+        self.operator.wait(time).map_err(|error| Error::from_io("wait", &error))
+    }
+
+    fn write(&mut self, event: &Event) -> Result<()> {
+        match &mut self.recorder {
+            Some(recorder) => recorder.write(event),
+            None => Ok(()),
+        }
+    }
+}
+
+/// After that much, so that it is so many percent of the time.
+fn rest_ns(spent_ns: u64, percent: f64) -> u64 {
+    (spent_ns as f64 * (100.0 / percent - 1.0)) as u64
+}
+
+/// Without the privilege, going on makes no sense.
+fn check_permitted(outcome: &Outcome) -> Result<()> {
+    let Effect::Refused(errno) = outcome.effect else { return Ok(()) };
+    if Refusal::of(Errno::from_raw_os_error(errno)) != Refusal::Denied {
+        return Ok(());
+    }
+    let program = std::env::current_exe().unwrap_or_else(|_| "cowslip".into());
+    let why = format!(
+        "may not advise process {} (process_madvise): CAP_SYS_NICE is missing; run as root, or once \
+         `setcap cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep {}`",
+        outcome.process.pid,
+        program.display()
+    );
+    Err(Error::new(ErrorKind::Denied, why))
+}

@@ -1,0 +1,89 @@
+//! Promotes until nothing is left to do, and has the kernel say what came of it.
+
+use std::time::{Duration, Instant};
+
+use cowslip_sys::error::Result;
+
+use super::{ProcessTally, Round, Session};
+use crate::model::{Coverage, ProcessId};
+use crate::policy::Reason;
+use crate::promoter::Promoter;
+
+/// Looks without anything to do after which regions that come and go are not waited for.
+const IDLE_LOOKS: u32 = 4;
+
+impl Session {
+    /// Looks and acts until nothing is left to do, the deadline is over, or the operator ends it. `progress` is told
+    /// how many of a look's actions are done, and how many there are. A dry run looks twice and does nothing.
+    pub fn promote_until_done(
+        &mut self,
+        deadline: Instant,
+        is_dry_run: bool,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<()> {
+        let interval = Duration::from_millis(self.plan.settings.interval_ms);
+        let splits = self.plan.settings.demote_below_percent > 0;
+        let mut idle_looks = 0;
+        let mut looks = 0;
+        let mut put_off = 0;
+        while !self.stops() {
+            // What was promoted here is not empty: content is looked at before, and once more in the end; and
+            // again for splits that were put off.
+            let looks_inside = splits && (looks < 2 || idle_looks == 1 || put_off > 0);
+            let mut round = self.look(if looks_inside { u64::MAX } else { 0 })?;
+            looks += 1;
+            if is_dry_run && looks == 2 {
+                break;
+            }
+            if !is_dry_run {
+                self.act(&mut round, &mut progress)?;
+            }
+            put_off = if is_waiting(&round) { put_off.max(round.put_off) } else { round.put_off };
+            idle_looks = if round.acts > 0 || put_off > 0 { 0 } else { idle_looks + 1 };
+            if is_done(&round, idle_looks) || Instant::now() >= deadline {
+                break;
+            }
+            self.wait(interval)?;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel sum up what is huge, before anything is done.
+    pub fn measure_before(&mut self) {
+        self.measure(|tally, coverage| tally.before = Some(coverage));
+    }
+
+    /// Has the kernel sum up what is huge in the end.
+    pub fn measure_after(&mut self) {
+        self.measure(|tally, coverage| tally.after = Some(coverage));
+    }
+
+    /// A target that ends meanwhile has no sum.
+    fn measure(&mut self, mut keep: impl FnMut(&mut ProcessTally, Coverage)) {
+        for (process, name, coverage) in sums(&self.promoter) {
+            let tally = self.tally.processes.entry(process).or_default();
+            tally.name = name;
+            match coverage {
+                Some(coverage) => keep(tally, coverage),
+                None => tally.has_ended = true,
+            }
+        }
+    }
+}
+
+/// Whether what was put off still is.
+fn is_waiting(round: &Round) -> bool {
+    round.decisions.iter().any(|it| it.reason == Reason::BackingOff)
+}
+
+/// Whether nothing that may still change is waited for.
+fn is_done(round: &Round, idle_looks: u32) -> bool {
+    let has = |wanted: &[Reason]| round.decisions.iter().any(|it| wanted.contains(&it.reason));
+    let soon = [Reason::FirstLook, Reason::JustReleased, Reason::RetryLater, Reason::Filling];
+    let later = [Reason::BackingOff, Reason::StallBudget, Reason::CpuBudget, Reason::Pressure];
+    idle_looks > 0 && !has(&later) && (!has(&soon) || idle_looks >= IDLE_LOOKS)
+}
+
+fn sums(promoter: &Promoter) -> Vec<(ProcessId, String, Option<Coverage>)> {
+    promoter.targets().map(|it| (it.id(), it.name().to_owned(), it.coverage().ok())).collect()
+}

@@ -1,0 +1,77 @@
+//! What was done, as JSON.
+
+use cowslip_sys::process;
+use serde_json::{Map, Value, json};
+
+use super::{ProcessTally, Session, system};
+use crate::model::Coverage;
+
+impl Session {
+    /// The report of a run; `wanted` is the part that has to be huge in the end, if that was asked for.
+    pub fn to_json(&self, is_dry_run: bool, wanted: Option<f64>) -> Value {
+        let tally = &self.tally;
+        let processes: Vec<Value> = tally
+            .processes
+            .iter()
+            .map(|(process, tally)| process_json(process.pid, tally))
+            .collect();
+        let reached = tally.coverage(|it| it.after).ratio();
+        let is_reached = |wanted| reached.is_some_and(|reached| reached >= wanted);
+        json!({
+            "schema": "cowslip.promote/1",
+            "dry_run": is_dry_run,
+            "settings": self.promoter.policy().settings(),
+            "heat": self.heat.to_json(),
+            "system": system::to_json(&tally.system),
+            "processes": processes,
+            "coverage": {
+                "ratio": reached,
+                "wanted": wanted,
+                "reached": wanted.map(is_reached),
+            },
+            "looks": tally.looks,
+            "look_cpu_ns": tally.look_cpu_ns,
+            "cpu_ns": process::cpu_ns(),
+        })
+    }
+}
+
+fn process_json(pid: i32, tally: &ProcessTally) -> Value {
+    let coverage = |it: Option<Coverage>| {
+        it.map(|it| {
+            json!({
+                "anonymous_bytes": it.anonymous_bytes,
+                "huge_bytes": it.huge_bytes,
+                "arena_bytes": it.arena_bytes,
+                "arena_huge_bytes": it.arena_huge_bytes,
+                "ratio": it.ratio(),
+            })
+        })
+    };
+    let regions: Map<String, Value> =
+        tally.regions.iter().map(|(reason, count)| (reason.to_string(), json!(count))).collect();
+    let refusals: Map<String, Value> =
+        tally.refusals.iter().map(|(errno, count)| (errno.to_string(), json!(count))).collect();
+    json!({
+        "pid": pid,
+        "name": tally.name,
+        "ended": tally.has_ended,
+        "weight": tally.weight,
+        "group": tally.group,
+        "resident_bytes": tally.resident_bytes,
+        "limits": tally.limits,
+        "heat_percent": tally.heat_percent,
+        "heat_source": tally.heat_source,
+        "huge_source": tally.huge_source,
+        "before": coverage(tally.before),
+        "after": coverage(tally.after),
+        "promotions": tally.promotions,
+        "splits": tally.splits,
+        "freed_bytes": tally.freed_bytes,
+        "overtaken": tally.overtaken,
+        "refusals_by_errno": refusals,
+        "regions_by_reason": regions,
+        "stall_ns": tally.stall_ns,
+        "longest_stall_ns": tally.longest_stall_ns,
+    })
+}

@@ -1,0 +1,126 @@
+//! Finding the processes that were asked for, now and again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::procfs::{self, CgroupMembers};
+use cowslip_sys::{self as sys, Errno, process};
+
+use crate::plan::{Plan, Rule, Who};
+use crate::promoter::Promoter;
+use crate::target::Target;
+
+/// What a search came to.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Processes that are targets now and were not before.
+    pub added: Vec<String>,
+    /// The first of those that may not be looked at, and how many there are.
+    pub denied: Option<(Error, usize)>,
+    /// Control groups that cannot be read, as those that are not there yet or any more.
+    pub missing: BTreeMap<PathBuf, Errno>,
+}
+
+/// The processes that were asked for by number; one that is not there, or may not be looked at, is an error.
+pub(super) fn named(rules: &[Rule]) -> Result<Vec<Target>> {
+    let numbers = rules.iter().filter_map(|rule| match rule.who {
+        Who::Pid(pid) => Some((pid, rule.weight)),
+        _ => None,
+    });
+    numbers.map(|(pid, weight)| Target::open(pid, weight)).collect()
+}
+
+/// Adds what the other rules find; those that may not be looked at are left out.
+pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found> {
+    let mut known: BTreeSet<i32> = promoter.targets().map(|target| target.id().pid).collect();
+    let mut found = Found::default();
+    for rule in rules {
+        let pids = match (candidates(&rule.who), &rule.who) {
+            (Ok(pids), _) => pids,
+            (Err(errno), Who::Cgroup(path)) => {
+                found.missing.insert(path.clone(), errno);
+                continue;
+            }
+            (Err(errno), _) => return Err(Error::new(ErrorKind::File, format!("/proc: {errno}"))),
+        };
+        for pid in pids {
+            // The first rule that finds a process has it.
+            if !known.insert(pid) {
+                continue;
+            }
+            let target = match Target::open(pid, rule.weight) {
+                Ok(target) => target,
+                Err(error) => {
+                    if error.kind() == ErrorKind::Denied {
+                        found.deny(error);
+                    }
+                    continue;
+                }
+            };
+            found.added.push(format!("{} ({pid})", target.name()));
+            promoter.add(match &rule.who {
+                Who::Cgroup(path) => target.in_group(path.to_string_lossy()),
+                _ => target,
+            });
+        }
+    }
+    Ok(found)
+}
+
+impl Found {
+    fn deny(&mut self, error: Error) {
+        match &mut self.denied {
+            Some((_, count)) => *count += 1,
+            none => *none = Some((error, 1)),
+        }
+    }
+
+    /// An error if a control group is missing, or if there is nothing to do at all.
+    pub fn check(self, plan: &Plan, promoter: &Promoter) -> Result<()> {
+        if let Some((path, errno)) = self.missing.first_key_value() {
+            let missing = format!("control group {}: {errno}", path.display());
+            return Err(Error::new(ErrorKind::File, missing));
+        }
+        if promoter.targets().next().is_some() {
+            return Ok(());
+        }
+        Err(match self.denied {
+            Some((error, count)) => {
+                Error::new(ErrorKind::Denied, format!("{error}; so are {count} in all"))
+            }
+            None => {
+                let who: Vec<String> = plan.rules.iter().map(|rule| rule.who.to_string()).collect();
+                let missing = format!("there is no process {}", who.join(", nor one "));
+                Error::new(ErrorKind::Vanished, missing)
+            }
+        })
+    }
+}
+
+/// The control groups among the targets that cannot be read now.
+pub fn missing(plan: &Plan) -> BTreeMap<PathBuf, Errno> {
+    let groups = plan.rules.iter().filter_map(|rule| match &rule.who {
+        Who::Cgroup(path) => Some((path, candidates(&rule.who).err()?)),
+        _ => None,
+    });
+    groups.map(|(path, errno)| (path.clone(), errno)).collect()
+}
+
+fn candidates(who: &Who) -> sys::Result<Vec<i32>> {
+    let all = procfs::process_ids;
+    Ok(match who {
+        Who::Match(name) => {
+            all()?.into_iter().filter(|pid| name_of(*pid).as_deref() == Some(name)).collect()
+        }
+        Who::All => all()?.into_iter().filter(|pid| *pid != process::pid()).collect(),
+        Who::Pid(_) => Vec::new(),
+        Who::Cgroup(path) => CgroupMembers::of(path)?.process_ids()?,
+    })
+}
+
+/// The name in `/proc/PID/stat`, which everybody may read.
+fn name_of(pid: i32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    procfs::command_name(&stat).map(str::to_owned)
+}

@@ -1,0 +1,149 @@
+//! What was done to each process, for tables and metrics.
+
+use std::collections::BTreeMap;
+
+use crate::model::{
+    Action, Coverage, Effect, HeatSource, HugeSource, Limit, Look, Outcome, ProcessId,
+    REGION_PAGES, System,
+};
+use crate::policy::{Decision, Reason};
+use cowslip_sys::units::page_size_bytes;
+
+/// One process.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessTally {
+    /// Its name, for people.
+    pub name: String,
+    /// Its share of huge pages beside that of others.
+    pub weight: u32,
+    /// The group with which it has that share together, if any.
+    pub group: Option<String>,
+    /// Its memory that is in RAM, of all kinds.
+    pub resident_bytes: u64,
+    /// Of its control group and of those that this is a part of, by the last look.
+    pub limits: Vec<Limit>,
+    /// The mean of its regions, where that is known.
+    pub heat_percent: Option<u8>,
+    /// How much was huge at first: by the looks, or by the kernel's own sums where they were asked for.
+    pub before: Option<Coverage>,
+    /// In the end, likewise.
+    pub after: Option<Coverage>,
+    /// By the last look.
+    pub seen: Coverage,
+    /// How that was found out.
+    pub huge_source: HugeSource,
+    /// Where its heat comes from.
+    pub heat_source: HeatSource,
+    /// Zero pages inside huge pages, as far as they were looked into; by the last look that did.
+    pub bloat_bytes: u64,
+    /// Regions made huge.
+    pub promotions: u64,
+    /// Huge pages split.
+    pub splits: u64,
+    /// What the splits gave back.
+    pub freed_bytes: u64,
+    /// Actions that were too late: a child came, or something was released.
+    pub overtaken: u64,
+    /// Refusals by error number.
+    pub refusals: BTreeMap<i32, u64>,
+    /// Regions by reason, at the last look.
+    pub regions: BTreeMap<Reason, u64>,
+    /// How long the kernel acted on it, and may have held it up.
+    pub stall_ns: u64,
+    /// The longest of these times.
+    pub longest_stall_ns: u64,
+    /// Whether it is no target any more.
+    pub has_ended: bool,
+}
+
+/// All of them, and what it took.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// By process.
+    pub processes: BTreeMap<ProcessId, ProcessTally>,
+    /// Looks at all of them.
+    pub looks: u64,
+    /// Processor time of looking.
+    pub look_cpu_ns: u64,
+    /// By the last look.
+    pub system: System,
+}
+
+fn mean(values: impl Iterator<Item = u8>) -> Option<u8> {
+    let (sum, count) = values.fold((0, 0), |(sum, count), it| (sum + u64::from(it), count + 1));
+    sum.checked_div(count).map(|mean| mean as u8)
+}
+
+impl Tally {
+    pub(crate) fn see(&mut self, look: &Look, decisions: &[Decision], cpu_ns: u64) {
+        self.looks += 1;
+        self.look_cpu_ns += cpu_ns;
+        self.system = look.system;
+        for process in &look.processes {
+            let tally = self.processes.entry(process.process).or_default();
+            tally.name.clone_from(&process.name);
+            tally.weight = process.weight;
+            tally.group.clone_from(&process.group);
+            tally.resident_bytes = process.resident_bytes;
+            tally.heat_percent = mean(process.regions.iter().filter_map(|it| it.heat_percent));
+            tally.regions.clear();
+            tally.seen = process.coverage();
+            tally.limits.clone_from(&process.limits);
+            tally.heat_source = process.heat_source;
+            tally.huge_source = process.huge_source;
+            let huge = process.regions.iter().filter(|it| it.is_huge);
+            tally.before.get_or_insert(tally.seen);
+            tally.after = Some(tally.seen);
+            let known: Vec<u16> = huge.filter_map(|it| it.nonzero_pages).collect();
+            if !known.is_empty() {
+                let zero: u64 = known.iter().map(|it| u64::from(REGION_PAGES - it)).sum();
+                tally.bloat_bytes = zero * page_size_bytes() as u64;
+            }
+        }
+        for decision in decisions {
+            let tally = self.processes.entry(decision.process).or_default();
+            *tally.regions.entry(decision.reason).or_default() += 1;
+        }
+    }
+
+    /// What is huge after something was done.
+    pub(crate) fn cover(&mut self, look: &Look) {
+        for process in &look.processes {
+            if let Some(tally) = self.processes.get_mut(&process.process) {
+                tally.seen = process.coverage();
+            }
+        }
+    }
+
+    pub(crate) fn did(&mut self, outcome: &Outcome) {
+        let tally = self.processes.entry(outcome.process).or_default();
+        tally.stall_ns += outcome.took_ns;
+        tally.longest_stall_ns = tally.longest_stall_ns.max(outcome.took_ns);
+        match (outcome.effect, outcome.action) {
+            (Effect::Done, Action::Promote) => tally.promotions += 1,
+            (Effect::Done, Action::Demote) => {
+                tally.splits += 1;
+                tally.freed_bytes += u64::from(outcome.freed_pages) * page_size_bytes() as u64;
+            }
+            (Effect::Refused(errno), _) => *tally.refusals.entry(errno).or_default() += 1,
+            (Effect::Overtaken, _) => tally.overtaken += 1,
+        }
+    }
+
+    pub(crate) fn end(&mut self, process: ProcessId) {
+        if let Some(tally) = self.processes.get_mut(&process) {
+            tally.has_ended = true;
+        }
+    }
+
+    /// Huge pages split, of all processes.
+    pub fn splits(&self) -> u64 {
+        self.processes.values().map(|it| it.splits).sum()
+    }
+
+    /// How much is huge of all processes that still run, by the kernel's sums.
+    pub fn coverage(&self, of: impl Fn(&ProcessTally) -> Option<Coverage>) -> Coverage {
+        let running = self.processes.values().filter(|tally| !tally.has_ended);
+        running.filter_map(of).fold(Coverage::default(), Coverage::plus)
+    }
+}

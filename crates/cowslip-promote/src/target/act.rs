@@ -1,0 +1,104 @@
+//! Doing what was decided.
+
+use cowslip_sys::pagemap::{Method, Scanner};
+use cowslip_sys::target::Advice;
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{self as sys, Errno, process, procfs};
+
+use super::Target;
+use crate::model::{Action, Effect, Outcome, REGION_PAGES, RegionKind};
+use crate::policy::Decision;
+
+impl Target {
+    /// Promotes or splits a region, unless it is no longer what it was: a look is some time ago.
+    ///
+    /// A child that is forked between the last look here and the kernel's copying shares the region
+    /// after all; that costs the memory of one region, and nothing else.
+    pub(crate) fn act(&mut self, decision: &Decision, action: Action) -> Outcome {
+        let done = self.try_act(decision, action);
+        let (effect, took_ns, freed_pages) = match done {
+            Ok(done) => done,
+            Err(errno) => (Effect::Refused(errno.raw_os_error()), 0, 0),
+        };
+        let at_ns = process::now_ns();
+        let address = decision.address;
+        let cpu_ns = 0;
+        Outcome { process: self.id, address, action, at_ns, took_ns, cpu_ns, effect, freed_pages }
+    }
+
+    fn try_act(&mut self, decision: &Decision, action: Action) -> sys::Result<(Effect, u64, u16)> {
+        let address = decision.address;
+        let scanner = Scanner::new(self.handle.open_file("pagemap")?);
+        let before = self.look_again(&scanner, address)?;
+        let is_wanted = match (action, before.kind) {
+            (_, RegionKind::FrozenArena) => false,
+            // What an allocator has released meanwhile it may never release again: it counts that as done.
+            (Action::Promote, _) => !before.is_huge && before.pages >= decision.pages.max(1),
+            (Action::Demote, kind) => before.is_huge && kind == RegionKind::Private,
+        };
+        if !is_wanted || before.shared_pages > 0 {
+            return Ok((Effect::Overtaken, 0, 0));
+        }
+        let range = VirtRange::new(address as usize, CHUNK_BYTES);
+        let (part, advice) = match action {
+            Action::Promote => (range, Advice::Collapse),
+            Action::Demote => (self.page_to_cool(range)?, Advice::Cold),
+        };
+        let huge_before = match action {
+            Action::Promote => None,
+            Action::Demote => self.huge_sum(&scanner, address)?,
+        };
+        let began = process::now_ns();
+        let advised = self.handle.advise(part, advice);
+        let took_ns = process::now_ns() - began;
+        if let Err(errno) = advised {
+            return Ok((Effect::Refused(errno.raw_os_error()), took_ns, 0));
+        }
+        if action == Action::Promote {
+            if before.kind == RegionKind::Arena {
+                // The page is huge, and unmapped until its next use: now it is mapped.
+                let _ = self.handle.advise(range, Advice::Collapse);
+            }
+            self.agreed.insert(address);
+            // Only page tables say of one region whether it is huge.
+            let is_huge =
+                scanner.method() == Method::Entries || self.look_again(&scanner, address)?.is_huge;
+            let effect = match is_huge {
+                true => Effect::Done,
+                false => Effect::Refused(Errno::AGAIN.raw_os_error()),
+            };
+            return Ok((effect, took_ns, 0));
+        }
+        self.agreed.remove(&address);
+        let after = self.look_again(&scanner, address)?;
+        let is_whole = match huge_before {
+            Some(before) => self.huge_sum(&scanner, address)? >= Some(before),
+            None => after.is_huge,
+        };
+        if is_whole {
+            // The advice was taken, and the page is whole: this kernel does not split it.
+            return Ok((Effect::Refused(Errno::OPNOTSUPP.raw_os_error()), took_ns, 0));
+        }
+        Ok((Effect::Done, took_ns, REGION_PAGES - after.pages))
+    }
+
+    /// Without `PAGEMAP_SCAN`, a split shows in the sum of the mapping only.
+    fn huge_sum(&self, scanner: &Scanner, address: u64) -> sys::Result<Option<u64>> {
+        if scanner.method() == Method::Scan {
+            return Ok(None);
+        }
+        let smaps = self.handle.read_file("smaps")?;
+        let region = VirtRange::new(address as usize, CHUNK_BYTES);
+        let all = procfs::smaps(&smaps);
+        let mapping = all.iter().find(|(mapping, _)| mapping.range.covers(region));
+        Ok(Some(mapping.map_or(0, |(_, usage)| usage.huge_bytes)))
+    }
+
+    /// A page of the region that nobody misses on the list of used ones: one of zeroes.
+    fn page_to_cool(&self, range: VirtRange) -> sys::Result<VirtRange> {
+        let mut is_zero = Vec::new();
+        self.handle.zero_pages(range, &mut is_zero)?;
+        let page = is_zero.iter().position(|is_zero| *is_zero).unwrap_or(0);
+        Ok(VirtRange::new(range.start + page * page_size_bytes(), page_size_bytes()))
+    }
+}

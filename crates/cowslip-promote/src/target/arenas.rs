@@ -1,0 +1,66 @@
+//! Arenas of a program that runs with Cowslip: shared memory, which promotion would not look at otherwise.
+//!
+//! They are found by their page of counters. While one is live, `MADV_COLLAPSE` makes its regions huge like
+//! others. While it is frozen, being thawed or being restored it is left alone: the thaw brings its huge pages
+//! back. A freeze that comes between the question and the collapse costs nothing but time: a collapse
+//! changes no content, and the kernel keeps what userfaultfd watches out of it.
+
+use cowslip::{Metrics, PAGE_NAME};
+use cowslip_sys::procfs::Mapping;
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{self as sys, target};
+
+use crate::model::RegionKind;
+
+/// An arena of another process.
+#[derive(Clone, Debug)]
+pub(super) struct ForeignArena {
+    range: VirtRange,
+    counters: VirtRange,
+}
+
+/// The arenas of a process with these mappings.
+pub(super) fn find(
+    handle: &target::Target,
+    mappings: &[Mapping<'_>],
+) -> sys::Result<Vec<ForeignArena>> {
+    let mut arenas = Vec::new();
+    for page in mappings.iter().filter(|it| it.name.contains(PAGE_NAME)) {
+        if let Some(metrics) = read(handle, page.range)? {
+            let start = metrics.arena_start_address as usize;
+            let range = VirtRange::new(start, metrics.capacity_bytes as usize);
+            arenas.push(ForeignArena { range, counters: page.range });
+        }
+    }
+    // The counters outlive their arena.
+    arenas.retain(|arena| mappings.iter().any(|it| arena.has(it)));
+    Ok(arenas)
+}
+
+/// `None` for a page of something else, and for one that was unmapped meanwhile.
+fn read(handle: &target::Target, page: VirtRange) -> sys::Result<Option<Metrics>> {
+    let mut bytes = Vec::new();
+    match handle.read_memory(page, &mut bytes) {
+        Ok(()) => Ok(Metrics::from_page(&bytes)),
+        Err(sys::Errno::IO | sys::Errno::FAULT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+impl ForeignArena {
+    /// Whether the mapping is of the file behind it, which has no name any more.
+    pub(super) fn has(&self, mapping: &Mapping<'_>) -> bool {
+        mapping.has_file && mapping.name.ends_with("(deleted)") && self.covers(mapping.range)
+    }
+
+    pub(super) fn covers(&self, range: VirtRange) -> bool {
+        self.range.covers(range)
+    }
+
+    /// Whether it can be acted on now.
+    pub(super) fn kind(&self, handle: &target::Target) -> sys::Result<RegionKind> {
+        let is_live = |it: Metrics| (it.is_owner, it.frozen_chunks, it.absent_chunks) == (1, 0, 0);
+        let is_live = read(handle, self.counters)?.is_some_and(is_live);
+        Ok(if is_live { RegionKind::Arena } else { RegionKind::FrozenArena })
+    }
+}

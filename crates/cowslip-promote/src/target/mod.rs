@@ -1,0 +1,146 @@
+//! A process that is promoted.
+
+mod act;
+mod arenas;
+mod entries;
+mod limits;
+mod observe;
+mod partially_mapped;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cowslip_sys::cgroup;
+use cowslip_sys::error::{During, Error, Result};
+use cowslip_sys::procfs::{self, Mapping};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+use cowslip_sys::{self as sys, Errno};
+
+use crate::model::{Coverage, ProcessId, Region, Settings, added_bytes};
+use arenas::ForeignArena;
+
+pub(crate) use limits::Groups;
+
+/// Looked at, and acted on, until it ends. Exec and the reuse of its number are harmless: the kernel's
+/// handles are of the process, and nothing that is done changes content.
+#[derive(Debug)]
+pub struct Target {
+    pub(crate) handle: sys::target::Target,
+    id: ProcessId,
+    name: String,
+    pub(crate) weight: u32,
+    pub(crate) group: Option<String>,
+    /// The control group that its memory counts against, by the last look.
+    memory_group: Option<cgroup::Group>,
+    /// Where looking at the content of huge pages goes on.
+    next_content: u64,
+    knows_heat: bool,
+    arenas: Vec<ForeignArena>,
+    /// Without `PAGEMAP_SCAN`: the last look, and the regions that a collapse has made huge.
+    known: BTreeMap<u64, Region>,
+    agreed: BTreeSet<u64>,
+}
+
+impl Target {
+    /// The process that has this number now, if it may be looked at. `weight` is its share of huge pages
+    /// beside that of others.
+    ///
+    /// `Vanished` if there is none, `Denied` with the missing privilege if it may not be looked at.
+    pub fn open(pid: i32, weight: u32) -> Result<Self> {
+        let doing = "open the process to promote";
+        let open = || {
+            let handle = sys::target::Target::open(pid)?;
+            let stat = handle.read_file("stat")?;
+            let start_ticks = procfs::start_ticks(&stat).ok_or(Errno::IO)?;
+            let name = procfs::command_name(&stat).unwrap_or("?").to_owned();
+            handle.open_file("pagemap")?;
+            handle.open_file("mem")?;
+            let id = ProcessId { pid, start_ticks };
+            Ok(Self {
+                handle,
+                id,
+                name,
+                weight,
+                group: None,
+                memory_group: None,
+                next_content: 0,
+                knows_heat: false,
+                arenas: Vec::new(),
+                known: BTreeMap::new(),
+                agreed: BTreeSet::new(),
+            })
+        };
+        open().during(doing).map_err(|error| explain(error, pid))
+    }
+
+    /// Has it share its weight with all other processes of that group: what they have counts together.
+    #[must_use]
+    pub fn in_group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+
+    /// Which process it is.
+    pub fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// Its name when it was opened.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a promotion of a region with so many pages in use leaves room below the limits of its control group, as they
+    /// are now.
+    pub(crate) fn has_room(&self, pages: u16, settings: &Settings) -> bool {
+        let Some(group) = &self.memory_group else { return true };
+        limits::has_room(group, added_bytes(pages), settings)
+    }
+
+    /// How much of it is huge, as the kernel sums it up (`/proc/PID/smaps`): independent of what is seen
+    /// while promoting, and far slower to read.
+    pub fn coverage(&self) -> Result<Coverage> {
+        let text = self.handle.read_file("smaps").during("read smaps of the process")?;
+        let all = procfs::smaps(&text);
+        let mappings: Vec<_> = all.iter().map(|(mapping, _)| *mapping).collect();
+        let arenas =
+            arenas::find(&self.handle, &mappings).during("read the counters of its arenas")?;
+        let sums = all.iter().filter(|(mapping, _)| !regions_of(mapping, &arenas).is_empty());
+        Ok(sums.fold(Coverage::default(), |sum, (mapping, usage)| {
+            sum.plus(match arenas.iter().any(|arena| arena.has(mapping)) {
+                false => Coverage {
+                    anonymous_bytes: usage.anonymous_bytes,
+                    huge_bytes: usage.huge_bytes,
+                    ..Coverage::default()
+                },
+                true => Coverage {
+                    arena_bytes: usage.resident_bytes,
+                    arena_huge_bytes: usage.shmem_huge_bytes,
+                    ..Coverage::default()
+                },
+            })
+        }))
+    }
+}
+
+/// The part of a mapping that huge pages can map.
+fn regions_of(mapping: &Mapping<'_>, arenas: &[ForeignArena]) -> VirtRange {
+    let is_arena = mapping.is_accessible && arenas.iter().any(|it| it.has(mapping));
+    if mapping.is_anonymous() || is_arena {
+        mapping.range.inner_aligned(CHUNK_BYTES)
+    } else {
+        VirtRange::default()
+    }
+}
+
+fn explain(error: Error, pid: i32) -> Error {
+    use crate::ErrorKind::{Denied, Vanished};
+    match error.kind() {
+        Vanished => error.hint(format!("there is no process {pid}")),
+        Denied => error.hint(format!(
+            "process {pid} is somebody else's: run as its user, or with CAP_SYS_PTRACE and \
+             CAP_DAC_READ_SEARCH (as root, or `setcap \
+             cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep` on this program)"
+        )),
+        _ => error.hint(format!("process {pid}")),
+    }
+}

@@ -1,0 +1,260 @@
+//! Looking at a process: what the pages of each of its regions are.
+
+use std::collections::BTreeMap;
+
+use cowslip_sys::pageflags::PageFlags;
+use cowslip_sys::pagemap::{Method, PageKinds, Scanner};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{self as sys, process, procfs};
+
+use super::Target;
+use super::arenas;
+use super::entries::Entries;
+use super::limits::Groups;
+use super::partially_mapped::Heads;
+use super::regions_of;
+use crate::model::{HeatSource, HugeSource, ProcessLook, REGION_PAGES, Region, RegionKind};
+
+/// What is where.
+struct Survey {
+    regions: Vec<Region>,
+    edge_bytes: u64,
+    huge_source: HugeSource,
+}
+
+impl Target {
+    /// Looks at it. Up to `content_ns` of processor time go into reading huge pages, for those that hold
+    /// hardly anything; the next look goes on where this one ended.
+    ///
+    /// With `by_mapping`, which mappings were accessed since the last look is asked for as well, if that may
+    /// be asked. That
+    /// makes the kernel walk all page tables twice, once with the process' memory map locked.
+    pub(crate) fn look(
+        &mut self,
+        content_ns: u64,
+        by_mapping: bool,
+        groups: &mut Groups<'_>,
+    ) -> sys::Result<ProcessLook> {
+        let scanner = Scanner::new(self.handle.open_file("pagemap")?);
+        let maps = self.handle.read_file("maps")?;
+        let Survey { mut regions, edge_bytes, huge_source } = self.survey(&scanner, &maps)?;
+        let heat_source = if by_mapping { self.take_heat(&mut regions)? } else { HeatSource::None };
+        self.look_inside(&mut regions, content_ns)?;
+        let status = self.handle.read_file("status")?;
+        let group = groups.look(self.handle.read_file("cgroup").unwrap_or_default());
+        self.memory_group = group.group;
+        Ok(ProcessLook {
+            process: self.id,
+            name: self.name.clone(),
+            weight: self.weight,
+            group: self.group.clone(),
+            resident_bytes: procfs::resident_bytes(&status),
+            is_disabled: procfs::thp_is_disabled(&status),
+            heat_source,
+            huge_source,
+            limits: group.limits,
+            pressure_percent: group.pressure_percent,
+            edge_bytes,
+            regions,
+        })
+    }
+
+    fn survey(&mut self, scanner: &Scanner, maps: &str) -> sys::Result<Survey> {
+        let mappings: Vec<_> = procfs::mappings(maps).collect();
+        self.arenas = arenas::find(&self.handle, &mappings)?;
+        let kinds: Vec<RegionKind> =
+            self.arenas.iter().map(|arena| arena.kind(&self.handle)).collect::<sys::Result<_>>()?;
+        let kind_of = |range| {
+            let arena = self.arenas.iter().position(|arena| arena.covers(range));
+            arena.map_or(RegionKind::Private, |index| kinds[index])
+        };
+        let (mut regions, mut edge_bytes) = (Vec::new(), 0);
+        if scanner.method() == Method::Scan {
+            let flags = PageFlags::open().ok();
+            for mapping in mappings {
+                let range = regions_of(&mapping, &self.arenas);
+                let (first, kind) = (regions.len(), kind_of(mapping.range));
+                survey(scanner, range, &mut regions)?;
+                for region in &mut regions[first..] {
+                    region.kind = kind;
+                    look_closer(scanner, flags.as_ref(), region)?;
+                }
+                if !range.is_empty() && kind == RegionKind::Private {
+                    let (start, end) = (mapping.range.start, mapping.range.end());
+                    edge_bytes += present_bytes(scanner, VirtRange::between(start, range.start))?;
+                    edge_bytes += present_bytes(scanner, VirtRange::between(range.end(), end))?;
+                }
+            }
+            return Ok(Survey { regions, edge_bytes, huge_source: HugeSource::PageTables });
+        }
+        let smaps = self.handle.read_file("smaps")?;
+        let mut entries = Entries::new(scanner);
+        for (mapping, usage) in procfs::smaps(&smaps) {
+            let range = regions_of(&mapping, &self.arenas);
+            let (first, kind) = (regions.len(), kind_of(mapping.range));
+            let agreed = |address| self.agreed.contains(&address);
+            entries.survey(range, &usage, agreed, &mut regions)?;
+            regions[first..].iter_mut().for_each(|region| region.kind = kind);
+            if !range.is_empty() && kind == RegionKind::Private {
+                let pages: u64 = regions[first..].iter().map(|it| u64::from(it.pages)).sum();
+                let regions_bytes = pages * page_size_bytes() as u64;
+                edge_bytes += usage.anonymous_bytes.saturating_sub(regions_bytes);
+            }
+        }
+        self.known = regions.iter().map(|region| (region.address, *region)).collect();
+        self.agreed.retain(|address| {
+            self.known.get(address).is_some_and(|region| region.pages == REGION_PAGES)
+        });
+        Ok(Survey { regions, edge_bytes, huge_source: entries.huge_source })
+    }
+
+    /// Looks at one region again.
+    pub(crate) fn look_again(&self, scanner: &Scanner, address: u64) -> sys::Result<Region> {
+        let range = VirtRange::new(address as usize, CHUNK_BYTES);
+        let kind = match self.arenas.iter().find(|arena| arena.covers(range)) {
+            Some(arena) => arena.kind(&self.handle)?,
+            None => RegionKind::Private,
+        };
+        if scanner.method() == Method::Entries {
+            let known = self.known.get(&address).copied().unwrap_or_default();
+            let (mut present, mut not_exclusive) = (0, 0);
+            scanner.entries(range, |_, entry| {
+                present += u16::from(entry.is_present());
+                not_exclusive += u16::from(entry.is_not_exclusive());
+            })?;
+            return Ok(Region {
+                address,
+                kind,
+                pages: present - not_exclusive,
+                shared_pages: not_exclusive.saturating_sub(known.zero_pages),
+                is_huge: known.is_huge && present == REGION_PAGES,
+                ..Region::default()
+            });
+        }
+        let mut found = Vec::new();
+        survey(scanner, range, &mut found)?;
+        let mut region = found.pop().unwrap_or(Region { address, ..Region::default() });
+        region.kind = kind;
+        look_closer(scanner, None, &mut region)?;
+        Ok(region)
+    }
+
+    /// Heat by mapping. What was accessed is forgotten afterwards, for the next look.
+    fn take_heat(&mut self, regions: &mut [Region]) -> sys::Result<HeatSource> {
+        let knew = std::mem::replace(&mut self.knows_heat, true);
+        if knew {
+            let smaps = self.handle.read_file("smaps")?;
+            let heat: BTreeMap<usize, (usize, u8)> = procfs::smaps(&smaps)
+                .iter()
+                .filter(|(_, usage)| usage.resident_bytes > 0)
+                .map(|(mapping, usage)| {
+                    let percent = usage.referenced_bytes * 100 / usage.resident_bytes;
+                    (mapping.range.start, (mapping.range.end(), percent.min(100) as u8))
+                })
+                .collect();
+            for region in regions.iter_mut() {
+                let address = region.address as usize;
+                let below = heat.range(..=address).next_back();
+                region.heat_percent =
+                    below.filter(|(_, (end, _))| address < *end).map(|(_, (_, percent))| *percent);
+            }
+        }
+        match self.handle.clear_referenced() {
+            Err(sys::Errno::ACCESS | sys::Errno::PERM) => return Ok(HeatSource::None),
+            cleared => cleared?,
+        }
+        Ok(if knew { HeatSource::Mappings } else { HeatSource::None })
+    }
+
+    fn look_inside(&mut self, regions: &mut [Region], content_ns: u64) -> sys::Result<()> {
+        let began = process::thread_cpu_ns();
+        let first = regions.partition_point(|region| region.address < self.next_content);
+        let (before, after) = regions.split_at_mut(first);
+        let huge = after
+            .iter_mut()
+            .chain(before)
+            .filter(|it| it.is_huge && it.shared_pages == 0 && it.kind == RegionKind::Private);
+        let mut is_zero = Vec::new();
+        for region in huge {
+            if process::thread_cpu_ns() - began >= content_ns {
+                break;
+            }
+            match self.handle.zero_pages(region.range(), &mut is_zero) {
+                Ok(()) => {
+                    region.nonzero_pages =
+                        Some(is_zero.iter().filter(|is_zero| !**is_zero).count() as u16);
+                }
+                // Unmapped meanwhile, or not to be read: nothing is known of it.
+                Err(sys::Errno::IO | sys::Errno::FAULT) => {}
+                Err(errno) => return Err(errno),
+            }
+            self.next_content = region.address + 1;
+        }
+        Ok(())
+    }
+}
+
+/// Adds every region of `range` (whole regions) that has something in it.
+fn survey(scanner: &Scanner, range: VirtRange, regions: &mut Vec<Region>) -> sys::Result<()> {
+    scanner.kinds(range, |run, kinds| {
+        let mut rest = run;
+        while !rest.is_empty() {
+            let address = rest.start & !(CHUNK_BYTES - 1);
+            let part = rest.intersect(VirtRange::new(address, CHUNK_BYTES));
+            rest = VirtRange::between(part.end(), run.end());
+            if regions.last().is_none_or(|region| region.address != address as u64) {
+                regions.push(Region { address: address as u64, ..Region::default() });
+            }
+            let region = regions.last_mut().expect("there is one now");
+            add(region, (part.len / page_size_bytes()) as u16, kinds);
+        }
+    })
+}
+
+/// Memory in use in a range, of no matter which regions.
+fn present_bytes(scanner: &Scanner, range: VirtRange) -> sys::Result<u64> {
+    let mut bytes = 0;
+    if !range.is_empty() {
+        scanner.kinds(range, |run, kinds| {
+            if kinds.contains(PageKinds::PRESENT) && !kinds.contains(PageKinds::ZERO) {
+                bytes += run.len as u64;
+            }
+        })?;
+    }
+    Ok(bytes)
+}
+
+fn add(region: &mut Region, pages: u16, kinds: PageKinds) {
+    if kinds.contains(PageKinds::ZERO) {
+        region.zero_pages += pages;
+    } else if kinds.contains(PageKinds::PRESENT) {
+        region.pages += pages;
+        region.is_huge |= kinds.contains(PageKinds::HUGE) && pages == REGION_PAGES;
+    } else {
+        region.swapped_pages += pages;
+    }
+}
+
+/// Adds what `PAGEMAP_SCAN` has no category for: pages that another process maps too, which the zero page looks
+/// like in the entries, and whether a huge page is behind some of them. A huge page is shared as a whole.
+pub(crate) fn look_closer(
+    scanner: &Scanner,
+    flags: Option<&PageFlags>,
+    region: &mut Region,
+) -> sys::Result<()> {
+    if region.is_huge {
+        let first = VirtRange::new(region.address as usize, page_size_bytes());
+        region.shared_pages = scanner.count_not_exclusive(first)? as u16 * REGION_PAGES;
+        return Ok(());
+    }
+    let (mut not_exclusive, mut heads) = (0u16, Heads::default());
+    scanner.entries(region.range(), |page, entry| {
+        not_exclusive += u16::from(entry.is_not_exclusive());
+        heads.see(page, entry);
+    })?;
+    region.shared_pages = not_exclusive.saturating_sub(region.zero_pages).min(region.pages);
+    if let Some(flags) = flags.filter(|_| region.pages < REGION_PAGES) {
+        region.is_partially_mapped = heads.any(flags)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,751 @@
+#![allow(unsafe_code)]
+//! Promotion of a live process: what the kernel's own sums say before and after, and every byte unchanged.
+//!
+//! The process is this one. Its regions are told from the rest by address, and one test runs at a time, for
+//! a child that one test forks shares the memory of all.
+
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cowslip::{Arena, Backing, ErrorKind, Result};
+use cowslip_promote::{
+    Action, Decision, Effect, HeatSource, HugeSource, Outcome, Promoter, Reason, Region, Settings,
+    Target,
+};
+use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::seam::{self, Op};
+use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, damon, process, procfs};
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Regions of base pages, of which promotion may make huge ones.
+struct Regions {
+    range: VirtRange,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Regions {
+    /// One region for each number: that many of its pages are written.
+    fn new(pages: &[usize]) -> Self {
+        let alone = alone();
+        let range = memory::reserve(pages.len() * CHUNK_BYTES, CHUNK_BYTES).unwrap();
+        let regions = Self { range, _alone: alone };
+        // SAFETY: reserved for this value.
+        unsafe { memory::map_anonymous(range, Prot::RW) }.unwrap();
+        // Who asks for huge pages gets them from khugepaged as well, of which the tests know nothing.
+        let are_forced = procfs::Thp::read().unwrap().enabled == procfs::Policy::Always;
+        if are_forced {
+            regions.advise(range, Advice::NoHugePage);
+        }
+        for (number, pages) in pages.iter().enumerate() {
+            (0..*pages).for_each(|page| regions.word(number, page).store(page as u64 + 1, Relaxed));
+        }
+        if are_forced {
+            regions.advise(range, Advice::HugePage);
+        }
+        regions
+    }
+
+    fn advise(&self, range: VirtRange, advice: Advice) {
+        assert!(self.range.covers(range));
+        // SAFETY: the value's own memory, to which only atomic references are made.
+        unsafe { memory::advise(range, advice) }.unwrap();
+    }
+
+    fn region(&self, number: usize) -> VirtRange {
+        VirtRange::new(self.range.start + number * CHUNK_BYTES, CHUNK_BYTES)
+    }
+
+    fn word(&self, number: usize, page: usize) -> &AtomicU64 {
+        let address = self.region(number).start + page * page_size_bytes();
+        // SAFETY: inside the mapping, aligned, and used as an atomic only.
+        unsafe { AtomicU64::from_ptr(address as *mut u64) }
+    }
+
+    /// A hash of every byte.
+    fn checksum(&self) -> u64 {
+        // SAFETY: inside the mapping; nobody writes while a test sums up.
+        let words = unsafe {
+            std::slice::from_raw_parts(self.range.start as *const u64, self.range.len / 8)
+        };
+        words.iter().fold(0, |sum: u64, word| (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9))
+    }
+
+    /// Huge and anonymous bytes, as the kernel sums them up.
+    fn in_smaps(&self) -> (u64, u64) {
+        let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let all = procfs::smaps(&text);
+        let mine = all.iter().filter(|(mapping, _)| self.range.covers(mapping.range));
+        mine.fold((0, 0), |sum, (_, it)| (sum.0 + it.huge_bytes, sum.1 + it.anonymous_bytes))
+    }
+
+    fn number(&self, decision: &Decision) -> Option<usize> {
+        let offset = (decision.address as usize).checked_sub(self.range.start)?;
+        (offset < self.range.len).then_some(offset / CHUNK_BYTES)
+    }
+}
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        // SAFETY: the value's own memory.
+        unsafe { memory::unmap(self.range) }.unwrap();
+    }
+}
+
+/// How regions are looked at.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum By {
+    Scan,
+    /// As before Linux 6.7, with the privileges of this process.
+    Entries,
+    /// As before Linux 6.7, for others than root.
+    EntriesAlone,
+}
+
+const EACH_WAY: [By; 3] = [By::Scan, By::Entries, By::EntriesAlone];
+
+impl By {
+    /// Holds for this process until the guards are dropped.
+    fn force(self) -> Vec<seam::Injection> {
+        let always = |op, errno| seam::fail(op, 0, u32::MAX, errno);
+        let mut rules = Vec::new();
+        if self != Self::Scan {
+            rules.push(always(Op::PagemapProbe, Errno::NOTTY));
+        }
+        if self == Self::EntriesAlone {
+            rules.push(always(Op::PageFlags, Errno::ACCESS));
+        }
+        rules
+    }
+}
+
+/// This process, promoted; only the regions of a test are acted on.
+struct Promotion<'a> {
+    promoter: Promoter,
+    regions: &'a Regions,
+}
+
+const FOREVER_NS: u64 = 10_000_000_000;
+
+/// Settings that let a busy machine do what is tested.
+fn unhurried() -> Settings {
+    Settings {
+        stall_percent: 100.0,
+        slow_ms: 10_000,
+        pressure_percent: 100.0,
+        ..Settings::default()
+    }
+}
+
+impl<'a> Promotion<'a> {
+    fn of(regions: &'a Regions) -> Self {
+        let mut promoter = Promoter::new(unhurried()).unwrap();
+        promoter.add(Target::open(process::pid(), 1).unwrap());
+        Self { promoter, regions }
+    }
+
+    fn decide(&mut self) -> Vec<(usize, Decision)> {
+        let (look, gone) = self.promoter.look(FOREVER_NS).unwrap();
+        assert!(gone.is_empty());
+        let decisions = self.promoter.decide(&look);
+        decisions.iter().filter_map(|it| Some((self.regions.number(it)?, *it))).collect()
+    }
+
+    /// The reasons, by number of region.
+    fn reasons(&mut self) -> Vec<(usize, Reason)> {
+        let mut reasons: Vec<_> = self.decide().iter().map(|(n, it)| (*n, it.reason)).collect();
+        reasons.sort_unstable();
+        reasons
+    }
+
+    fn act(&mut self) -> Vec<Outcome> {
+        let decisions = self.decide();
+        decisions.iter().filter_map(|(_, it)| self.promoter.act(it)).collect()
+    }
+}
+
+#[test]
+fn full_regions_become_huge_the_others_stay_and_no_byte_changes() {
+    EACH_WAY.into_iter().for_each(full_regions_become_huge);
+}
+
+fn full_regions_become_huge(by: By) {
+    let regions = Regions::new(&[512, 480, 461, 460, 100, 0]);
+    let _rules = by.force();
+    let before = regions.checksum();
+    // Reading what was never written brings the zero page, which is no use of memory.
+    let mut promotion = Promotion::of(&regions);
+    assert!(promotion.act().is_empty(), "nobody knows yet whether they stay full");
+    let outcomes = promotion.act();
+    assert_eq!(outcomes.len(), 3, "{by:?}: {outcomes:?}");
+    assert!(outcomes.iter().all(|it| it.effect == Effect::Done && it.took_ns > 0), "{outcomes:?}");
+    assert_eq!(regions.in_smaps().0, 3 * CHUNK_BYTES as u64);
+    assert_eq!(regions.checksum(), before);
+    let left = |number, reason| (number, reason);
+    use Reason::{BelowThreshold, Huge};
+    let expected = [
+        left(0, Huge),
+        left(1, Huge),
+        left(2, Huge),
+        left(3, BelowThreshold),
+        left(4, BelowThreshold),
+    ];
+    let reasons = promotion.reasons();
+    assert_eq!(&reasons[..5], expected);
+}
+
+#[test]
+fn a_huge_page_that_holds_hardly_anything_is_split_and_its_memory_freed() {
+    EACH_WAY.into_iter().for_each(sparse_pages_are_split);
+}
+
+fn sparse_pages_are_split(by: By) {
+    let regions = Regions::new(&[30, 400, 512]);
+    let _rules = by.force();
+    for number in 0..3 {
+        regions.advise(regions.region(number), Advice::Collapse);
+    }
+    assert_eq!(regions.in_smaps(), (3 * CHUNK_BYTES as u64, 3 * CHUNK_BYTES as u64));
+    let before = regions.checksum();
+    let mut promotion = Promotion::of(&regions);
+    assert_eq!(
+        promotion.reasons(),
+        [(0, Reason::Filling), (1, Reason::Huge), (2, Reason::Huge)],
+        "it may be filling up"
+    );
+    let outcomes = promotion.act();
+    assert_eq!(outcomes.len(), 1, "{outcomes:?}");
+    assert_eq!((outcomes[0].action, outcomes[0].effect), (Action::Demote, Effect::Done));
+    let (huge, anonymous) = regions.in_smaps();
+    assert_eq!(huge, 2 * CHUNK_BYTES as u64);
+    let base = anonymous - huge;
+    assert_eq!(base, (512 - u64::from(outcomes[0].freed_pages)) * page_size_bytes() as u64);
+    if outcomes[0].freed_pages == 0 {
+        println!("SKIPPED: free_zero_pages: this kernel keeps the zero pages of what it splits");
+    } else {
+        assert_eq!(outcomes[0].freed_pages, 482);
+    }
+    assert_eq!(regions.checksum(), before);
+    let left =
+        if outcomes[0].freed_pages > 0 { Reason::BelowThreshold } else { Reason::JustReleased };
+    assert_eq!(promotion.reasons()[0], (0, left), "and it stays split");
+}
+
+/// Whether the page of memory at an address is part of a huge page, mapped whole or not (`KPF_THP`); `None` for
+/// others than root, and on kernels that do not tell.
+fn is_of_a_huge_page(address: usize) -> Option<bool> {
+    const FRAME: u64 = (1 << 55) - 1;
+    const OF_A_HUGE_PAGE: u64 = 1 << 22;
+    let word_of = |path, index: u64| {
+        let mut word = [0; 8];
+        std::fs::File::open(path).ok()?.read_exact_at(&mut word, index * 8).ok()?;
+        Some(u64::from_ne_bytes(word))
+    };
+    let page = (address / page_size_bytes()) as u64;
+    let frame = word_of("/proc/self/pagemap", page)? & FRAME;
+    Some(word_of("/proc/kpageflags", frame).filter(|_| frame > 0)? & OF_A_HUGE_PAGE != 0)
+}
+
+#[test]
+fn a_huge_page_of_which_a_part_was_released_is_given_back_and_no_byte_changes() {
+    let regions = Regions::new(&[512, 512]);
+    for number in 0..2 {
+        regions.advise(regions.region(number), Advice::Collapse);
+    }
+    let mut promotion = Promotion::of(&regions);
+    assert_eq!(promotion.reasons(), [(0, Reason::Huge), (1, Reason::Huge)]);
+    let kept = regions.region(0).start;
+    let released = VirtRange::between(kept + 200 * page_size_bytes(), regions.region(0).end());
+    regions.advise(released, Advice::DontNeed);
+    let sum = || (0..200).map(|page| regions.word(0, page).load(Relaxed)).sum::<u64>();
+    let before = sum();
+    let Some(was_huge) = is_of_a_huge_page(kept) else {
+        return println!("SKIPPED: kpageflags: what a page is part of is told to root alone");
+    };
+    assert!(was_huge, "the kernel holds all of it");
+
+    let outcomes = promotion.act();
+    assert_eq!(outcomes.len(), 1, "{outcomes:?}");
+    assert_eq!((outcomes[0].action, outcomes[0].effect), (Action::Demote, Effect::Done));
+    assert_eq!(is_of_a_huge_page(kept), Some(false));
+    assert_eq!(is_of_a_huge_page(regions.region(1).start), Some(true), "the other stays");
+    assert_eq!(sum(), before);
+    assert_eq!(promotion.reasons(), [(0, Reason::BelowThreshold), (1, Reason::Huge)], "once");
+}
+
+#[test]
+fn what_was_torn_before_anybody_looked_is_given_back_and_what_was_released_since_is_not_filled() {
+    for by in [By::Scan, By::Entries] {
+        let regions = Regions::new(&[512, 512]);
+        let _forced = by.force();
+        regions.advise(regions.region(0), Advice::Collapse);
+        let from = |number: usize| regions.region(number).start + 200 * page_size_bytes();
+        let release = |number: usize| {
+            let released = VirtRange::between(from(number), regions.region(number).end());
+            regions.advise(released, Advice::DontNeed);
+        };
+        release(0);
+        let Some(was_huge) = is_of_a_huge_page(regions.region(0).start) else {
+            return println!("SKIPPED: kpageflags: what a page is part of is told to root alone");
+        };
+        assert!(was_huge, "the kernel holds all of it");
+        let mut promotion = Promotion::of(&regions);
+        assert_eq!(
+            promotion.reasons(),
+            [(0, Reason::PartiallyMapped), (1, Reason::FirstLook)],
+            "{by:?}"
+        );
+        let decisions = promotion.decide();
+        release(1);
+        let outcomes: Vec<_> =
+            decisions.iter().filter_map(|(_, it)| promotion.promoter.act(it)).collect();
+        let effects: Vec<_> = outcomes.iter().map(|it| (it.action, it.effect)).collect();
+        let wanted = [(Action::Demote, Effect::Done), (Action::Promote, Effect::Overtaken)];
+        assert_eq!(effects, wanted, "{by:?}");
+        assert_eq!(is_of_a_huge_page(regions.region(0).start), Some(false));
+        assert_eq!(promotion.reasons(), [(0, Reason::BelowThreshold), (1, Reason::BelowThreshold)]);
+        let kept = (0..2).flat_map(|number| (0..200).map(move |page| (number, page)));
+        let sum: u64 = kept.map(|(number, page)| regions.word(number, page).load(Relaxed)).sum();
+        assert_eq!(sum, 2 * (1..=200).sum::<u64>());
+    }
+}
+
+#[test]
+fn no_update_of_a_writer_is_lost_while_its_memory_is_promoted_and_split() {
+    let regions = Regions::new(&[512; 8]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut rounds = 0u64;
+            while !stop.load(Relaxed) {
+                for number in 0..8 {
+                    for page in (0..512).step_by(3) {
+                        regions.word(number, page).fetch_add(1, Relaxed);
+                    }
+                }
+                rounds += 1;
+            }
+            rounds
+        });
+        let mut promotion = Promotion::of(&regions);
+        let mut promoted = 0;
+        for _ in 0..4 {
+            promotion.act();
+            promoted += promotion.act().len();
+            let mut cold = Vec::new();
+            for number in 0..8 {
+                let page = VirtRange::new(regions.region(number).start, page_size_bytes());
+                cold.push(page);
+            }
+            let target = cowslip_sys::target::Target::open(process::pid()).unwrap();
+            for page in cold {
+                // A page that the writer holds for an instant cannot be split then.
+                let _ = target.advise(page, cowslip_sys::target::Advice::Cold);
+            }
+        }
+        stop.store(true, Relaxed);
+        let rounds = writer.join().unwrap();
+        assert!(promoted >= 8, "{promoted}");
+        for (number, page) in (0..8).flat_map(|n| (0..512).map(move |page| (n, page))) {
+            let added = if page % 3 == 0 { rounds } else { 0 };
+            assert_eq!(regions.word(number, page).load(Relaxed), page as u64 + 1 + added);
+        }
+    });
+}
+
+#[test]
+fn what_a_live_child_shares_is_left_alone_until_it_ends() {
+    EACH_WAY.into_iter().for_each(what_a_child_shares_is_left_alone);
+}
+
+fn what_a_child_shares_is_left_alone(by: By) {
+    let regions = Regions::new(&[512, 512]);
+    let _rules = by.force();
+    let mut promotion = Promotion::of(&regions);
+    promotion.reasons();
+    let decided = promotion.decide();
+    assert!(decided.iter().all(|(_, it)| it.reason == Reason::Full), "{decided:?}");
+
+    let child = Child::fork();
+    let outcome = promotion.promoter.act(&decided[0].1).unwrap();
+    assert_eq!(outcome.effect, Effect::Overtaken, "forked between the look and the act");
+    assert_eq!(promotion.reasons(), [(0, Reason::Shared), (1, Reason::Shared)]);
+    for page in 0..512 {
+        regions.word(0, page).fetch_add(1, Relaxed);
+    }
+    assert_eq!(promotion.reasons(), [(0, Reason::Full), (1, Reason::Shared)], "its own copies");
+    child.end();
+    assert_eq!(promotion.reasons(), [(0, Reason::Full), (1, Reason::Full)]);
+}
+
+/// A forked child that waits.
+struct Child(i32, std::io::PipeWriter);
+
+impl Child {
+    fn fork() -> Self {
+        let (reader, writer) = std::io::pipe().unwrap();
+        // SAFETY: the child closes a pipe, reads from another, and ends.
+        let pid = unsafe { process::fork() }.unwrap();
+        if pid == 0 {
+            drop(writer);
+            let _ = std::io::Read::read(&mut &reader, &mut [0]);
+            process::exit_now(0);
+        }
+        Self(pid, writer)
+    }
+
+    fn end(self) {
+        drop(self.1);
+        process::wait_for(self.0).unwrap();
+    }
+}
+
+#[test]
+fn how_much_is_known_without_page_tables_is_said() {
+    let look = |by: By, pages: &[usize], prepare: fn(&Regions)| {
+        let regions = Regions::new(pages);
+        let _rules = by.force();
+        prepare(&regions);
+        let mut promotion = Promotion::of(&regions);
+        let (look, _) = promotion.promoter.look(0).unwrap();
+        let process = &look.processes[0];
+        let mine = process
+            .regions
+            .iter()
+            .filter(|it| regions.range.covers(VirtRange::new(it.address as usize, CHUNK_BYTES)));
+        (process.huge_source, mine.map(|it| it.is_huge).collect::<Vec<_>>())
+    };
+    let has_scan = {
+        // Another test may have it fail meanwhile.
+        let _alone = alone();
+        let pagemap = cowslip_sys::memfile::open_proc_self("pagemap").unwrap();
+        cowslip_sys::pagemap::probe_scan(cowslip_sys::AsFd::as_fd(&pagemap)).is_ok()
+    };
+    let none: fn(&Regions) = |_| ();
+    let first: fn(&Regions) = |it| it.advise(it.region(0), Advice::Collapse);
+    for by in [By::Scan, By::Entries] {
+        let (source, huge) = look(by, &[512, 512, 100], first);
+        assert_eq!(huge, [true, false, false], "{by:?}: {source:?}");
+        assert_eq!(source == HugeSource::PageTables, has_scan && by == By::Scan, "{source:?}");
+    }
+    let (source, huge) = look(By::EntriesAlone, &[512, 100], first);
+    assert_eq!(huge, [true, false], "as many full regions as huge pages: {source:?}");
+    let (source, huge) = look(By::EntriesAlone, &[512, 512, 100], first);
+    assert_eq!((source, huge), (HugeSource::Guess, vec![false, false, false]));
+    let (_, huge) = look(By::EntriesAlone, &[512, 512], none);
+    assert_eq!(huge, [false, false]);
+}
+
+#[test]
+fn pages_that_were_only_read_are_not_taken_for_a_childs() {
+    for by in EACH_WAY {
+        let regions = Regions::new(&[500]);
+        let _rules = by.force();
+        regions.advise(regions.range, Advice::NoHugePage);
+        assert_eq!((500..512).map(|page| regions.word(0, page).load(Relaxed)).sum::<u64>(), 0);
+        let mut promotion = Promotion::of(&regions);
+        promotion.reasons();
+        assert_eq!(promotion.reasons(), [(0, Reason::Full)], "{by:?}");
+        let (look, _) = promotion.promoter.look(0).unwrap();
+        let address = regions.range.start as u64;
+        let seen = look.processes[0].regions.iter().find(|it| it.address == address).unwrap();
+        assert_eq!((seen.pages, seen.zero_pages, seen.shared_pages), (500, 12, 0), "{by:?}");
+    }
+}
+
+#[test]
+fn an_arena_is_made_huge_while_it_is_live_and_left_alone_while_it_is_frozen() {
+    for by in [By::Scan, By::EntriesAlone] {
+        let _alone = alone();
+        let _rules = by.force();
+        let builder = Arena::builder(ByteCount::mib(64)).backing(Backing::Base);
+        let arena = builder.build().unwrap();
+        let mut slice = arena.slice::<u64>(4 * CHUNK_BYTES / 8).unwrap();
+        slice.iter_mut().enumerate().for_each(|(index, word)| *word = index as u64);
+        let mut promoter = Promoter::new(Settings { settle_ms: 0, ..unhurried() }).unwrap();
+        promoter.add(Target::open(process::pid(), 1).unwrap());
+        let start = slice.as_ptr() as u64;
+        let decide = |promoter: &mut Promoter| -> Vec<Decision> {
+            let (look, _) = promoter.look(0).unwrap();
+            let decisions = promoter.decide(&look);
+            let end = start + 4 * CHUNK_BYTES as u64;
+            decisions.into_iter().filter(|it| (start..end).contains(&it.address)).collect()
+        };
+        decide(&mut promoter);
+        let wanted = decide(&mut promoter);
+        assert_eq!(wanted.len(), 4, "{by:?}");
+        assert!(wanted.iter().all(|it| it.reason == Reason::Full), "{by:?}: {wanted:?}");
+
+        let frozen = arena.freeze().unwrap();
+        assert_eq!(promoter.act(&wanted[0]).unwrap().effect, Effect::Overtaken);
+        slice[7] = 4711;
+        assert_eq!(frozen.slice(&slice)[7], 7);
+        let left: Vec<Reason> = decide(&mut promoter).iter().map(|it| it.reason).collect();
+        assert_eq!(left, [Reason::Frozen], "{by:?}: the only one of which anything is mapped");
+        drop(frozen);
+        while arena.metrics().frozen_chunks > 0 {
+            std::thread::yield_now();
+        }
+
+        // What is thawed is mapped again when it is next used.
+        let is_whole = |slice: &[u64]| {
+            let wanted = |index| if index == 7 { 4711 } else { index as u64 };
+            slice.iter().enumerate().all(|(index, word)| *word == wanted(index))
+        };
+        assert!(is_whole(&slice), "{by:?}");
+        let (mut decided, began) = (decide(&mut promoter), std::time::Instant::now());
+        while decided.len() != 4 || decided.iter().any(|it| it.reason != Reason::Full) {
+            assert!(began.elapsed() < Duration::from_secs(30), "{by:?}: {decided:?}");
+            decided = decide(&mut promoter);
+        }
+        for it in &decided {
+            let outcome = promoter.act(it).unwrap();
+            assert_eq!(outcome.effect, Effect::Done, "{by:?}: {outcome:?}");
+        }
+        let target = Target::open(process::pid(), 1).unwrap();
+        assert_eq!(target.coverage().unwrap().arena_huge_bytes, 4 * CHUNK_BYTES as u64, "{by:?}");
+        assert!(decide(&mut promoter).iter().all(|it| it.reason == Reason::Huge));
+        assert!(is_whole(&slice), "{by:?}");
+    }
+}
+
+#[test]
+fn what_was_just_released_is_not_filled_again() {
+    let regions = Regions::new(&[512]);
+    let mut promotion = Promotion::of(&regions);
+    promotion.reasons();
+    assert_eq!(promotion.reasons(), [(0, Reason::Full)]);
+    let first = VirtRange::new(regions.range.start, 20 * page_size_bytes());
+    regions.advise(first, Advice::DontNeed);
+    assert_eq!(promotion.reasons(), [(0, Reason::JustReleased)]);
+}
+
+#[test]
+fn refusals_of_the_kernel_are_told_apart() {
+    let after = |errno| {
+        let regions = Regions::new(&[512, 512]);
+        let mut promotion = Promotion::of(&regions);
+        promotion.reasons();
+        let decided = promotion.decide();
+        let rule = seam::fail(Op::ProcessMadvise, 0, 1, errno);
+        let outcome = promotion.promoter.act(&decided[0].1).unwrap();
+        assert!(rule.is_spent());
+        assert_eq!(outcome.effect, Effect::Refused(errno.raw_os_error()));
+        let (refused, _) = decided[0];
+        let reasons = promotion.reasons();
+        (reasons[refused].1, reasons[1 - refused].1)
+    };
+    assert_eq!(after(Errno::AGAIN), (Reason::RetryLater, Reason::Full));
+    assert_eq!(after(Errno::INVAL), (Reason::GivenUp, Reason::Full));
+    assert_eq!(after(Errno::NOMEM), (Reason::BackingOff, Reason::BackingOff));
+}
+
+#[test]
+fn a_huge_page_that_is_refused_is_asked_for_again_at_once() {
+    let after = |refusals| {
+        let regions = Regions::new(&[512]);
+        let mut promotion = Promotion::of(&regions);
+        promotion.reasons();
+        let decided = promotion.decide();
+        let rule = seam::fail(Op::Madvise, 0, refusals, Errno::NOMEM);
+        let outcome = promotion.promoter.act(&decided[0].1).unwrap();
+        assert!(rule.is_spent());
+        outcome.effect
+    };
+    assert_eq!(after(64), Effect::Done);
+    assert_eq!(after(65), Effect::Refused(Errno::NOMEM.raw_os_error()));
+}
+
+#[test]
+fn memory_that_must_not_be_huge_is_given_up() {
+    let regions = Regions::new(&[512]);
+    regions.advise(regions.range, Advice::NoHugePage);
+    let mut promotion = Promotion::of(&regions);
+    promotion.reasons();
+    let outcomes = promotion.act();
+    assert_eq!(outcomes[0].effect, Effect::Refused(Errno::INVAL.raw_os_error()));
+    assert_eq!(promotion.reasons(), [(0, Reason::GivenUp)]);
+}
+
+#[test]
+fn coverage_is_the_kernels_and_heat_follows_accesses() {
+    let regions = Regions::new(&[512, 512]);
+    let target = Target::open(process::pid(), 1).unwrap();
+    let before = target.coverage().unwrap();
+    let mut promotion = Promotion::of(&regions);
+    promotion.promoter.watch_heat(HeatSource::Mappings);
+    promotion.reasons();
+    assert_eq!(promotion.act().len(), 2);
+    let after = target.coverage().unwrap();
+    assert!(after.huge_bytes >= before.huge_bytes + 2 * CHUNK_BYTES as u64);
+    assert!(after.ratio() > before.ratio());
+
+    let heat = |promotion: &mut Promotion<'_>| {
+        let (look, _) = promotion.promoter.look(0).unwrap();
+        let all = &look.processes[0].regions;
+        let region = all.iter().find(|it| it.address == regions.range.start as u64);
+        region.unwrap().heat_percent.unwrap()
+    };
+    heat(&mut promotion);
+    assert_eq!(heat(&mut promotion), 0, "nobody touched it since");
+    regions.word(0, 0).fetch_add(1, Relaxed);
+    regions.word(1, 0).fetch_add(1, Relaxed);
+    assert_eq!(heat(&mut promotion), 100);
+}
+
+#[test]
+fn damon_tells_hot_regions_of_a_mapping_from_cold_ones() {
+    let probed = cowslip_promote::probe_heat_sources().remove(0);
+    if !probed.answer.is_available() {
+        let expected = std::env::var("COWSLIP_EXPECT").is_ok_and(|it| it.contains("damon"));
+        assert!(!expected, "it is declared to be there: {probed:?}");
+        println!("SKIPPED: damon: {}", probed.detail);
+        return;
+    }
+    let regions = Regions::new(&[512; 32]);
+    let mut promotion = Promotion::of(&regions);
+    promotion.promoter.watch_heat(HeatSource::Damon);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                for (number, page) in (0..16).flat_map(|n| (0..512).map(move |page| (n, page))) {
+                    regions.word(number, page).fetch_add(1, Relaxed);
+                }
+            }
+        });
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let told = loop {
+            let (look, _) = promotion.promoter.look(0).unwrap();
+            let mine = |it: &&Region| {
+                regions.range.covers(VirtRange::new(it.address as usize, CHUNK_BYTES))
+            };
+            let heat: Vec<u8> = look.processes[0]
+                .regions
+                .iter()
+                .filter(mine)
+                .filter_map(|it| it.heat_percent)
+                .collect();
+            let told = heat.len() == 32
+                && heat[1..15].iter().all(|it| *it >= 50)
+                && heat[17..].iter().all(|it| *it <= 10);
+            if told || std::time::Instant::now() > deadline {
+                assert_eq!(look.processes[0].heat_source, HeatSource::Damon);
+                break told.then_some(()).ok_or(heat);
+            }
+        };
+        stop.store(true, Relaxed);
+        assert_eq!(told, Ok(()));
+    });
+    drop(promotion);
+    assert_eq!(damon::kernel_thread(), None, "it is as it was");
+
+    let own = process::pid();
+    // SAFETY: the child uses memory and files as before, and ends.
+    let child = unsafe { process::fork() }.unwrap();
+    if child == 0 {
+        let mut promoter = Promoter::new(Settings::default()).unwrap();
+        promoter.watch_heat(HeatSource::Damon);
+        promoter.add(Target::open(own, 1).unwrap());
+        let _ = promoter.look(0);
+        // As if it were killed: nothing is dropped.
+        process::exit_now(0);
+    }
+    process::wait_for(child).unwrap();
+    assert!(damon::kernel_thread().is_some(), "the child has left it on");
+    cowslip_promote::end_left_watching();
+    assert_eq!(damon::kernel_thread(), None);
+    assert!(cowslip_promote::probe_heat_sources()[0].answer.is_available(), "it can be had again");
+}
+
+#[test]
+fn a_target_that_ends_is_removed() -> Result<()> {
+    let _alone = alone();
+    let child = Child::fork();
+    let mut promoter = Promoter::new(Settings::default())?;
+    promoter.add(Target::open(child.0, 1)?);
+    let (look, gone) = promoter.look(0)?;
+    assert_eq!((look.processes.len(), gone.len()), (1, 0));
+    child.end();
+    let (look, gone) = promoter.look(0)?;
+    assert_eq!((look.processes.len(), gone.len()), (0, 1));
+    assert_eq!(gone[0].error.kind(), ErrorKind::Vanished, "{}", gone[0].error);
+    assert_eq!(promoter.targets().count(), 0);
+    let never = Target::open(i32::MAX, 1).unwrap_err();
+    assert_eq!(never.kind(), ErrorKind::Vanished, "{never}");
+    Ok(())
+}
+
+#[test]
+fn a_process_with_the_number_of_one_that_ended_is_another() {
+    const LAST: &str = "/proc/sys/kernel/ns_last_pid";
+    let regions = Regions::new(&[512]);
+    if std::fs::OpenOptions::new().write(true).open(LAST).is_err() {
+        println!("SKIPPED: root: choosing the number of a process needs it");
+        return;
+    }
+    let again = (0..200).find_map(|_| {
+        let child = Child::fork();
+        let mut promoter = Promoter::new(Settings::default()).unwrap();
+        promoter.add(Target::open(child.0, 1).unwrap());
+        let (look, _) = promoter.look(0).unwrap();
+        promoter.decide(&look);
+        let number = child.0;
+        child.end();
+        // Others start processes too: it may be somebody else's then.
+        std::fs::write(LAST, (number - 1).to_string()).unwrap();
+        let other = Child::fork();
+        if other.0 == number {
+            return Some((promoter, other));
+        }
+        other.end();
+        None
+    });
+    let Some((mut promoter, other)) = again else {
+        println!("SKIPPED: number: others were faster, 200 times");
+        return;
+    };
+    let decision = Decision {
+        process: promoter.targets().next().unwrap().id(),
+        address: regions.range.start as u64,
+        pages: 0,
+        reason: Reason::Full,
+    };
+    let outcome = promoter.act(&decision).unwrap();
+    assert_eq!(outcome.effect, Effect::Refused(Errno::SRCH.raw_os_error()));
+    let (look, gone) = promoter.look(0).unwrap();
+    assert_eq!((look.processes.len(), gone.len()), (0, 1));
+    assert_eq!(gone[0].error.kind(), ErrorKind::Vanished);
+    let text = std::fs::read_to_string(format!("/proc/{}/smaps", other.0)).unwrap();
+    let huge: u64 = procfs::smaps(&text)
+        .iter()
+        .filter(|(mapping, _)| regions.range.covers(mapping.range))
+        .map(|(_, it)| it.huge_bytes)
+        .sum();
+    assert_eq!(huge, 0, "the other one is as it was");
+    other.end();
+}
+
+#[test]
+fn looking_is_cheap() -> Result<()> {
+    let regions = Regions::new(&[512; 128]);
+    let mut promotion = Promotion::of(&regions);
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        promotion.promoter.look(0)?;
+        best = best.min(Duration::from_nanos(promotion.promoter.look_cpu_ns()));
+    }
+    println!("a look at 256 MiB of base pages: {best:?}");
+    assert!(
+        best < Duration::from_millis(50),
+        "{best:?}: 200 ms a GiB is twenty times what is usual"
+    );
+    Ok(())
+}

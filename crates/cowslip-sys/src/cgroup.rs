@@ -1,0 +1,220 @@
+//! The memory limits of control groups: `cgroups(7)`, version 1 and 2.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::procfs::Pressure;
+
+/// The tightest limit between a process's group and the top of what it can see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limit {
+    /// What the group may have.
+    pub limit_bytes: u64,
+    /// What it has.
+    pub used_bytes: u64,
+}
+
+/// The two versions, by the names of their files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Version {
+    limit: &'static str,
+    used: &'static str,
+    /// Another limit, and what counts against it. Version 1: memory and swap together. Version 2: above it the kernel
+    /// holds the group's threads up.
+    other: [&'static str; 2],
+    /// In `memory.stat`, of the group and those below it: files' pages, which the kernel takes back.
+    files: [&'static str; 2],
+}
+
+const V1: Version = Version {
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    other: ["memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"],
+    files: ["total_active_file", "total_inactive_file"],
+};
+const V2: Version = Version {
+    limit: "memory.max",
+    used: "memory.current",
+    other: ["memory.high", "memory.current"],
+    files: ["active_file", "inactive_file"],
+};
+
+/// The tightest limit on this process; `None` if no group limits memory.
+pub fn memory_limit() -> Option<Limit> {
+    tightest(&Group::of_this_process()?)
+}
+
+/// What a group, or one that it is a part of, allows.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Where the group is in the file system.
+    pub directory: PathBuf,
+    /// What it may have.
+    pub limit_bytes: u64,
+    /// What is left of that, with pages of files that the kernel takes back.
+    pub room_bytes: u64,
+}
+
+/// A group in the file system.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Group {
+    version: Version,
+    mount: PathBuf,
+    directory: PathBuf,
+}
+
+impl Group {
+    /// That whose memory this process uses, if it can be seen.
+    pub fn of_this_process() -> Option<Self> {
+        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        locate(&groups, &mounts)
+    }
+
+    /// Time in which some task of it waited for memory, percent of the last ten seconds; 0 where the kernel does not say
+    /// (version 1).
+    pub fn pressure_percent(&self) -> f64 {
+        let text = fs::read_to_string(self.directory.join("memory.pressure")).unwrap_or_default();
+        Pressure::parse(&text).some_avg10_percent
+    }
+
+    /// How much more its processes can have before they are held up or killed, if anything limits them. More than `enough`
+    /// may be less than there is.
+    pub fn room_bytes(&self, enough_bytes: u64) -> Option<u64> {
+        self.rooms(|_| enough_bytes).map(|room| room.room_bytes).min()
+    }
+
+    /// The same of each group on the way up that limits them, `enough` for its limit.
+    pub fn rooms(&self, enough_bytes: impl Fn(u64) -> u64) -> impl Iterator<Item = Room> {
+        self.upwards().filter_map(move |directory| {
+            let mut room = self.room_in(directory)?;
+            if room.room_bytes < enough_bytes(room.limit_bytes) {
+                room.room_bytes += self.files_bytes(directory);
+            }
+            Some(room)
+        })
+    }
+
+    fn room_in(&self, directory: &Path) -> Option<Room> {
+        let Version { limit, used, other, .. } = self.version;
+        let left = |[limit, used]: [&str; 2]| {
+            let limit_bytes = number(directory, limit)?;
+            Some((limit_bytes.saturating_sub(number(directory, used)?), limit_bytes))
+        };
+        let least = left([limit, used]).into_iter().chain(left(other)).min();
+        let (room_bytes, limit_bytes) = least?;
+        Some(Room { directory: directory.to_owned(), limit_bytes, room_bytes })
+    }
+
+    /// What the kernel takes back when a limit is reached.
+    fn files_bytes(&self, directory: &Path) -> u64 {
+        let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+        self.version.files.iter().map(|name| field(&stat, name)).sum()
+    }
+
+    /// The group and all that it is a part of.
+    fn upwards(&self) -> impl Iterator<Item = &Path> {
+        self.directory.ancestors().take_while(|directory| directory.starts_with(&self.mount))
+    }
+}
+
+fn number(directory: &Path, name: &str) -> Option<u64> {
+    fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()
+}
+
+fn field(stat: &str, name: &str) -> u64 {
+    let of_line = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+    stat.lines().find_map(of_line).unwrap_or(0)
+}
+
+fn tightest(group: &Group) -> Option<Limit> {
+    let limit_of = |directory: &Path| {
+        let limit_bytes = number(directory, group.version.limit)?;
+        let used_bytes = number(directory, group.version.used).unwrap_or(0);
+        Some(Limit { limit_bytes, used_bytes })
+    };
+    group.upwards().filter_map(limit_of).min_by_key(|limit| limit.limit_bytes)
+}
+
+/// The group whose memory a process uses, by its `/proc/PID/cgroup` and our `/proc/self/mountinfo`.
+pub fn locate(groups: &str, mounts: &str) -> Option<Group> {
+    let is_memory = |list: &str| list.split(',').any(|controller| controller == "memory");
+    let of_v1 = groups.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        is_memory(controllers).then_some(path)
+    });
+    let of_v2 = groups.lines().find_map(|line| line.strip_prefix("0::"));
+    let (version, path) = match (of_v1, of_v2) {
+        (Some(path), _) => (V1, path),
+        (None, Some(path)) => (V2, path),
+        (None, None) => return None,
+    };
+    mounts.lines().find_map(|line| {
+        let (place, file_system) = line.split_once(" - ")?;
+        let mut place = place.split(' ').skip(3);
+        let (root, mount) = (place.next()?, PathBuf::from(place.next()?));
+        let mut file_system = file_system.split(' ');
+        let (kind, options) = (file_system.next()?, file_system.nth(1)?);
+        let is_it = match version {
+            V1 => kind == "cgroup" && is_memory(options),
+            _ => kind == "cgroup2",
+        };
+        // In a container the mount may show a part of the tree only.
+        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+        is_it.then(|| Group { version, directory: mount.join(below), mount })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+34 31 0:31 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn both_versions_are_found() {
+        let v1 = locate("5:cpu:/\n4:memory:/a/b\n0::/\n", MOUNTS).unwrap();
+        assert_eq!((v1.version, v1.directory), (V1, "/sys/fs/cgroup/memory/a/b".into()));
+        let v2 = locate("5:cpu:/\n0::/user.slice\n", MOUNTS).unwrap();
+        assert_eq!((v2.version, v2.directory), (V2, "/sys/fs/cgroup/unified/user.slice".into()));
+        assert_eq!(locate("", MOUNTS), None);
+        assert_eq!(locate("0::/\n", ""), None);
+    }
+
+    #[test]
+    fn a_container_sees_a_part_of_the_tree() {
+        let mounts = "9 1 0:9 /docker/1 /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
+        let inside = locate("0::/docker/1/init\n", mounts).unwrap();
+        assert_eq!(inside.directory, Path::new("/sys/fs/cgroup/init"));
+        let outside = locate("0::/../../system\n", mounts).unwrap();
+        assert_eq!(outside.directory, Path::new("/sys/fs/cgroup"));
+    }
+
+    #[test]
+    fn the_tightest_of_the_limits_on_the_way_up_counts() {
+        let mount = std::env::temp_dir().join(format!("cowslip-cgroup-{}", std::process::id()));
+        let directory = mount.join("a/b");
+        fs::create_dir_all(&directory).unwrap();
+        let set = |place: &Path, limit: &str, used: &str| {
+            fs::write(place.join(V2.limit), limit).unwrap();
+            fs::write(place.join(V2.used), used).unwrap();
+        };
+        set(&directory, "max\n", "1\n");
+        let group = Group { version: V2, mount: mount.clone(), directory: directory.clone() };
+        assert_eq!(tightest(&group), None);
+        set(&mount.join("a"), "4096\n", "2\n");
+        set(&mount, "8192\n", "3\n");
+        assert_eq!(tightest(&group), Some(Limit { limit_bytes: 4096, used_bytes: 2 }));
+        assert_eq!(group.room_bytes(1000), Some(4094));
+        let stat = "anon 5\ninactive_file 70\nactive_file 800\nactive_file_x 1\n";
+        fs::write(mount.join("a/memory.stat"), stat).unwrap();
+        assert_eq!(group.room_bytes(5000), Some(4094 + 870), "files can be taken back");
+        fs::write(directory.join("memory.high"), "101\n").unwrap();
+        assert_eq!(group.room_bytes(50), Some(100), "held up before it is killed");
+        fs::remove_dir_all(&mount).unwrap();
+    }
+}
