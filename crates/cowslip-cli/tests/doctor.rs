@@ -72,9 +72,9 @@ fn without_privileges_userfaultfd_is_denied_not_unsupported() {
         return;
     }
     assert_eq!(it["answer"], "denied", "{it}");
-    assert_eq!(it["mend"], "sysctl -w vm.unprivileged_userfaultfd=1", "{it}");
+    assert_eq!(it["fix"], "sysctl -w vm.unprivileged_userfaultfd=1", "{it}");
     assert_eq!(capability(&report, "thaw")["answer"], "denied");
-    // The plain way still works, and says what it lacks.
+    // The way without userfaultfd still works, and says what it lacks.
     assert_eq!(capability(&report, "freeze")["answer"], "available");
     assert_eq!(capability(&report, "fork")["answer"], "available");
     assert_eq!(report["verdict"]["standing"], "denied");

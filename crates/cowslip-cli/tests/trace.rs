@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cowslip::units::VirtRange;
-use cowslip_trace::model::{Access, Event, Fault, Severity, Trace, What};
-use cowslip_trace::record::{Answer, ladder};
+use cowslip_trace::model::{Access, Event, EventKind, Fault, Severity, Trace};
+use cowslip_trace::record::{Answer, permissions};
 use serde_json::Value;
 use support::{COWSLIP, Folder, compile, run};
 
@@ -142,7 +142,8 @@ fn place(name: &str) -> Option<(Folder, PathBuf)> {
 
 /// Whether a rung of the ladder is there; said and counted if not.
 fn has(name: &str) -> bool {
-    let rung = ladder().into_iter().find(|rung| rung.name == name).expect("there is such a rung");
+    let rung =
+        permissions().into_iter().find(|rung| rung.name == name).expect("there is such a rung");
     let is_there = rung.answer == Answer::Available;
     if !is_there {
         let is_root = std::env::var("COWSLIP_EXPECT").is_ok_and(|list| list.contains("root"));
@@ -157,7 +158,7 @@ fn faults(trace: &Trace, pid: u32, at: u64, pages: u64) -> Vec<(u32, Fault)> {
     let range = at..at + pages * PAGE;
     let mut found = Vec::new();
     for event in trace.events.iter().filter(|event| event.pid == pid) {
-        if let What::Fault(fault) = event.what
+        if let EventKind::Fault(fault) = event.what
             && range.contains(&fault.address)
         {
             found.push((event.tid, fault));
@@ -179,7 +180,7 @@ fn range(at: u64, pages: u64) -> VirtRange {
     VirtRange::new(at as usize, (pages * PAGE) as usize)
 }
 
-fn position(trace: &Trace, what: &What) -> usize {
+fn position(trace: &Trace, what: &EventKind) -> usize {
     let found = trace.events.iter().position(|event| event.what == *what);
     found.unwrap_or_else(|| panic!("there is no {what:x?}"))
 }
@@ -230,10 +231,10 @@ fn every_fault_is_seen_once_with_its_address_thread_and_kind() {
     let copies = faults(&trace, copied.pid, at, 1024);
     check(&copies, copied, (0..30).map(|page| at + 2 * page * PAGE));
     assert!(copies.iter().all(|(_, fault)| fault.was_present == Some(true)), "copied on write");
-    let fork = What::Fork { child_pid: copied.pid, child_tid: copied.tid };
-    let copy = |event: &Event| event.pid == copied.pid && matches!(event.what, What::Fault(_));
+    let fork = EventKind::Fork { child_pid: copied.pid, child_tid: copied.tid };
+    let copy = |event: &Event| event.pid == copied.pid && matches!(event.what, EventKind::Fault(_));
     assert!(position(&trace, &fork) < trace.events.iter().position(copy).unwrap());
-    assert!(trace.events.iter().any(|it| it.pid == copied.pid && it.what == What::Exit));
+    assert!(trace.events.iter().any(|it| it.pid == copied.pid && it.what == EventKind::Exit));
 
     let filled = faults(&trace, pid, at + 1200 * PAGE, 3);
     assert_eq!(filled.len(), 3);
@@ -241,22 +242,22 @@ fn every_fault_is_seen_once_with_its_address_thread_and_kind() {
     check(&faults(&trace, pid, old, 16), in_old, (0..16).map(|page| old + page * PAGE));
 
     let maps = trace.events.iter().filter_map(|event| match &event.what {
-        What::Map(map) => Some(map),
+        EventKind::Map(map) => Some(map),
         _ => None,
     });
     let maps: Vec<_> = maps.collect();
     let new = maps.iter().find(|map| map.range == range(at, 2048)).expect("as long as asked for");
     assert!(!new.is_old && !trace.frames(new.stack.unwrap()).is_empty());
     assert!(maps.iter().any(|map| map.is_old && map.range.contains(old as usize)));
-    let dropped = position(&trace, &What::Advise { range: range(at, 40), advice: DONTNEED });
+    let dropped = position(&trace, &EventKind::Advise { range: range(at, 40), advice: DONTNEED });
     let second_touch = trace.events.iter().rposition(
-        |event| matches!(event.what, What::Fault(fault) if event.pid == pid && fault.address == at),
+        |event| matches!(event.what, EventKind::Fault(fault) if event.pid == pid && fault.address == at),
     );
     assert!(dropped < second_touch.unwrap());
-    position(&trace, &What::Unmap { range: range(at + 1024 * PAGE, 100) });
+    position(&trace, &EventKind::Unmap { range: range(at + 1024 * PAGE, 100) });
     let (from, to) = (range(at + 1900 * PAGE, 50), range(moved, 50));
-    position(&trace, &What::Remap { from, to, kept: false });
-    assert_eq!((json["lost"].as_u64(), json["strange"].as_u64()), (Some(0), Some(0)));
+    position(&trace, &EventKind::Remap { from, to, kept: false });
+    assert_eq!((json["lost"].as_u64(), json["malformed"].as_u64()), (Some(0), Some(0)));
     assert_eq!(json["faults"], json["faults_counted"]);
 }
 
@@ -300,14 +301,14 @@ fn a_command_is_seen_from_its_first_instruction_to_its_end() {
     assert_eq!(trace.header.command[..2], ["sh", "-c"]);
     assert!(!trace.header.machine.thp.is_empty() && trace.header.base_fault_ns.is_some());
     let names = trace.events.iter().filter_map(|event| match &event.what {
-        What::Exec { name } => Some((event.pid, name.to_string())),
+        EventKind::Exec { name } => Some((event.pid, name.to_string())),
         _ => None,
     });
     let names = names.collect::<Vec<_>>();
     assert_eq!(names.len(), 3, "{names:?}");
     assert_eq!((names[0].1.as_str(), names[2].1.as_str()), ("sh", "touched"));
     assert!(names[0].0 == names[2].0 && names[1].0 != names[0].0, "{names:?}");
-    assert_eq!(trace.events.last().map(|event| event.what.clone()), Some(What::Exit));
+    assert_eq!(trace.events.last().map(|event| event.what.clone()), Some(EventKind::Exit));
     assert_eq!(json["exit_code"], 0);
     assert_eq!(json["faults"], json["faults_counted"]);
 }
@@ -416,7 +417,7 @@ fn what_is_lost_is_counted() {
     assert_eq!(number("faults") + number("lost"), number("faults_counted"), "{json:#}");
     assert_eq!(trace.totals.lost, number("lost"));
     let told = trace.events.iter().filter_map(|event| match event.what {
-        What::Lost { count } => Some(count),
+        EventKind::Lost { count } => Some(count),
         _ => None,
     });
     assert_eq!(told.sum::<u64>(), number("lost"));
@@ -480,7 +481,7 @@ fn the_last_seconds_are_kept_until_something_happens() {
     let seen = faults(&trace, target.child.id(), at, 30_000);
     assert!((1000..10_000).contains(&seen.len()), "as many as fit: {}", seen.len());
     let mapped = |event: &Event| match &event.what {
-        What::Map(map) => map.is_old && map.range.contains(at as usize),
+        EventKind::Map(map) => map.is_old && map.range.contains(at as usize),
         _ => false,
     };
     assert!(trace.events.iter().any(mapped), "what was mapped before is told");
@@ -543,7 +544,7 @@ fn programs_of_ones_own_need_no_privileges() {
     check(&seen[1000..], again, (0..10).map(|page| at + page * PAGE));
     assert!(seen.iter().all(|(_, fault)| fault.latency_ns.is_some() && fault.access.is_none()));
     let maps = trace.events.iter().any(|event| match &event.what {
-        What::Map(map) => !map.is_old && map.range.contains(at as usize),
+        EventKind::Map(map) => !map.is_old && map.range.contains(at as usize),
         _ => false,
     });
     assert!(maps, "the kernel tells new mappings");
@@ -573,7 +574,7 @@ fn the_ladder_names_what_is_missing_and_the_commands_that_mend_it() {
     for rung in own["rungs"].as_array().unwrap() {
         let name = rung["name"].as_str().unwrap();
         assert!(ran.stdout.lines().any(|line| line.starts_with(name)), "{name}: {}", ran.stdout);
-        assert_eq!(rung["answer"] == "denied", rung["mend"].is_string(), "{rung}");
+        assert_eq!(rung["answer"] == "denied", rung["fix"].is_string(), "{rung}");
     }
 
     let Some((_copy, cowslip)) = for_everybody() else { return };

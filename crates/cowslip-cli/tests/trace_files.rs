@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use cowslip_trace::file::Writer;
-use cowslip_trace::model::{Event, Fault, Header, Sink, What};
+use cowslip_trace::model::{Event, EventKind, Fault, Header, Sink};
 use serde_json::Value;
 use support::{COWSLIP, Folder, run};
 
@@ -74,7 +74,7 @@ fn of_a_file_that_was_cut_the_cause_is_said_first() {
     let mut ends = Vec::new();
     for block in 0..3 {
         for page in 0..200 {
-            let what = What::Fault(Fault::at((block * 200 + page) * 4096, 0x40_0000));
+            let what = EventKind::Fault(Fault::at((block * 200 + page) * 4096, 0x40_0000));
             let time_ns = (block * 200 + page) * 1_000_000;
             writer.event(&Event { time_ns, pid: 1, tid: 1, what }).unwrap();
         }
@@ -133,7 +133,7 @@ fn who_reads_no_more_is_no_error() {
     let trace = folder.0.join("long.trace");
     let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
     for page in 0..100_000 {
-        let what = What::Fault(Fault::at(page * 4096, 0x40_0000));
+        let what = EventKind::Fault(Fault::at(page * 4096, 0x40_0000));
         writer.event(&Event { time_ns: page, pid: 1, tid: 1, what }).unwrap();
     }
     fs::write(&trace, writer.finish(0).unwrap().0).unwrap();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use cowslip_trace::file::Writer;
-use cowslip_trace::model::{Event, Fault, Header, Sink, What};
+use cowslip_trace::model::{Event, EventKind, Fault, Header, Sink};
 
 struct Folder(PathBuf);
 
@@ -17,7 +17,7 @@ impl Folder {
         let header = Header { command: vec!["three-faults".into()], ..Header::default() };
         let mut writer = Writer::new(Vec::new(), &header).unwrap();
         for page in 0..3 {
-            let what = What::Fault(Fault::at(0x20_0000 + page * 4096, 0x40_0000));
+            let what = EventKind::Fault(Fault::at(0x20_0000 + page * 4096, 0x40_0000));
             writer.event(&Event { time_ns: page * 1000, pid: 1, tid: 1, what }).unwrap();
         }
         let (bytes, _) = writer.finish(0).unwrap();
@@ -71,7 +71,7 @@ fn many_faults_are_drawn_in_little_memory() {
     let file = folder.path("many.trace");
     let mut writer = Writer::new(fs::File::create(&file).unwrap(), &Header::default()).unwrap();
     for fault in 0..FAULTS {
-        let what = What::Fault(Fault::at(fault * 40_503 % (1 << 30), 0x40_0000));
+        let what = EventKind::Fault(Fault::at(fault * 40_503 % (1 << 30), 0x40_0000));
         writer.event(&Event { time_ns: fault * 800, pid: 1, tid: 1, what }).unwrap();
     }
     writer.finish(0).unwrap();

@@ -11,7 +11,7 @@
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
 use cowslip_sys::passthrough;
-use cowslip_sys::process::Quiet;
+use cowslip_sys::process::BlockedSignals;
 
 use crate::{
     advice, cloning, descriptors, direct_io, faults, filters, futexes, limits, mapping, moving,
@@ -187,7 +187,7 @@ unsafe extern "C-unwind" fn handle(
             | libc::SYS_io_uring_enter
             | libc::SYS_io_uring_register => {
                 if let Err(errno) = rings::before_call(number, b, c) {
-                    Quiet::enter().set_errno(errno);
+                    BlockedSignals::enter().set_errno(errno);
                     return -1;
                 }
             }

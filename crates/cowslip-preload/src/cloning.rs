@@ -9,7 +9,7 @@ use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use cowslip_sys::process::{self, Quiet};
+use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{given, passthrough};
 
 use crate::forking::{in_child, in_parent, prepare, watch};
@@ -32,7 +32,11 @@ fn shares_descriptors(flags: u64) -> bool {
 }
 
 /// `fork`s by `call`, which answers with 0 in the child if it returns there at all.
-fn forked(quiet: &mut Quiet, shares_descriptors: bool, call: impl FnOnce() -> c_long) -> c_long {
+fn forked(
+    quiet: &mut BlockedSignals,
+    shares_descriptors: bool,
+    call: impl FnOnce() -> c_long,
+) -> c_long {
     prepare();
     if let Some(errno) = refusals::take() {
         quiet.set_errno(errno);
@@ -74,7 +78,7 @@ unsafe extern "C" fn _Fork() -> c_int {
     if config().off {
         return call();
     }
-    forked(&mut Quiet::enter(), false, || call().into()) as c_int
+    forked(&mut BlockedSignals::enter(), false, || call().into()) as c_int
 }
 
 type Main = extern "C" fn(*mut c_void) -> c_int;
@@ -84,7 +88,7 @@ struct Start {
     main: Main,
     argument: *mut c_void,
     /// The caller's, which blocks signals until it is dropped, on either side.
-    quiet: *const Quiet,
+    quiet: *const BlockedSignals,
 }
 
 extern "C" fn begin(start: *mut c_void) -> c_int {
@@ -128,7 +132,7 @@ unsafe extern "C" fn clone(
         // SAFETY: the program's own call.
         return unsafe { real(main, stack, flags, argument, parent_tid, tls, child_tid) };
     }
-    let mut quiet = Quiet::enter();
+    let mut quiet = BlockedSignals::enter();
     let start = Start { main, argument, quiet: ptr::from_ref(&quiet) };
     let start = ptr::from_ref(&start).cast_mut().cast();
     // SAFETY: the program's own call, by way of `begin`.
@@ -188,5 +192,5 @@ pub(crate) extern "C" fn forking_call(
         libc::SYS_clone3 => unsafe { ptr::read_unaligned(a as *const u64) },
         _ => 0,
     };
-    forked(&mut Quiet::enter(), shares_descriptors(flags), call)
+    forked(&mut BlockedSignals::enter(), shares_descriptors(flags), call)
 }

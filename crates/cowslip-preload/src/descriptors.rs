@@ -5,8 +5,8 @@
 
 use core::ffi::{c_int, c_uint};
 
-use cowslip_sys::held::{is_held, next_held};
 use cowslip_sys::passthrough;
+use cowslip_sys::reserved_fd::{is_held, next_held};
 
 fn fail(errno: c_int) -> c_int {
     // SAFETY: errno is a thread-local integer that is always there.

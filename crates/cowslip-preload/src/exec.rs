@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use cowslip_sys::executable::{self, Kind};
-use cowslip_sys::process::{self, Quiet};
+use cowslip_sys::process::{self, BlockedSignals};
 
 use crate::environment::{self, Environment};
 use crate::next::Next;
@@ -40,7 +40,7 @@ unsafe fn environment(
     if config().off || !(is_first || config().follows_exec) {
         return None;
     }
-    let _quiet = Quiet::enter();
+    let _quiet = BlockedSignals::enter();
     let program = program()?;
     let can_help = executable::kind_that_runs(&program) == Kind::Dynamic;
     if can_help == config().follows_exec {

@@ -7,7 +7,7 @@
 use core::ffi::{c_int, c_long};
 
 use cowslip::{Arena, Departure};
-use cowslip_sys::process::Quiet;
+use cowslip_sys::process::BlockedSignals;
 
 use crate::program::{arenas, config, guarded};
 use crate::{leaving, log, report};
@@ -30,7 +30,7 @@ pub(crate) fn before(operation: c_long, filter: usize) {
     if config().off || !sets {
         return;
     }
-    let _quiet = Quiet::enter();
+    let _quiet = BlockedSignals::enter();
     let _ = guarded(|| leaving::everything(Departure::Filter).is_ok(), || false);
     arenas().for_each(Arena::retire);
     report::write();

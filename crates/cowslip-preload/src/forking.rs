@@ -24,9 +24,9 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use cowslip::{Arena, Departure, ForkCut, Way};
+use cowslip::{Arena, Departure, FreezeMethod, PreparedFork};
 use cowslip_sys::Errno;
-use cowslip_sys::process::{self, Quiet};
+use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::scheduling;
 
 use crate::next::Next;
@@ -34,7 +34,7 @@ use crate::program::{self, arenas, config, owned};
 use crate::rings::{self, Found};
 use crate::{alloc, futexes, leaving, meeting, refusals, say, threads};
 
-struct Pending(UnsafeCell<Option<(ForkCut<'static>, Quiet)>>);
+struct Pending(UnsafeCell<Option<(PreparedFork<'static>, BlockedSignals)>>);
 
 // SAFETY: see the module.
 unsafe impl Sync for Pending {}
@@ -61,7 +61,7 @@ pub(crate) fn register() {
 /// As the user asked; where that is denied, by niceness.
 pub(crate) fn have_children_give_way(arena: &Arena) {
     let Some(percent) = config().child_share_percent else { return };
-    match arena.share_with_children(Some(percent)) {
+    match arena.set_child_cpu_share(Some(percent)) {
         Ok(()) => say!("children give way, and get {percent} % of a processor"),
         Err(error) => {
             say!("{error}; children are nicer by {NICENESS} instead");
@@ -82,7 +82,7 @@ pub(crate) extern "C" fn prepare() {
     if config().off {
         return;
     }
-    let quiet = Quiet::enter();
+    let quiet = BlockedSignals::enter();
     program::note_fork();
     // Of a fork inside libc, which nobody asked about.
     let _ = refusals::take();
@@ -105,7 +105,7 @@ pub(crate) extern "C" fn prepare() {
 }
 
 /// And of how many arenas.
-fn cut() -> cowslip::Result<(ForkCut<'static>, usize)> {
+fn cut() -> cowslip::Result<(PreparedFork<'static>, usize)> {
     let began_ns = process::now_ns();
     if HAS_NO_SERVICE.load(Ordering::Relaxed) && !config().is_plain && !leaving::is_closed() {
         let _ = leaving::everything(Departure::NoThaw);
@@ -119,22 +119,24 @@ fn cut() -> cowslip::Result<(ForkCut<'static>, usize)> {
         None => {}
     }
     let arenas: Vec<&Arena> = arenas().collect();
-    let cut = ForkCut::prepare(&arenas).or_else(|error| {
+    let cut = PreparedFork::prepare(&arenas).or_else(|error| {
         say!("{error}; what is not frozen leaves the arena");
         owned().try_for_each(|arena| arena.detach_live(Departure::Refused))?;
-        ForkCut::prepare(&arenas)
+        PreparedFork::prepare(&arenas)
     })?;
     let us = (process::now_ns() - began_ns) / 1000;
-    match cut.way() {
+    match cut.method() {
         _ if arenas.is_empty() => {}
-        Some(Way::Userfaultfd) => say!("frozen in {us} us, forking"),
-        Some(Way::Plain) => say!("frozen the plain way in {us} us, forking"),
+        Some(FreezeMethod::Userfaultfd) => say!("frozen in {us} us, forking"),
+        Some(FreezeMethod::WithoutUserfaultfd) => {
+            say!("frozen without userfaultfd in {us} us, forking")
+        }
         None => say!("nothing to freeze, ready in {us} us, forking"),
     }
     Ok((cut, arenas.len()))
 }
 
-fn take_pending() -> Option<(ForkCut<'static>, Quiet)> {
+fn take_pending() -> Option<(PreparedFork<'static>, BlockedSignals)> {
     // SAFETY: see the module; asked by the thread that filled it, or by its copy in the child.
     unsafe { (*PENDING.0.get()).take() }
 }
@@ -204,7 +206,7 @@ unsafe extern "C" fn fork() -> c_int {
         // SAFETY: the program's own call.
         return unsafe { real() };
     }
-    let mut quiet = Quiet::enter();
+    let mut quiet = BlockedSignals::enter();
     program::adopt_all();
     start_services();
     // SAFETY: the program's own call.
@@ -241,7 +243,7 @@ pub(crate) fn start_services() {
 /// allocate. Asked by the bundled malloc before a fork.
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_is_sole_thread() -> bool {
-    let _quiet = Quiet::enter();
+    let _quiet = BlockedSignals::enter();
     // Where the program filters its calls, nothing is asked.
     !leaving::is_closed()
         && process::thread_count().is_some_and(|threads| threads <= 1 + threads::ours())
@@ -269,7 +271,7 @@ unsafe extern "C" fn pthread_create(
     // SAFETY: the program's own call.
     let answer = unsafe { real(thread, attributes, start, argument) };
     if answer == 0 && arenas().next().is_some() {
-        let _quiet = Quiet::enter();
+        let _quiet = BlockedSignals::enter();
         program::adopt_all();
         start_services();
     }

@@ -5,10 +5,10 @@ use std::fmt;
 use std::io::Write;
 use std::sync::OnceLock;
 
-use cowslip_sys::held::HeldFd;
+use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::{AsFd, OwnedFd};
 
-static TARGET: OnceLock<Option<HeldFd>> = OnceLock::new();
+static TARGET: OnceLock<Option<ReservedFd>> = OnceLock::new();
 
 /// Opens what `COWSLIP_LOG` names; a file that cannot be opened is stderr instead.
 pub(crate) fn open(target: Option<&std::ffi::OsStr>) {
@@ -22,7 +22,7 @@ pub(crate) fn open(target: Option<&std::ffi::OsStr>) {
                 file.ok().map(OwnedFd::from).or_else(stderr)
             }
         };
-        fd.map(HeldFd::hold)
+        fd.map(ReservedFd::hold)
     });
 }
 

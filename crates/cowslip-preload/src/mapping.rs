@@ -8,10 +8,10 @@ use core::ffi::{c_int, c_void};
 
 use cowslip::units::{VirtRange, page_size_bytes, round_up};
 use cowslip::{Arena, Prot, Usage};
-use cowslip_sys::process::{self, Quiet};
+use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, passthrough};
 
-use crate::program::{self, allocate, arena_part, config, guarded, parts, surrender};
+use crate::program::{self, allocate, arena_part, config, guarded, parts, replace_mapping};
 
 pub(crate) const FAILED: *mut c_void = usize::MAX as *mut c_void;
 
@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn mmap(
     // SAFETY: the program's own call.
     let kernel = |flags| unsafe { passthrough::mmap(addr, len, prot, flags, fd, offset) };
     let answer = {
-        let mut quiet = Quiet::enter();
+        let mut quiet = BlockedSignals::enter();
         if addr.is_null() && flags & PLACED == 0 {
             let large = ordinary.filter(|_| len >= config().threshold_bytes);
             large.and_then(|prot| guarded(|| allocate(len, prot), || None))
@@ -87,16 +87,16 @@ fn place(
     if flags & libc::MAP_FIXED_NOREPLACE != 0 {
         let flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
         let free = |usage| part == range && usage == Usage::Free;
-        let is_placed = is_given() || surrender(range, &free, &mut || over(flags)).is_some();
+        let is_placed = is_given() || replace_mapping(range, &free, &mut || over(flags)).is_some();
         // What is in use the kernel refuses.
         return Ok(is_placed.then_some(range));
     }
     if flags & libc::MAP_FIXED != 0 {
         // SAFETY: the program gives up what was there, and says what it may do there from now on.
-        let renew = |prot| unsafe { arena.renew(range, prot) };
+        let renew = |prot| unsafe { arena.remap_zeroed(range, prot) };
         let is_placed = matches!(ordinary.map(renew), Some(Ok(true)))
             || is_given()
-            || surrender(range, &|_| true, &mut || over(flags)).is_some();
+            || replace_mapping(range, &|_| true, &mut || over(flags)).is_some();
         // Asked again, the kernel might agree, and nobody would know that the place is not the arena's.
         return if is_placed { Ok(Some(range)) } else { Err(process::current_errno()) };
     }
@@ -150,7 +150,7 @@ pub(crate) fn split(
         return None;
     }
     let whole = VirtRange::new(addr as usize, round_up(len, page)?);
-    let mut quiet = Quiet::enter();
+    let mut quiet = BlockedSignals::enter();
     arena_part(whole.start, whole.len)?;
     for (arena, part) in parts(whole) {
         let Some(arena) = arena else { continue };
@@ -201,7 +201,7 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
 #[used]
 static INIT: extern "C" fn() = {
     extern "C" fn init() {
-        let _quiet = Quiet::enter();
+        let _quiet = BlockedSignals::enter();
         if !program::config().off {
             crate::say!("loaded");
         }

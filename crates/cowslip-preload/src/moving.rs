@@ -7,11 +7,11 @@ use core::ffi::{c_int, c_void};
 
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes, round_up};
 use cowslip::{Arena, Prot, Usage};
-use cowslip_sys::process::{self, Quiet};
+use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, passthrough};
 
 use crate::mapping::{FAILED, errno_of, mmap, mprotect, munmap};
-use crate::program::{arena_part, surrender};
+use crate::program::{arena_part, replace_mapping};
 
 const KNOWN: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
 
@@ -25,7 +25,7 @@ pub(crate) unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     // SAFETY: the program's own call.
     let kernel = || unsafe { passthrough::mremap(addr, old_len, new_len, flags, to) };
-    let quiet = Quiet::enter();
+    let quiet = BlockedSignals::enter();
     let ours = ours(addr as usize, old_len, new_len, flags);
     drop(quiet);
     let detached = ours.as_ref().and_then(|it| it.as_ref().ok()).filter(|it| it.is_detached);
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C" fn mremap(
         let moved = onto_arena(to as usize, new_len, flags, kernel);
         let stays = flags & libc::MREMAP_DONTUNMAP != 0;
         if let Some(Piece { arena, range, .. }) = detached.filter(|_| moved != FAILED && !stays) {
-            let _quiet = Quiet::enter();
+            let _quiet = BlockedSignals::enter();
             let new_len = round_up(new_len, page_size_bytes()).unwrap_or(new_len);
             arena.note_remap(*range, VirtRange::new(moved as usize, new_len));
         }
@@ -44,7 +44,7 @@ pub(crate) unsafe extern "C" fn mremap(
             return moved;
         }
     }
-    let mut quiet = Quiet::enter();
+    let mut quiet = BlockedSignals::enter();
     let moved = ours.unwrap_or(Err(Errno::FAULT));
     let moved = moved.and_then(|piece| in_arena(&piece, new_len, flags, to));
     moved.unwrap_or_else(|errno| {
@@ -100,7 +100,7 @@ fn onto_arena(
     if flags & libc::MREMAP_FIXED == 0 || arena_part(to, new_len).is_none() {
         return kernel();
     }
-    let mut quiet = Quiet::enter();
+    let mut quiet = BlockedSignals::enter();
     let mut map = || {
         let moved = kernel();
         if moved == FAILED {
@@ -109,7 +109,7 @@ fn onto_arena(
         Some(moved).filter(|&moved| moved != FAILED)
     };
     let target = VirtRange::new(to, new_len).outer_aligned(page_size_bytes());
-    surrender(target, &|_| true, &mut map).unwrap_or(FAILED)
+    replace_mapping(target, &|_| true, &mut map).unwrap_or(FAILED)
 }
 
 fn in_arena(

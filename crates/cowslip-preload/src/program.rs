@@ -144,8 +144,8 @@ pub(crate) fn parts(range: VirtRange) -> impl Iterator<Item = (Option<&'static A
 }
 
 /// Has `map` map something else over `range`, if all that arenas have of it is for what it `may` be for; as
-/// [`Arena::surrender`], for any number of them.
-pub(crate) fn surrender<T>(
+/// [`Arena::replace_mapping`], for any number of them.
+pub(crate) fn replace_mapping<T>(
     range: VirtRange,
     may: &dyn Fn(Usage) -> bool,
     map: &mut dyn FnMut() -> Option<T>,
@@ -154,7 +154,7 @@ pub(crate) fn surrender<T>(
         None => map(),
         Some((arena, part)) => {
             let rest = VirtRange::between(part.end(), range.end());
-            arena.surrender(part, may, || surrender(rest, may, map))
+            arena.replace_mapping(part, may, || replace_mapping(rest, may, map))
         }
     }
 }

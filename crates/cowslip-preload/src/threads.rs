@@ -9,7 +9,7 @@
 use core::ffi::{CStr, c_char, c_void};
 
 use cowslip::Arena;
-use cowslip_sys::process::Quiet;
+use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::{AsFd, AsRawFd, memfile};
 
 use crate::next::Next;
@@ -34,7 +34,7 @@ fn without(stat: &str, ours: u64) -> Option<String> {
 
 /// A file with what the program would read without us.
 fn retold() -> Option<*mut libc::FILE> {
-    let _quiet = Quiet::enter();
+    let _quiet = BlockedSignals::enter();
     let ours = Some(ours()).filter(|&ours| ours > 0)?;
     let text = without(&std::fs::read_to_string("/proc/self/stat").ok()?, ours)?;
     let file = memfile::memfd("stat", memfile::MemfdKind::Shmem, 0).ok()?;

@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
-use cowslip_sys::{durable, process, procfs};
+use cowslip_sys::{atomic_file, process, procfs};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ pub(super) fn keep<T: Serialize>(name: &str, left: T) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
     }
-    durable::replace(&path, &serde_json::to_vec(&state)?, 0o600)
+    atomic_file::replace(&path, &serde_json::to_vec(&state)?, 0o600)
 }
 
 /// What was kept under that name; what is of another boot is dropped.

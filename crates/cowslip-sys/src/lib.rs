@@ -27,22 +27,22 @@
 //! * [`given`]: what a program's calls point to, looked at before the kernel does.
 //! * [`passthrough`]: the calls a preload library hands on unchanged.
 //! * [`error`]: the error that all crates return, with the operation, the range and what to do about it.
-//! * [`seam`]: makes the n-th call of an operation fail, so that errno paths are tested, not hoped for.
+//! * [`failpoints`]: makes the n-th call of an operation fail, so that errno paths are tested, not hoped for.
 //!
 //! Calls go to the kernel directly (rustix' `linux_raw` backend or `passthrough::by_number`), never through the
 //! libc functions that the preload library replaces.
 //!
 //! The calls' errors are [`Errno`] values; nothing here retries, logs or allocates in its steady state.
 
+pub mod atomic_file;
 pub mod cache;
 pub mod cgroup;
 pub mod damon;
-pub mod durable;
 pub mod error;
 pub mod executable;
+pub mod failpoints;
 pub mod fault_cost;
 pub mod given;
-pub mod held;
 pub mod memfile;
 pub mod memory;
 pub mod pageflags;
@@ -51,11 +51,11 @@ pub mod passthrough;
 pub mod perf;
 pub mod process;
 pub mod procfs;
-pub mod program;
 pub mod regular;
+pub mod reserved_fd;
 pub mod scheduling;
-pub mod seam;
 pub mod socket;
+pub mod suspended_child;
 pub mod target;
 pub mod terminal;
 pub mod thread;

@@ -4,8 +4,8 @@ use bitflags::bitflags;
 use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-use crate::held::Kept;
-use crate::seam::{self, Op};
+use crate::failpoints::{self, Op};
+use crate::reserved_fd::Kept;
 use crate::units::VirtRange;
 use crate::{AsFd, BorrowedFd, Errno, OwnedFd, Result};
 
@@ -35,7 +35,7 @@ pub enum MemfdKind {
 
 /// Creates a memfd of `len_bytes`, all holes, that can be sealed.
 pub fn memfd(name: &str, kind: MemfdKind, len_bytes: u64) -> Result<OwnedFd> {
-    seam::check(Op::MemfileOpen)?;
+    failpoints::check(Op::MemfileOpen)?;
     let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     if kind == MemfdKind::Hugetlb2M {
         flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
@@ -50,7 +50,7 @@ pub fn memfd(name: &str, kind: MemfdKind, len_bytes: u64) -> Result<OwnedFd> {
 ///
 /// `fsopen(2)`, `fsmount(2)`, `tmpfs(5)`. Needs `CAP_SYS_ADMIN` for the first (else `EPERM`).
 pub fn huge_tmpfs_file(len_bytes: u64) -> Result<OwnedFd> {
-    seam::check(Op::MemfileOpen)?;
+    failpoints::check(Op::MemfileOpen)?;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let open = |mount: BorrowedFd<'_>| fs::openat(mount, ".", flags, Mode::RUSR | Mode::WUSR);
     let fd = match MOUNT.get() {
@@ -103,14 +103,14 @@ pub fn unlock(fd: BorrowedFd<'_>) {
 
 /// Gives the pages of a part of the file back; it reads as zeroes afterwards.
 pub fn punch_hole(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result<()> {
-    seam::check(Op::Fallocate)?;
+    failpoints::check(Op::Fallocate)?;
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     fs::fallocate(fd, flags, offset_bytes, len_bytes)
 }
 
 /// Allocates a part of the file now; `ENOSPC` if the hugetlb pool or the file system has no room.
 pub fn allocate(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result<()> {
-    seam::check(Op::Fallocate)?;
+    failpoints::check(Op::Fallocate)?;
     fs::fallocate(fd, FallocateFlags::KEEP_SIZE, offset_bytes, len_bytes)
 }
 
@@ -148,7 +148,7 @@ pub fn allocated_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
 
 /// Opens the file behind `fd` once more, for reading only, by way of `/proc/self/fd`.
 pub fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
-    seam::check(Op::MemfileOpen)?;
+    failpoints::check(Op::MemfileOpen)?;
     let mut name = *b"fd/\0\0\0\0\0\0\0\0\0\0";
     let number = rustix::path::DecInt::from_fd(fd);
     let number = number.as_bytes();
@@ -211,7 +211,7 @@ fn open_in(directory: &[u8], name: &str) -> Result<OwnedFd> {
 /// Writes all of `content` at an offset; fails with the errno of the first write that made no progress
 /// (`ENOSPC`, `ENOMEM` under a cgroup's limit).
 pub fn write_at(fd: BorrowedFd<'_>, content: &[u8], offset_bytes: u64) -> Result<()> {
-    seam::check(Op::Pwrite)?;
+    failpoints::check(Op::Pwrite)?;
     let mut done = 0;
     while done < content.len() {
         match rustix::io::pwrite(fd, &content[done..], offset_bytes + done as u64) {

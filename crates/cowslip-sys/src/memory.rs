@@ -11,7 +11,7 @@ use core::ffi::c_void;
 use bitflags::bitflags;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
-use crate::seam::{self, Op};
+use crate::failpoints::{self, Op};
 use crate::units::{VirtRange, page_size_bytes};
 use crate::{AsRawFd, BorrowedFd, Errno, Result};
 
@@ -72,7 +72,7 @@ fn ptr(range: VirtRange) -> *mut c_void {
 /// Reserves `len` bytes of address space aligned to `align` (a power of two, at least a page):
 /// `PROT_NONE`, no memory behind it.
 pub fn reserve(len: usize, align: usize) -> Result<VirtRange> {
-    seam::check(Op::Mmap)?;
+    failpoints::check(Op::Mmap)?;
     let padded = len.checked_add(align).ok_or(Errno::NOMEM)?;
     // SAFETY: an anonymous mapping at an address of the kernel's choice overlaps nothing.
     let start = unsafe {
@@ -98,7 +98,7 @@ pub fn reserve(len: usize, align: usize) -> Result<VirtRange> {
 
 /// Reserves exactly `range`, if nothing is mapped there (else `EEXIST`; `MAP_FIXED_NOREPLACE`).
 pub fn reserve_at(range: VirtRange) -> Result<()> {
-    seam::check(Op::Mmap)?;
+    failpoints::check(Op::Mmap)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: the kernel refuses to replace anything.
     unsafe { mm::mmap_anonymous(ptr(range), range.len, ProtFlags::empty(), flags) }?;
@@ -117,7 +117,7 @@ pub unsafe fn map_file(
     sharing: Sharing,
     prot: Prot,
 ) -> Result<()> {
-    seam::check(Op::Mmap)?;
+    failpoints::check(Op::Mmap)?;
     let flags = MapFlags::FIXED | MapFlags::NORESERVE | sharing_flag(sharing);
     // SAFETY: the caller owns the range that MAP_FIXED replaces.
     unsafe { mm::mmap(ptr(range), range.len, prot_flags(prot), flags, file, offset_bytes) }?;
@@ -132,7 +132,7 @@ pub fn map_file_reserved(
     offset_bytes: u64,
     sharing: Sharing,
 ) -> Result<VirtRange> {
-    seam::check(Op::Mmap)?;
+    failpoints::check(Op::Mmap)?;
     // SAFETY: a mapping at an address of the kernel's choice overlaps nothing.
     let start = unsafe {
         mm::mmap(
@@ -150,7 +150,7 @@ pub fn map_file_reserved(
 /// Maps a page of zeroes anywhere that children share (`MAP_SHARED | MAP_ANONYMOUS`).
 pub fn map_shared_page() -> Result<VirtRange> {
     let len = page_size_bytes();
-    seam::check(Op::Mmap)?;
+    failpoints::check(Op::Mmap)?;
     let flags = MapFlags::SHARED;
     // SAFETY: a mapping at an address of the kernel's choice overlaps nothing.
     let start =
@@ -163,7 +163,7 @@ pub fn map_shared_page() -> Result<VirtRange> {
 /// # Safety
 /// The caller owns `range`.
 pub unsafe fn map_anonymous(range: VirtRange, prot: Prot) -> Result<()> {
-    seam::check(Op::Mmap)?;
+    failpoints::check(Op::Mmap)?;
     let flags = MapFlags::FIXED | MapFlags::NORESERVE | MapFlags::PRIVATE;
     // SAFETY: the caller owns the range that MAP_FIXED replaces.
     unsafe { mm::mmap_anonymous(ptr(range), range.len, prot_flags(prot), flags) }?;
@@ -185,7 +185,7 @@ pub unsafe fn unmap(range: VirtRange) -> Result<()> {
 /// # Safety
 /// The caller owns both ranges; they have the same length and `from` is one mapping.
 pub unsafe fn move_pages_out(from: VirtRange, to: VirtRange) -> Result<()> {
-    seam::check(Op::Mremap)?;
+    failpoints::check(Op::Mremap)?;
     debug_assert_eq!(from.len, to.len);
     // SAFETY: the caller owns both ranges.
     unsafe {
@@ -205,7 +205,7 @@ pub unsafe fn move_pages_out(from: VirtRange, to: VirtRange) -> Result<()> {
 /// # Safety
 /// The caller owns both ranges; they have the same length and `from` is one mapping.
 pub unsafe fn move_mapping(from: VirtRange, to: VirtRange) -> Result<()> {
-    seam::check(Op::Mremap)?;
+    failpoints::check(Op::Mremap)?;
     // SAFETY: the caller owns both ranges.
     unsafe { mm::mremap_fixed(ptr(from), from.len, to.len, MremapFlags::MAYMOVE, ptr(to)) }?;
     Ok(())
@@ -216,7 +216,7 @@ pub unsafe fn move_mapping(from: VirtRange, to: VirtRange) -> Result<()> {
 /// # Safety
 /// The caller owns `range`.
 pub unsafe fn protect(range: VirtRange, prot: Prot) -> Result<()> {
-    seam::check(Op::Mprotect)?;
+    failpoints::check(Op::Mprotect)?;
     let flags = MprotectFlags::from_bits_retain(prot.bits());
     // SAFETY: as the caller promised.
     unsafe { mm::mprotect(ptr(range), range.len, flags) }
@@ -227,7 +227,7 @@ pub unsafe fn protect(range: VirtRange, prot: Prot) -> Result<()> {
 /// # Safety
 /// The caller owns `range`; some advice drops its contents.
 pub unsafe fn advise(range: VirtRange, advice: Advice) -> Result<()> {
-    seam::check(Op::Madvise)?;
+    failpoints::check(Op::Madvise)?;
     // SAFETY: as the caller promised.
     unsafe { madvise(range, advice) }
 }
@@ -257,7 +257,7 @@ unsafe fn madvise(range: VirtRange, advice: Advice) -> Result<()> {
 /// # Safety
 /// As [`advise`], for each range.
 pub unsafe fn advise_all(ranges: &[VirtRange], advice: Advice) -> Result<()> {
-    seam::check(Op::ProcessMadvise)?;
+    failpoints::check(Op::ProcessMadvise)?;
     let this = crate::process::pidfd(crate::process::pid())?;
     for part in ranges.chunks(MOST_VECTORS) {
         let mut vectors =

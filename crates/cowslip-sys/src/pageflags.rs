@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::seam::{self, Op};
+use crate::failpoints::{self, Op};
 use crate::{Errno, Result};
 
 const COMPOUND_HEAD: u64 = 1 << 15;
@@ -18,7 +18,7 @@ pub struct PageFlags(File);
 impl PageFlags {
     /// `EACCES` or `EPERM` for others than root.
     pub fn open() -> Result<Self> {
-        seam::check(Op::PageFlags)?;
+        failpoints::check(Op::PageFlags)?;
         File::open("/proc/kpageflags").map(Self).map_err(|error| errno_of(&error))
     }
 

@@ -19,8 +19,8 @@ use core::ffi::c_void;
 use bitflags::bitflags;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 
+use crate::failpoints::{self, Op};
 use crate::memory::{self, Prot, Sharing};
-use crate::seam::{self, Op};
 use crate::uffd::{Features, RegisterMode, Uffd};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use crate::{AsFd, Errno, OwnedFd, Result};
@@ -139,7 +139,7 @@ pub struct Scanner<F: AsFd = OwnedFd> {
 
 /// What `PAGEMAP_SCAN` answers on this kernel: `Ok`, or `ENOTTY` before 6.7.
 pub fn probe_scan(pagemap: crate::BorrowedFd<'_>) -> Result<()> {
-    seam::check(Op::PagemapProbe)?;
+    failpoints::check(Op::PagemapProbe)?;
     scan(pagemap, VirtRange::default(), 0, &mut []).map(|_| ())
 }
 
@@ -209,7 +209,7 @@ impl<F: AsFd> Scanner<F> {
     /// Calls `found` for every run of private pages in `range` (whole pages), in order.
     /// Returns how many pages they are.
     pub fn private_runs(&self, range: VirtRange, mut found: impl FnMut(VirtRange)) -> Result<u64> {
-        seam::check(Op::PagemapScan)?;
+        failpoints::check(Op::PagemapScan)?;
         let mut merged = Merger { run: VirtRange::default(), pages: 0, found: &mut found };
         match self.method {
             // A protected chunk has a marker in every gap, so that its entries are wanted anyway.
@@ -222,7 +222,7 @@ impl<F: AsFd> Scanner<F> {
     /// How many private pages `range` has, which nobody has write-protected: counted up to `most` or a
     /// little over it.
     pub fn count_private(&self, range: VirtRange, most: u64) -> Result<u64> {
-        seam::check(Op::PagemapScan)?;
+        failpoints::check(Op::PagemapScan)?;
         match self.method {
             Method::Scan => {
                 let mut regions = [Region::default(); 128];
@@ -249,7 +249,7 @@ impl<F: AsFd> Scanner<F> {
     /// Where the first private page of `range` is, which nobody has write-protected. Where huge pages map all
     /// of it, that is known after a look at each of their entries.
     pub fn first_private(&self, range: VirtRange) -> Result<Option<usize>> {
-        seam::check(Op::PagemapScan)?;
+        failpoints::check(Op::PagemapScan)?;
         let mut at = range;
         while !at.is_empty() {
             let found = match self.method {
@@ -281,7 +281,7 @@ impl<F: AsFd> Scanner<F> {
 
     /// Whether huge pages map all of `range`. `ENOTTY` where only entries can be read.
     pub fn is_huge(&self, range: VirtRange) -> Result<bool> {
-        seam::check(Op::PagemapScan)?;
+        failpoints::check(Op::PagemapScan)?;
         let mut regions = [Region::default()];
         let arg = ScanArg { category_mask: IS_HUGE, ..ScanArg::over(range, &mut regions) };
         // SAFETY: the vector is `regions`, of the length the argument says.
@@ -295,7 +295,7 @@ impl<F: AsFd> Scanner<F> {
     /// a file is made of huge pages, what is not mapped by one was written. `ENOTTY` where only entries
     /// can be read.
     pub fn small_runs(&self, range: VirtRange, mut found: impl FnMut(VirtRange)) -> Result<()> {
-        seam::check(Op::PagemapScan)?;
+        failpoints::check(Op::PagemapScan)?;
         if self.method == Method::Entries {
             return Err(Errno::NOTTY);
         }
@@ -316,7 +316,7 @@ impl<F: AsFd> Scanner<F> {
         range: VirtRange,
         mut found: impl FnMut(VirtRange, PageKinds),
     ) -> Result<()> {
-        seam::check(Op::PagemapScan)?;
+        failpoints::check(Op::PagemapScan)?;
         let all = ScanArg {
             category_anyof_mask: IS_PRESENT | IS_SWAPPED,
             return_mask: PageKinds::all().bits(),
@@ -330,7 +330,7 @@ impl<F: AsFd> Scanner<F> {
     /// How many pages of `range` are in memory, belong to no file, and are not mapped by this process
     /// alone (`PM_MMAP_EXCLUSIVE`, bit 56 of an entry): shared with a fork's other side, or the zero page.
     pub fn count_not_exclusive(&self, range: VirtRange) -> Result<u64> {
-        seam::check(Op::PagemapScan)?;
+        failpoints::check(Op::PagemapScan)?;
         let mut pages = 0;
         self.each_entry(range, |_, entry| pages += u64::from(Entry(entry).is_not_exclusive()))?;
         Ok(pages)
@@ -338,7 +338,7 @@ impl<F: AsFd> Scanner<F> {
 
     /// Calls `found` for every page of `range`, with what its entry says.
     pub fn entries(&self, range: VirtRange, mut found: impl FnMut(VirtRange, Entry)) -> Result<()> {
-        seam::check(Op::PagemapScan)?;
+        failpoints::check(Op::PagemapScan)?;
         self.each_entry(range, |page, entry| found(page, Entry(entry)))
     }
 

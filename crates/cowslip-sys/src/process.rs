@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::seam::{self, Op};
+use crate::failpoints::{self, Op};
 use crate::{BorrowedFd, Errno, OwnedFd, Result, passthrough};
 
 /// This thread's id.
@@ -61,12 +61,12 @@ pub(crate) fn last_errno() -> Errno {
 /// A handler that ran while a lock of ours is held could call into the library again and wait for
 /// that lock forever.
 #[derive(Debug)]
-pub struct Quiet {
+pub struct BlockedSignals {
     mask: libc::sigset_t,
     errno: i32,
 }
 
-impl Quiet {
+impl BlockedSignals {
     /// Blocks all signals that can be blocked.
     pub fn enter() -> Self {
         let mut all = MaybeUninit::uninit();
@@ -87,7 +87,7 @@ impl Quiet {
     }
 }
 
-impl Drop for Quiet {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: `mask` is the mask this thread had; errno is a thread-local integer.
         unsafe {
@@ -103,7 +103,7 @@ impl Drop for Quiet {
 
 /// A descriptor that becomes readable when the child `pid` has ended (`pidfd_open(2)`, Linux 5.3).
 pub fn pidfd(pid: i32) -> Result<OwnedFd> {
-    seam::check(Op::PidfdOpen)?;
+    failpoints::check(Op::PidfdOpen)?;
     let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
     rustix::process::pidfd_open(pid, PidfdFlags::empty())
 }

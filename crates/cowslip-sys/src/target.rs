@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::seam::{self, Op};
+use crate::failpoints::{self, Op};
 use crate::units::VirtRange;
 use crate::{AsFd, AsRawFd, Errno, OwnedFd, Result, process};
 
@@ -137,7 +137,7 @@ impl Target {
     /// Gives advice about `range` of its memory (`process_madvise(2)`); what a refusal means is a
     /// [`Refusal`].
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<()> {
-        seam::check(Op::ProcessMadvise)?;
+        failpoints::check(Op::ProcessMadvise)?;
         let vector = libc::iovec { iov_base: range.start as *mut _, iov_len: range.len };
         // SAFETY: the call reads one vector; the advice changes no content (see the module).
         let advised = unsafe {

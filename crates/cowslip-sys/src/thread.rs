@@ -13,7 +13,7 @@ use core::ffi::{CStr, c_void};
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr;
 
-use crate::seam::{self, Op};
+use crate::failpoints::{self, Op};
 use crate::{Errno, Result};
 
 /// A thread of this process; dropped, it goes on by itself.
@@ -41,7 +41,7 @@ impl Thread {
     where
         F: FnOnce() + Send + 'static,
     {
-        seam::check(Op::ThreadStart)?;
+        failpoints::check(Op::ThreadStart)?;
         let work = Box::into_raw(Box::new((name, work)));
         let mut handle = MaybeUninit::uninit();
         let mut attributes = MaybeUninit::uninit();

@@ -14,7 +14,7 @@ use bitflags::bitflags;
 use rustix::fs::{Mode, OFlags};
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, Setter, Updater, opcode};
 
-use crate::seam::{self, Op};
+use crate::failpoints::{self, Op};
 use crate::units::VirtRange;
 use crate::{AsFd, Errno, OwnedFd, Result};
 
@@ -157,7 +157,7 @@ pub struct Uffd<F: AsFd = OwnedFd> {
 /// wait like any other access. `EPERM`: neither `CAP_SYS_PTRACE`, nor
 /// `vm.unprivileged_userfaultfd=1`, nor access to `/dev/userfaultfd`.
 pub fn open() -> Result<(OwnedFd, Origin)> {
-    seam::check(Op::UffdOpen)?;
+    failpoints::check(Op::UffdOpen)?;
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     // SAFETY: userfaultfd(2) takes flags and makes a descriptor.
     let fd = unsafe { crate::passthrough::by_number()(libc::SYS_userfaultfd, flags) };
@@ -220,7 +220,7 @@ impl<F: AsFd> Uffd<F> {
 
     /// Has faults of `mode` on `range` wait for us. Asking again for the same is nothing special.
     pub fn register(&self, range: VirtRange, mode: RegisterMode) -> Result<()> {
-        seam::check(Op::UffdRegister)?;
+        failpoints::check(Op::UffdRegister)?;
         let mut arg = RegisterArg { range: range.into(), mode: mode.bits(), ioctls: 0 };
         // SAFETY: UFFDIO_REGISTER with its own structure.
         unsafe {
@@ -232,7 +232,7 @@ impl<F: AsFd> Uffd<F> {
     /// Ends [`Self::register`]. Wakes who waits there if missing faults were registered; after a
     /// registration for write protection alone, [`Self::wake`] them.
     pub fn unregister(&self, range: VirtRange) -> Result<()> {
-        seam::check(Op::UffdUnregister)?;
+        failpoints::check(Op::UffdUnregister)?;
         // SAFETY: UFFDIO_UNREGISTER reads its own structure.
         unsafe {
             let call =
@@ -243,7 +243,7 @@ impl<F: AsFd> Uffd<F> {
 
     /// Wakes every thread that waits on a fault in `range`; it tries its access again.
     pub fn wake(&self, range: VirtRange) -> Result<()> {
-        seam::check(Op::UffdWake)?;
+        failpoints::check(Op::UffdWake)?;
         // SAFETY: UFFDIO_WAKE reads its own structure.
         unsafe {
             let call =
@@ -255,7 +255,7 @@ impl<F: AsFd> Uffd<F> {
     /// Write-protects `range`, or takes the protection away and wakes the writers.
     pub fn write_protect(&self, range: VirtRange, protect: bool) -> Result<Outcome> {
         let mut arg = WriteProtectArg { range: range.into(), mode: u64::from(protect) };
-        let answer = seam::check(Op::UffdWriteProtect).and_then(|()| {
+        let answer = failpoints::check(Op::UffdWriteProtect).and_then(|()| {
             // SAFETY: UFFDIO_WRITEPROTECT with its own structure.
             unsafe {
                 let call = Updater::<{ opcode::read_write::<WriteProtectArg>(GROUP, 6) }, _>::new(
@@ -289,7 +289,7 @@ impl<F: AsFd> Uffd<F> {
             return Err(Errno::INVAL);
         }
         let mut arg = FillArg::new(range, content.as_ptr() as usize);
-        let answer = seam::check(Op::UffdCopy).and_then(|()| {
+        let answer = failpoints::check(Op::UffdCopy).and_then(|()| {
             // SAFETY: UFFDIO_COPY with its own structure; it reads as much as `content` has.
             unsafe {
                 let call = Updater::<{ opcode::read_write::<FillArg>(GROUP, 3) }, _>::new(&mut arg);
@@ -350,11 +350,11 @@ impl<F: AsFd> Uffd<F> {
     /// By `readv(2)` if `read(2)` is refused, as a seccomp filter may.
     fn read_once(&self, buffer: &mut [u8]) -> Result<usize> {
         let read =
-            seam::check(Op::UffdRead).and_then(|()| rustix::io::read(&self.fd, &mut *buffer));
+            failpoints::check(Op::UffdRead).and_then(|()| rustix::io::read(&self.fd, &mut *buffer));
         match read {
             Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::BADF) => read,
             Err(errno) => {
-                let again = seam::check(Op::UffdRead).and_then(|()| {
+                let again = failpoints::check(Op::UffdRead).and_then(|()| {
                     rustix::io::readv(&self.fd, &mut [std::io::IoSliceMut::new(buffer)])
                 });
                 match again {

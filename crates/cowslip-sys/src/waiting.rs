@@ -13,7 +13,7 @@ use core::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::seam::{self, Op};
+use crate::failpoints::{self, Op};
 use crate::{AsRawFd, BorrowedFd, Errno, Result, passthrough, process};
 
 /// Descriptors that one call waits for.
@@ -41,7 +41,7 @@ fn timespec(timeout: Duration) -> Timespec {
 }
 
 fn by_poll(fds: &[BorrowedFd<'_>], ready: &mut [bool], timeout: Option<Duration>) -> Result<()> {
-    seam::check(Op::Poll)?;
+    failpoints::check(Op::Poll)?;
     let timeout = timeout.map(timespec);
     let mut polled: [MaybeUninit<PollFd<'_>>; MOST] = [const { MaybeUninit::uninit() }; MOST];
     for (place, fd) in polled.iter_mut().zip(fds) {
@@ -68,7 +68,7 @@ const NUMBERS: usize = 1 << 16;
 const WORD_BITS: usize = u64::BITS as usize;
 
 fn by_select(fds: &[BorrowedFd<'_>], ready: &mut [bool], timeout: Option<Duration>) -> Result<()> {
-    seam::check(Op::Poll)?;
+    failpoints::check(Op::Poll)?;
     let mut wanted = [0u64; NUMBERS / WORD_BITS];
     let mut end = 0;
     let number = |fd: &BorrowedFd<'_>| fd.as_raw_fd() as usize;
@@ -111,7 +111,7 @@ fn by_select(fds: &[BorrowedFd<'_>], ready: &mut [bool], timeout: Option<Duratio
 /// # Errors
 /// The kernel's, without having slept: a seccomp filter may refuse this too.
 pub fn nap(time: Duration) -> Result<()> {
-    seam::check(Op::Nap)?;
+    failpoints::check(Op::Nap)?;
     let time = timespec(time);
     let clock = libc::CLOCK_MONOTONIC;
     // SAFETY: clock_nanosleep(2) reads the time, whose layout is the kernel's, and writes nothing.

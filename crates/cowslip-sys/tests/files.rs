@@ -5,9 +5,9 @@ mod support;
 
 use std::sync::Mutex;
 
-use cowslip_sys::held::{FileIdentity, HeldFd, is_held, next_held, same_file};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, is_held, next_held, same_file};
 use cowslip_sys::units::{ByteCount, PageCount, VirtRange, page_size_bytes, round_up};
 use cowslip_sys::{AsFd, AsRawFd, Errno, process, socket};
 use support::{Mapped, skip};
@@ -142,7 +142,7 @@ fn held_descriptors_are_high_known_and_closed_once() {
     let file = memfile::memfd("test", MemfdKind::Shmem, 4096).unwrap();
     let low = file.as_raw_fd();
     let identity = FileIdentity::of(file.as_fd()).unwrap();
-    let held = HeldFd::hold(file);
+    let held = ReservedFd::hold(file);
     let high = held.as_raw_fd();
     assert!(high > 100 && high > low, "{high}");
     assert!(is_held(high) && !is_held(low) && !is_held(-1));
@@ -150,7 +150,7 @@ fn held_descriptors_are_high_known_and_closed_once() {
     assert_eq!(next_held(high + 1, high), None);
     assert!(same_file(held.as_fd(), identity));
 
-    let other = HeldFd::hold(memfile::memfd("other", MemfdKind::Shmem, 4096).unwrap());
+    let other = ReservedFd::hold(memfile::memfd("other", MemfdKind::Shmem, 4096).unwrap());
     assert!(!same_file(other.as_fd(), identity));
     // As a program that closes and opens descriptors it does not own.
     rustix::io::dup2(other.as_fd(), &mut borrowed(high)).unwrap();
@@ -174,7 +174,7 @@ fn a_number_that_was_given_up_stays_taken_and_one_that_was_left_stays_open() {
     let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let [file, other] =
         ["file", "other"].map(|name| memfile::memfd(name, MemfdKind::Shmem, 4096).unwrap());
-    let (held, other) = (HeldFd::hold(file), HeldFd::hold(other));
+    let (held, other) = (ReservedFd::hold(file), ReservedFd::hold(other));
     let (number, wanted) = (held.as_raw_fd(), FileIdentity::of(other.as_fd()).unwrap());
     held.give_up_for(&other);
     assert_eq!(held.as_raw_fd(), number);
@@ -212,8 +212,8 @@ fn a_child_is_running_until_it_has_ended() {
 #[test]
 fn more_held_descriptors_than_places_still_work() {
     let _alone = TABLE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let hold = |_| HeldFd::hold(process::eventfd().unwrap());
-    let many: Vec<HeldFd> = (0..300).map(hold).collect();
+    let hold = |_| ReservedFd::hold(process::eventfd().unwrap());
+    let many: Vec<ReservedFd> = (0..300).map(hold).collect();
     for held in &many {
         process::notify(held.as_fd());
         let mut ready = [false];

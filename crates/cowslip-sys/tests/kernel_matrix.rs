@@ -47,6 +47,10 @@ fn userfaultfd() -> Result<()> {
     Uffd::new(uffd::open()?.0, features).map(drop)
 }
 
+fn uffd_move() -> Result<()> {
+    Uffd::new(uffd::open()?.0, Features::MOVE).map(drop)
+}
+
 /// One write protection over two mappings that are not one, as they are of different files.
 fn wp_across_mappings() -> Result<()> {
     let page = page_size_bytes();
@@ -77,11 +81,12 @@ type Probe = fn() -> Result<()>;
 
 #[test]
 fn the_kernel_has_what_is_declared_and_lacks_what_is_not() {
-    let probes: [(&str, Probe); 7] = [
+    let probes: [(&str, Probe); 8] = [
         ("wp_across_mappings", wp_across_mappings),
         ("pagemap_scan", pagemap_scan),
         ("shmem_collapse", shmem_collapse),
         ("userfaultfd", userfaultfd),
+        ("uffd_move", uffd_move),
         ("own_tmpfs", own_tmpfs),
         ("swap", swap),
         ("damon", cowslip_sys::damon::probe),
@@ -101,6 +106,7 @@ fn what_is_declared_is_known() {
         "pagemap_scan",
         "shmem_collapse",
         "userfaultfd",
+        "uffd_move",
         "own_tmpfs",
         "swap",
         "damon",

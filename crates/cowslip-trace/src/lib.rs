@@ -11,7 +11,7 @@
 //! * [`cost`]: what faults take;
 //! * [`diff`]: what differs between two traces;
 //! * [`picture`]: a trace drawn, as a page and as a still picture;
-//! * [`words`]: numbers and mappings in words.
+//! * [`format`]: numbers and mappings in words.
 //!
 //! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library.
 
@@ -23,13 +23,13 @@ pub mod cost;
 pub mod diff;
 pub mod export;
 pub mod file;
+pub mod format;
 pub mod import;
 pub mod model;
 pub mod patterns;
 pub mod picture;
 pub mod record;
 pub mod symbols;
-pub mod words;
 
 pub use analysis::Analysis;
-pub use model::{Event, Fault, Header, Sink, StackId, Totals, What};
+pub use model::{Event, EventKind, Fault, Header, Sink, StackId, Totals};

@@ -3,10 +3,10 @@
 //! `None` always means that the source did not tell, never "no".
 //!
 //! ```
-//! use cowslip_trace::model::{Access, Event, Fault, What};
+//! use cowslip_trace::model::{Access, Event, Fault, EventKind};
 //! let fault = Fault { access: Some(Access::Write), ..Fault::at(0x7f00_0020_0000, 0x40_1000) };
-//! let event = Event { time_ns: 1_000, pid: 7, tid: 7, what: What::Fault(fault) };
-//! assert!(matches!(event.what, What::Fault(fault) if fault.huge.is_none()));
+//! let event = Event { time_ns: 1_000, pid: 7, tid: 7, what: EventKind::Fault(fault) };
+//! assert!(matches!(event.what, EventKind::Fault(fault) if fault.huge.is_none()));
 //! ```
 
 use std::collections::BTreeMap;
@@ -27,12 +27,12 @@ pub struct Event {
     /// The thread.
     pub tid: u32,
     /// What it was.
-    pub what: What,
+    pub what: EventKind,
 }
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum EventKind {
     /// A page fault was served.
     Fault(Fault),
     /// Memory was mapped, over whatever was there.
@@ -89,7 +89,7 @@ pub enum What {
     },
 }
 
-impl What {
+impl EventKind {
     /// The addresses it is about, other than that of a fault.
     pub fn ranges(&self) -> impl Iterator<Item = VirtRange> {
         let (first, second) = match self {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use cowslip_sys::units::VirtRange;
 use cowslip_trace::attribute::{Attribution, Attributor, HugeFit, Kind, MappingId, Place};
-use cowslip_trace::model::{Access, Event, Fault, Header, Machine, Map, Severity, What};
+use cowslip_trace::model::{Access, Event, EventKind, Fault, Header, Machine, Map, Severity};
 use replay::Model;
 use support::Scatter;
 
@@ -34,7 +34,7 @@ fn random_histories_are_told_as_a_model_of_every_page_tells_them() {
             let (event, expected) = model.next(&mut scatter);
             let before = attributor.mappings().len();
             let told = attributor.observe(&event);
-            if let What::Map(_) = event.what {
+            if let EventKind::Map(_) = event.what {
                 maps.insert(maps.len() + 1, MappingId(before as u32));
             }
             let Some(expected) = expected else { continue };
@@ -85,12 +85,12 @@ impl Story {
         Self { attributor: Attributor::new(header), now_ns: 0 }
     }
 
-    fn in_process(&mut self, pid: u32, what: What) -> Option<Attribution> {
+    fn in_process(&mut self, pid: u32, what: EventKind) -> Option<Attribution> {
         self.now_ns += 1_000;
         self.attributor.observe(&Event { time_ns: self.now_ns, pid, tid: pid, what })
     }
 
-    fn then(&mut self, what: What) -> &mut Self {
+    fn then(&mut self, what: EventKind) -> &mut Self {
         self.in_process(7, what);
         self
     }
@@ -98,21 +98,21 @@ impl Story {
     fn map(&mut self, start: usize, len: usize) -> &mut Self {
         let (protection, flags) = (3, 0x22);
         let range = VirtRange::new(start, len);
-        self.then(What::Map(Map { range, protection, flags, ..Map::default() }))
+        self.then(EventKind::Map(Map { range, protection, flags, ..Map::default() }))
     }
 
     fn old(&mut self, start: usize, len: usize) -> &mut Self {
         let (protection, flags, is_old) = (3, 0x22, true);
         let range = VirtRange::new(start, len);
-        self.then(What::Map(Map { range, protection, flags, is_old, ..Map::default() }))
+        self.then(EventKind::Map(Map { range, protection, flags, is_old, ..Map::default() }))
     }
 
     fn fork(&mut self) -> &mut Self {
-        self.then(What::Fork { child_pid: 8, child_tid: 8 })
+        self.then(EventKind::Fork { child_pid: 8, child_tid: 8 })
     }
 
     fn fault(&mut self, fault: Fault) -> Attribution {
-        self.in_process(7, What::Fault(fault)).expect("a fault")
+        self.in_process(7, EventKind::Fault(fault)).expect("a fault")
     }
 
     fn kind(&mut self, fault: Fault) -> Kind {
@@ -181,7 +181,7 @@ fn memory_older_than_the_trace_is_not_guessed_at() {
     story.fork();
     assert_eq!(story.kind(present(START + 0x3000)), Kind::CowAfterFork);
     let range = VirtRange::new(START, MIB);
-    story.then(What::Advise { range, advice: 4 });
+    story.then(EventKind::Advise { range, advice: 4 });
     assert_eq!(story.kind(write(START + 0x4000)), Kind::Refault);
     story.map(START, MIB);
     assert_eq!(story.kind(write(START + 0x4000)), Kind::FirstTouch);
@@ -190,7 +190,7 @@ fn memory_older_than_the_trace_is_not_guessed_at() {
 #[test]
 fn what_was_mapped_before_events_were_lost_is_old() {
     let mut story = Story::new(&plain());
-    story.map(START, MIB).then(What::Lost { count: 3 });
+    story.map(START, MIB).then(EventKind::Lost { count: 3 });
     assert_eq!(story.kind(write(START)), Kind::Unknown);
     story.map(START + MIB, MIB);
     assert_eq!(story.kind(write(START + MIB)), Kind::FirstTouch);
@@ -205,7 +205,7 @@ fn major_faults_are_swap_or_files() {
     assert_eq!(story.kind(major(START + 0x1000)), Kind::SwapIn);
     let name = Some("/data".into());
     let (range, flags) = (VirtRange::new(START + MIB, MIB), 1);
-    story.then(What::Map(Map { range, flags, name, ..Map::default() }));
+    story.then(EventKind::Map(Map { range, flags, name, ..Map::default() }));
     assert_eq!(story.kind(major(START + MIB)), Kind::FileRead);
     assert_eq!(story.kind(at(START + MIB + 0x1000)), Kind::FileMapped);
 }
@@ -225,21 +225,21 @@ fn without_unmaps_a_repeated_fault_is_unknown() {
 fn the_heap_grows_and_shrinks_and_stays_one_mapping() {
     let mut story = Story::new(&plain());
     let heap = START as u64;
-    story.then(What::Break { end: heap }).then(What::Break { end: heap + 0x3000 });
+    story.then(EventKind::Break { end: heap }).then(EventKind::Break { end: heap + 0x3000 });
     let first = story.fault(at(START + 0x1000));
-    story.then(What::Break { end: heap + 0x8000 });
+    story.then(EventKind::Break { end: heap + 0x8000 });
     let second = story.fault(at(START + 0x7000));
     assert_eq!((first.mapping, first.kind), (second.mapping, Kind::FirstTouch));
     let id = first.mapping.unwrap().0 as usize;
     assert_eq!(story.attributor.mappings()[id].place, Place::Heap);
-    story.then(What::Break { end: heap + 0x1001 });
+    story.then(EventKind::Break { end: heap + 0x1001 });
     assert_eq!(story.fault(at(START + 0x7000)).mapping, None);
     assert_eq!(
         story.kind(at(START + 0x1000)),
         Kind::Repeated,
         "the page of the end is still there"
     );
-    story.then(What::Break { end: heap + 0x8000 });
+    story.then(EventKind::Break { end: heap + 0x8000 });
     assert_eq!(story.kind(at(START + 0x7000)), Kind::FirstTouch);
 }
 
@@ -247,7 +247,7 @@ fn the_heap_grows_and_shrinks_and_stays_one_mapping() {
 fn a_stack_grows_down_to_what_was_touched() {
     let mut story = Story::new(&plain());
     let (range, flags, name) = (VirtRange::new(START, 0x3000), 2, Some("[stack]".into()));
-    story.then(What::Map(Map { range, flags, name, ..Map::default() }));
+    story.then(EventKind::Map(Map { range, flags, name, ..Map::default() }));
     let below = story.fault(write(START - 0x5008));
     assert_eq!(below.kind, Kind::FirstTouch);
     let stack = &story.attributor.mappings()[below.mapping.unwrap().0 as usize];
@@ -259,11 +259,11 @@ fn a_stack_grows_down_to_what_was_touched() {
 fn an_exec_leaves_nothing_and_an_exit_neither() {
     let mut story = Story::new(&plain());
     story.map(START, MIB).fork();
-    story.in_process(8, What::Exec { name: "other".into() });
-    let fault = What::Fault(write(START));
+    story.in_process(8, EventKind::Exec { name: "other".into() });
+    let fault = EventKind::Fault(write(START));
     assert_eq!(story.in_process(8, fault.clone()).unwrap().mapping, None);
     assert!(story.fault(write(START)).mapping.is_some(), "the parent goes on");
-    story.then(What::Exit);
+    story.then(EventKind::Exit);
     assert_eq!(story.in_process(7, fault).unwrap().mapping, None);
     let (_, spans) = story.attributor.finish();
     assert!(spans.iter().all(|span| span.ended_ns.is_some()));
@@ -277,7 +277,7 @@ fn neighbours_that_are_alike_make_room_for_a_huge_page() {
     assert_eq!(story.fault(write(START)).fit, Some(HugeFit::Further));
     let far = START + 16 * MIB;
     let (range, protection, flags) = (VirtRange::new(far + MIB, MIB), 1, 0x22);
-    story.map(far, MIB).then(What::Map(Map { range, protection, flags, ..Map::default() }));
+    story.map(far, MIB).then(EventKind::Map(Map { range, protection, flags, ..Map::default() }));
     assert_eq!(story.fault(write(far)).fit, Some(HugeFit::No), "the neighbour is read-only");
 }
 
@@ -286,7 +286,7 @@ fn memory_for_which_huge_pages_were_refused_has_no_room_for_them() {
     let mut story = Story::new(&with_huge_pages());
     story.map(START, 4 * MIB);
     let range = VirtRange::new(START, 2 * MIB);
-    story.then(What::Advise { range, advice: 15 });
+    story.then(EventKind::Advise { range, advice: 15 });
     assert_eq!(story.fault(write(START + 0x1000)).fit, Some(HugeFit::Refused));
     assert_eq!(story.fault(write(START + 3 * MIB)).fit, Some(HugeFit::First));
 }
@@ -295,7 +295,7 @@ fn memory_for_which_huge_pages_were_refused_has_no_room_for_them() {
 fn populated_memory_is_there_without_a_fault() {
     let mut story = Story::new(&plain());
     let (range, protection, flags) = (VirtRange::new(START, MIB), 3, 0x8022);
-    story.then(What::Map(Map { range, protection, flags, ..Map::default() })).fork();
+    story.then(EventKind::Map(Map { range, protection, flags, ..Map::default() })).fork();
     assert_eq!(story.kind(write(START + 0x7000)), Kind::CowAfterFork);
 }
 
@@ -305,7 +305,7 @@ fn nonsense_is_survived() {
         let mut scatter = Scatter(seed);
         let mut attributor = Attributor::new(&with_huge_pages());
         for event in scatter.events(3_000, 5) {
-            let is_fault = matches!(event.what, What::Fault(_));
+            let is_fault = matches!(event.what, EventKind::Fault(_));
             assert_eq!(attributor.observe(&event).is_some(), is_fault);
         }
     }
@@ -324,16 +324,23 @@ fn a_stack_that_grew_many_times_is_one_mapping() {
         let stack = |start, end| {
             let (name, offset_bytes) = (Some("[stack]".into()), start as u64);
             let range = VirtRange::between(start, end);
-            What::Map(Map { range, name, offset_bytes, flags: 2, protection: 3, ..Map::default() })
+            EventKind::Map(Map {
+                range,
+                name,
+                offset_bytes,
+                flags: 2,
+                protection: 3,
+                ..Map::default()
+            })
         };
         happened(stack(TOP - FIRST, TOP));
         for growth in 1..=GROWTHS {
             let start = TOP - FIRST - growth * 4096;
             happened(stack(start, if is_whole { TOP } else { start + 4096 }));
-            let fault = happened(What::Fault(Fault::at(start as u64, 0x40_1000))).unwrap();
+            let fault = happened(EventKind::Fault(Fault::at(start as u64, 0x40_1000))).unwrap();
             assert_eq!((fault.kind, fault.mapping), (Kind::FirstTouch, Some(MappingId(0))));
         }
-        let again = happened(What::Fault(Fault::at((TOP - FIRST - 4096) as u64, 0x40_1000)));
+        let again = happened(EventKind::Fault(Fault::at((TOP - FIRST - 4096) as u64, 0x40_1000)));
         assert_eq!(again.unwrap().kind, Kind::Repeated, "it was there, and stayed");
         let [mapping] = attributor.mappings() else { panic!("one stack, one mapping") };
         assert_eq!(mapping.length_bytes as usize, FIRST + GROWTHS * 4096);

@@ -7,7 +7,7 @@ use cowslip_trace::Analysis;
 use cowslip_trace::attribute::Kind;
 use cowslip_trace::cost::FaultCost;
 use cowslip_trace::diff::{Basis, Diff};
-use cowslip_trace::model::What;
+use cowslip_trace::model::EventKind;
 use cowslip_trace::symbols::Names;
 use scene::{MIB, PAGE, START, Scene};
 
@@ -103,7 +103,7 @@ fn copies_after_forks_are_told_with_the_forks() {
         (0..256).for_each(|page| scene.touch(START + page * PAGE));
         for fork in 0..forks {
             let child_pid = 100 + fork;
-            scene.then(What::Fork { child_pid, child_tid: child_pid });
+            scene.then(EventKind::Fork { child_pid, child_tid: child_pid });
             (0..256).for_each(|page| scene.touch(START + page * PAGE));
         }
         scene
@@ -123,7 +123,7 @@ fn callers_that_only_one_trace_tells_do_not_part_what_is_the_same() {
     let with_callers = cache("never", 0x1000_0000, false);
     let mut without = cache("never", 0x2000_0000, false);
     for event in &mut without.0.events {
-        if let What::Map(map) = &mut event.what {
+        if let EventKind::Map(map) = &mut event.what {
             map.stack = None;
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cowslip_trace::export::{Format, export};
 use cowslip_trace::file::{Reader, Writer};
-use cowslip_trace::model::{Event, Fault, Header, Sink, Trace, What};
+use cowslip_trace::model::{Event, EventKind, Fault, Header, Sink, Trace};
 use serde_json::Value;
 use support::Scatter;
 
@@ -20,7 +20,7 @@ fn trace() -> (Vec<u8>, Trace) {
     let mut lost = 12;
     for event in &events {
         writer.event(event).unwrap();
-        if let What::Lost { count } = event.what {
+        if let EventKind::Lost { count } = event.what {
             lost += count;
         }
     }
@@ -51,7 +51,7 @@ fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
         Some(frames.iter().map(|&frame| hex(frame)).collect::<Vec<_>>().join(" "))
     };
     match &event.what {
-        What::Fault(fault) => {
+        EventKind::Fault(fault) => {
             set("kind", "fault".into());
             set("address", hex(fault.address));
             set("ip", hex(fault.ip));
@@ -64,7 +64,7 @@ fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
             fault.latency_ns.iter().for_each(|it| set("latency_ns", it.to_string()));
             stack(fault.stack).into_iter().for_each(|it| set("stack", it));
         }
-        What::Map(map) => {
+        EventKind::Map(map) => {
             set("kind", "map".into());
             set("address", hex(map.range.start as u64));
             set("length_bytes", map.range.len.to_string());
@@ -75,12 +75,12 @@ fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
             set("is_old", map.is_old.to_string());
             stack(map.stack).into_iter().for_each(|it| set("stack", it));
         }
-        What::Unmap { range } => {
+        EventKind::Unmap { range } => {
             set("kind", "unmap".into());
             set("address", hex(range.start as u64));
             set("length_bytes", range.len.to_string());
         }
-        What::Remap { from, to, kept } => {
+        EventKind::Remap { from, to, kept } => {
             set("kind", "remap".into());
             set("address", hex(from.start as u64));
             set("length_bytes", from.len.to_string());
@@ -88,31 +88,31 @@ fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
             set("to_length_bytes", to.len.to_string());
             set("kept", kept.to_string());
         }
-        What::Advise { range, advice } => {
+        EventKind::Advise { range, advice } => {
             set("kind", "advise".into());
             set("address", hex(range.start as u64));
             set("length_bytes", range.len.to_string());
             set("advice", advice.to_string());
         }
-        What::Break { end } => {
+        EventKind::Break { end } => {
             set("kind", "break".into());
             set("address", hex(*end));
         }
-        What::Fork { child_pid, child_tid } => {
+        EventKind::Fork { child_pid, child_tid } => {
             set("kind", "fork".into());
             set("child_pid", child_pid.to_string());
             set("child_tid", child_tid.to_string());
         }
-        What::Exec { name } => {
+        EventKind::Exec { name } => {
             set("kind", "exec".into());
             set("name", name.to_string());
         }
-        What::Name { name } => {
+        EventKind::Name { name } => {
             set("kind", "name".into());
             set("name", name.to_string());
         }
-        What::Exit => set("kind", "exit".into()),
-        What::Lost { count } => {
+        EventKind::Exit => set("kind", "exit".into()),
+        EventKind::Lost { count } => {
             set("kind", "lost".into());
             set("count", count.to_string());
         }
@@ -122,7 +122,7 @@ fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
 
 /// The trace's events and the loss that no event tells of.
 fn all(trace: &Trace) -> Vec<Event> {
-    let what = What::Lost { count: 12 };
+    let what = EventKind::Lost { count: 12 };
     let loss = Event { time_ns: trace.totals.last_ns, pid: 0, tid: 0, what };
     trace.events.iter().cloned().chain([loss]).collect()
 }
@@ -186,14 +186,14 @@ fn folded_stacks_add_up_to_the_faults() {
     let mut writer = Writer::new(Vec::new(), &Header::default()).unwrap();
     let stack = writer.stack(&[0x30, 0x21, 0x11]).ok();
     let name: Arc<str> = "a;b".into();
-    let fault = |stack, ip| What::Fault(Fault { stack, ..Fault::at(0, ip) });
+    let fault = |stack, ip| EventKind::Fault(Fault { stack, ..Fault::at(0, ip) });
     let all = [
-        What::Exec { name },
+        EventKind::Exec { name },
         fault(stack, 0x30),
         fault(stack, 0x30),
         fault(None, 0x40),
-        What::Fork { child_pid: 1, child_tid: 2 },
-        What::Lost { count: 3 },
+        EventKind::Fork { child_pid: 1, child_tid: 2 },
+        EventKind::Lost { count: 3 },
     ];
     for (time_ns, what) in (0..).zip(all) {
         writer.event(&Event { time_ns, pid: 1, tid: 1, what }).unwrap();

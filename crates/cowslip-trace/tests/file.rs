@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cowslip_sys::units::VirtRange;
 use cowslip_trace::file::{FRAMES_MOST, Reader, TEXT_MOST_BYTES, Writer, create};
-use cowslip_trace::model::{Event, Fault, Header, Machine, Map, Sink, Totals, Trace, What};
+use cowslip_trace::model::{Event, EventKind, Fault, Header, Machine, Map, Sink, Totals, Trace};
 use support::{Scatter, written};
 
 fn header() -> Header {
@@ -33,7 +33,7 @@ fn stacks() -> Vec<Box<[u64]>> {
 }
 
 fn fault(time_ns: u64) -> Event {
-    Event { time_ns, pid: 1, tid: 1, what: What::Fault(Fault::at(time_ns << 12, 7)) }
+    Event { time_ns, pid: 1, tid: 1, what: EventKind::Fault(Fault::at(time_ns << 12, 7)) }
 }
 
 #[test]
@@ -48,9 +48,9 @@ fn what_was_written_is_read() {
         assert!(trace.events == events, "{count} events");
         assert_eq!(trace.totals, totals);
         assert!(!trace.is_cut_short);
-        let is_fault = |event: &&Event| matches!(event.what, What::Fault(_));
+        let is_fault = |event: &&Event| matches!(event.what, EventKind::Fault(_));
         let lost = |event: &Event| match event.what {
-            What::Lost { count } => count,
+            EventKind::Lost { count } => count,
             _ => 0,
         };
         let wanted = Totals {
@@ -92,7 +92,9 @@ fn any_number_of_stacks_is_kept() {
 #[test]
 fn losses_that_no_event_tells_of_are_counted() {
     let mut writer = Writer::new(Vec::new(), &header()).unwrap();
-    writer.event(&Event { time_ns: 1, pid: 1, tid: 1, what: What::Lost { count: 3 } }).unwrap();
+    writer
+        .event(&Event { time_ns: 1, pid: 1, tid: 1, what: EventKind::Lost { count: 3 } })
+        .unwrap();
     let (bytes, totals) = writer.finish(10).unwrap();
     assert_eq!(totals.lost, 10);
     assert_eq!(Trace::read_from(&bytes[..]).unwrap().totals, totals);
@@ -168,15 +170,15 @@ fn writers_refuse_what_no_reader_would_take() {
     };
     let bad = [
         fault(9),
-        what(What::Fault(Fault { stack, ..Fault::at(0, 0) })),
-        what(What::Map(Map { stack, ..map.clone() })),
-        what(What::Map(Map { range, ..map.clone() })),
-        what(What::Map(Map { name: Some(long.clone()), ..map })),
-        what(What::Unmap { range }),
-        what(What::Remap { from: VirtRange::new(0, 1), to: range, kept: false }),
-        what(What::Advise { range, advice: 4 }),
-        what(What::Exec { name: long.clone() }),
-        what(What::Name { name: long }),
+        what(EventKind::Fault(Fault { stack, ..Fault::at(0, 0) })),
+        what(EventKind::Map(Map { stack, ..map.clone() })),
+        what(EventKind::Map(Map { range, ..map.clone() })),
+        what(EventKind::Map(Map { name: Some(long.clone()), ..map })),
+        what(EventKind::Unmap { range }),
+        what(EventKind::Remap { from: VirtRange::new(0, 1), to: range, kept: false }),
+        what(EventKind::Advise { range, advice: 4 }),
+        what(EventKind::Exec { name: long.clone() }),
+        what(EventKind::Name { name: long }),
     ];
     for event in &bad {
         let error = writer.event(event).expect_err("it was refused");
@@ -275,7 +277,12 @@ fn a_fault_needs_less_than_eight_bytes() {
             None => 0x7e00_0000_0000 + 8 * scatter.below(1 << 27),
         };
         let ip = 0x40_1000 + 3 * scatter.below(40);
-        Event { time_ns, pid: 1, tid: thread as u32, what: What::Fault(Fault::at(address, ip)) }
+        Event {
+            time_ns,
+            pid: 1,
+            tid: thread as u32,
+            what: EventKind::Fault(Fault::at(address, ip)),
+        }
     };
     let events: Vec<Event> = (0..FAULTS).map(&mut next).collect();
     let began = std::time::Instant::now();

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use cowslip_sys::units::VirtRange;
 use cowslip_trace::import::{Imported, import};
-use cowslip_trace::model::{Access, Event, Fault, Trace, What};
+use cowslip_trace::model::{Access, Event, EventKind, Fault, Trace};
 use support::{Scatter, skip};
 
 fn imported(path: &Path) -> io::Result<(Imported, Trace)> {
@@ -32,7 +32,7 @@ fn stored(name: &str) -> PathBuf {
 
 fn faults(trace: &Trace) -> Vec<(&Event, Fault)> {
     let fault = |event| match event {
-        &Event { what: What::Fault(fault), .. } => Some((event, fault)),
+        &Event { what: EventKind::Fault(fault), .. } => Some((event, fault)),
         _ => None,
     };
     trace.events.iter().filter_map(fault).collect()
@@ -62,14 +62,14 @@ fn page_faults_as_text_with_mappings_and_tasks() {
     let count = |part| text.lines().filter(|line| line.contains(part)).count();
     let faults = faults(&trace);
     assert_eq!(faults.len(), count(" page-faults: "));
-    let is_map = |event: &&Event| matches!(event.what, What::Map(_));
+    let is_map = |event: &&Event| matches!(event.what, EventKind::Map(_));
     // One is the kernel's own.
     assert_eq!(trace.events.iter().filter(is_map).count(), count("PERF_RECORD_MMAP2"));
     assert_eq!((imported.ignored, imported.without_address), (1, 0));
     let kinds = trace.events.iter().map(|event| match &event.what {
-        What::Exec { name } => format!("exec {name}"),
-        What::Name { name } => format!("name {name}"),
-        What::Exit => "exit".into(),
+        EventKind::Exec { name } => format!("exec {name}"),
+        EventKind::Name { name } => format!("name {name}"),
+        EventKind::Exit => "exit".into(),
         _ => String::new(),
     });
     let kinds: Vec<String> = kinds.filter(|kind| !kind.is_empty()).collect();
@@ -100,11 +100,11 @@ fn what_the_seed_recorded() {
         assert_eq!(fault.was_present, Some(code & 1 == 1), "{line}");
         assert_eq!(fault.in_user_mode, Some(line.contains("page_fault_user")), "{line}");
     }
-    let ranges = |of: fn(&What) -> Option<VirtRange>| -> Vec<VirtRange> {
+    let ranges = |of: fn(&EventKind) -> Option<VirtRange>| -> Vec<VirtRange> {
         trace.events.iter().filter_map(|event| of(&event.what)).collect()
     };
     let maps = ranges(|what| match what {
-        What::Map(map) => Some(map.range),
+        EventKind::Map(map) => Some(map.range),
         _ => None,
     });
     // Where the kernel said it put them, in whole pages.
@@ -116,7 +116,7 @@ fn what_the_seed_recorded() {
     );
     assert!(maps.iter().all(|range| range.len > 0 && range.len % 4096 == 0));
     let unmaps = ranges(|what| match what {
-        What::Unmap { range } => Some(*range),
+        EventKind::Unmap { range } => Some(*range),
         _ => None,
     });
     assert_eq!(unmaps.len(), text.matches("sys_enter_munmap").count());
@@ -152,7 +152,7 @@ fn the_seeds_own_text() {
                 prot: 0x00000003, flags: 0x00000022, fd: 0xffffffff, off: 0x00000000\n";
     let file = Temporary::new("seed", text.as_bytes());
     let (imported, trace) = imported(&file.0).unwrap();
-    let What::Map(map) = &trace.events[0].what else { panic!("{trace:?}") };
+    let EventKind::Map(map) = &trace.events[0].what else { panic!("{trace:?}") };
     assert_eq!(map.range, VirtRange::new(0x7f20_0000_0000, 0x20_0000));
     let (event, fault) = faults(&trace)[0];
     assert_eq!((fault.address, fault.ip), (0x7f20_001f_f000, 0x7f10_0000_0123));

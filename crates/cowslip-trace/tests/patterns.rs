@@ -12,7 +12,7 @@ use cowslip_trace::Analysis;
 use cowslip_trace::analysis::Analyser;
 use cowslip_trace::attribute::Kind;
 use cowslip_trace::cost::{FaultCost, Measured};
-use cowslip_trace::model::{Event, Fault, Map, Severity, StackId, Trace, What};
+use cowslip_trace::model::{Event, EventKind, Fault, Map, Severity, StackId, Trace};
 use cowslip_trace::patterns::{Pattern, PatternName};
 use scene::{MIB, PAGE, START, Scene};
 use support::Scatter;
@@ -117,7 +117,7 @@ fn purging_is_told_by_refaults() {
     scene.map(START, MIB);
     for _ in 0..4 {
         (0..256).for_each(|page| scene.touch(START + page * PAGE));
-        scene.then(What::Advise { range: VirtRange::new(START, MIB), advice: 4 });
+        scene.then(EventKind::Advise { range: VirtRange::new(START, MIB), advice: 4 });
     }
     let analysis = analysed(&scene);
     assert_eq!(analysis.sums.of(Kind::Refault), 3 * 256);
@@ -131,7 +131,7 @@ fn writes_after_a_fork_are_a_storm_of_copies() {
     let mut scene = Scene::new("never");
     scene.map(START, MIB);
     (0..256).for_each(|page| scene.touch(START + page * PAGE));
-    scene.then(What::Fork { child_pid: 8, child_tid: 8 });
+    scene.then(EventKind::Fork { child_pid: 8, child_tid: 8 });
     (0..200).for_each(|page| scene.touch(START + page * PAGE));
     let analysis = analysed(&scene);
     let sentence = &pattern(&analysis, PatternName::CowStorm).sentence;
@@ -144,7 +144,7 @@ fn writes_after_a_fork_are_a_storm_of_copies() {
 fn files_read_and_faults_of_the_kernel_are_told() {
     let mut scene = Scene::new("never");
     let (range, flags, name) = (VirtRange::new(START, MIB), 1, Some("/data/base".into()));
-    scene.then(What::Map(Map { range, flags, name, ..Map::default() }));
+    scene.then(EventKind::Map(Map { range, flags, name, ..Map::default() }));
     scene.map(START + 2 * MIB, MIB);
     for page in 0..150 {
         let (address, severity) = ((START + page * PAGE) as u64, Some(Severity::Major));
@@ -199,7 +199,7 @@ fn nonsense_is_summed_up_without_a_panic_and_nothing_is_counted_twice() {
     for seed in 0..20 {
         let mut scatter = Scatter(seed);
         let events = scatter.events(3_000, 5);
-        let faults = events.iter().filter(|it| matches!(it.what, What::Fault(_))).count();
+        let faults = events.iter().filter(|it| matches!(it.what, EventKind::Fault(_))).count();
         let stacks = vec![vec![1, 2, u64::MAX].into_boxed_slice(); 5];
         let analysis = Analysis::of(&Trace { events, stacks, ..Trace::default() }, None);
         assert_eq!(analysis.sums.faults(), faults as u64);
@@ -221,14 +221,14 @@ fn a_million_faults_take_less_than_two_seconds() {
     for map in 0..2_048 {
         let start = START + map * 2 * MIB;
         let (range, flags) = (VirtRange::new(start, 2 * MIB), 0x22);
-        let what = What::Map(Map { range, protection: 3, flags, ..Map::default() });
+        let what = EventKind::Map(Map { range, protection: 3, flags, ..Map::default() });
         let (pid, tid) = (7, 7 + map as u32 % 8);
         let mut event = Event { time_ns: faults * 1_000, pid, tid, what };
         analyser.observe(&event, frames);
         for page in 0..512 {
             faults += 1;
             event.time_ns = faults * 1_000;
-            event.what = What::Fault(Fault::at((start + page * PAGE) as u64, 0x1000));
+            event.what = EventKind::Fault(Fault::at((start + page * PAGE) as u64, 0x1000));
             analyser.observe(&event, frames);
         }
     }

@@ -3,11 +3,11 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cowslip_sys::Errno;
-use cowslip_sys::seam::{Op, fail};
+use cowslip_sys::failpoints::{Op, fail};
 use cowslip_sys::units::ByteCount;
 use cowslip_trace::record::{Error, ErrorKind, Options, Recorder, Stacks};
 
-/// The seam is the whole process'.
+/// The failpoints are the whole process'.
 fn alone() -> MutexGuard<'static, ()> {
     static SEAM: Mutex<()> = Mutex::new(());
     SEAM.lock().unwrap_or_else(PoisonError::into_inner)

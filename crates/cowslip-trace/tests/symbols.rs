@@ -3,7 +3,7 @@
 use std::fs;
 
 use cowslip_sys::units::VirtRange;
-use cowslip_trace::model::{Event, Header, Map, What};
+use cowslip_trace::model::{Event, EventKind, Header, Map};
 use cowslip_trace::symbols::Symbols;
 
 #[inline(never)]
@@ -29,7 +29,7 @@ fn symbols(began_unix_seconds: u64) -> Symbols {
             is_old: true,
             stack: None,
         };
-        symbols.observe(&Event { time_ns: 0, pid: 1, tid: 1, what: What::Map(map) });
+        symbols.observe(&Event { time_ns: 0, pid: 1, tid: 1, what: EventKind::Map(map) });
     }
     symbols
 }

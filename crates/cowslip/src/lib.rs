@@ -44,7 +44,7 @@ pub use cowslip_sys::units;
 pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, Departure, Pages, Usage};
 pub use error::{Error, ErrorKind, Result};
 pub use footprint::Footprint;
-pub use freeze::{Fork, ForkCut, Frozen, IoGuard, Way, fork, freeze_all};
+pub use freeze::{Fork, FreezeMethod, Frozen, IoGuard, PreparedFork, fork, freeze_all};
 pub use metrics::{Metrics, PAGE_NAME};
 pub use sys::memory::Prot;
 pub use template::{

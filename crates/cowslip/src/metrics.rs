@@ -72,13 +72,13 @@ counters! {
     is_owner,
     /// 1 if the file behind the arena is made of huge pages (where the system has them).
     is_huge,
-    /// 1 if freezes move pages out of the way and threads wait in userfaultfd; 0 for the plain way.
+    /// 1 if freezes move pages out of the way and threads wait in userfaultfd; 0 if they map over, without userfaultfd.
     has_userfaultfd,
     /// Chunks of 2 MiB that are frozen now.
     frozen_chunks,
     /// Freezes, for views and for forks.
     freezes,
-    /// Freezes that took the plain way (one `MAP_FIXED` mmap per run).
+    /// Freezes without userfaultfd (one `MAP_FIXED` mmap per run).
     plain_freezes,
     /// Freezes refused or failed; the arena stayed as it was.
     failed_freezes,

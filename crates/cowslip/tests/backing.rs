@@ -102,7 +102,7 @@ fn hugetlb_freeze_that_the_pool_can_pay_for() {
     let writers = Writers::start(&counters, 2);
     let can_thaw = arena.start_service();
     for round in 0..scaled(5) {
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         let first = checksum(frozen.slice(counters.slice()));
         let seen = counters.sum();
         eventually("the writers write", || counters.sum() > seen + 100_000);
@@ -133,7 +133,7 @@ fn hugetlb_arenas_make_no_templates() {
     let refused = arena.freeze().unwrap().into_template().unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     // SAFETY: no other thread uses the arena.
-    unsafe { arena.thaw_unattended() }.unwrap();
+    unsafe { arena.thaw_exclusive() }.unwrap();
     counters.at(0).store(1, Relaxed);
 }
 
@@ -171,7 +171,7 @@ fn hugetlb_memory_that_is_dropped_reads_zeroes_in_every_state() {
     counters.at(in_whole).store(4, Relaxed);
     assert!(frozen.slice(counters.slice()).iter().all(|&value| value == 7));
     // SAFETY: no other thread uses the arena.
-    unsafe { frozen.thaw_unattended() }.unwrap();
+    unsafe { frozen.thaw_exclusive() }.unwrap();
     assert_eq!(counters.at(in_small).swap(0, Relaxed), 3);
     assert_eq!(counters.at(in_whole).swap(0, Relaxed), 4);
     assert!(zeroes() && counters.at(0).load(Relaxed) == 7);
@@ -186,7 +186,7 @@ fn cycle(arena: &Arena) -> u64 {
     let mut written = 0;
     if arena.start_service() {
         for _ in 0..scaled(5) {
-            let frozen = arena.freeze_within(PATIENCE).unwrap();
+            let frozen = arena.freeze_timeout(PATIENCE).unwrap();
             let first = checksum(frozen.slice(counters.slice()));
             assert_eq!(first, checksum(frozen.slice(counters.slice())));
         }
@@ -196,7 +196,7 @@ fn cycle(arena: &Arena) -> u64 {
         let frozen = arena.freeze().unwrap();
         written += writers.stop();
         // SAFETY: the writers have ended.
-        unsafe { frozen.thaw_unattended() }.unwrap();
+        unsafe { frozen.thaw_exclusive() }.unwrap();
     }
     assert_eq!(counters.sum(), written);
     huge_mapped_bytes(counters.slice().range())

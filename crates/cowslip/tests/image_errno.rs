@@ -9,7 +9,7 @@ use cowslip::Arena;
 use cowslip::freeze_all;
 use cowslip::image::{Image, MergeOptions, SaveOptions, merge, save};
 use cowslip::sys::Errno;
-use cowslip::sys::seam::{Injection, Op, fail};
+use cowslip::sys::failpoints::{Injection, Op, fail};
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use support::images::{Folder, proceed, verify};
 use support::world::{World, explains_itself};

@@ -94,7 +94,7 @@ fn an_image_shows_one_instant_while_threads_write() {
     let counters = Counters::new(&arena, ByteCount::mib(24));
     let writers = Writers::start(&counters, 2);
     for _ in 0..5 {
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         let seen = checksum(frozen.slice(counters.slice()));
         saved(&frozen, &path);
         drop(frozen);
@@ -117,7 +117,7 @@ fn an_incremental_image_holds_what_changed_and_needs_its_parents() {
     let mut slice = patterned(&arena);
     let mut parent = None;
     for (day, path) in names.iter().enumerate() {
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         let options = SaveOptions { parent: parent.take(), ..SaveOptions::default() };
         let saved = save(&[&frozen], path, &options, &mut proceed).unwrap();
         drop(frozen);
@@ -132,7 +132,7 @@ fn an_incremental_image_holds_what_changed_and_needs_its_parents() {
     }
     let image = verify(&names[2]).unwrap();
     assert_eq!(image.ancestors().len(), 2);
-    let frozen = arena.freeze_within(PATIENCE).unwrap();
+    let frozen = arena.freeze_timeout(PATIENCE).unwrap();
     let options = SaveOptions { parent: Some(names[2].clone()), ..SaveOptions::default() };
     for needed in &names {
         let refused = save(&[&frozen], needed, &options, &mut proceed).unwrap_err();
@@ -216,7 +216,7 @@ fn saver() {
     let mut slice = arena.slice::<u64>(4 * CHUNK_BYTES / 8).unwrap();
     for round in 1.. {
         slice.fill(round);
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         saved(&frozen, &path);
     }
 }
@@ -340,7 +340,7 @@ fn a_disk_that_is_full_keeps_the_old_image_and_gives_its_room_back() {
     let mut content = large.slice::<u64>(slice.len()).unwrap();
     content.fill(3);
     for _ in 0..3 {
-        let frozen = large.freeze_within(PATIENCE).unwrap();
+        let frozen = large.freeze_timeout(PATIENCE).unwrap();
         let full = save(&[&frozen], &path, &SaveOptions::default(), &mut proceed).unwrap_err();
         assert_eq!(full.errno(), Some(libc::ENOSPC), "{full}");
         assert_eq!(verify(&path).unwrap().identity(), small.identity);

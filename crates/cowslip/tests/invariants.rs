@@ -20,7 +20,7 @@ fn i1_no_update_is_lost_through_hundreds_of_cycles() {
     let writers = Writers::start(&counters, 3);
     let mut scatter = Scatter(7);
     for _ in 0..scaled(200) {
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         if scatter.next().is_multiple_of(4) {
             checksum(frozen.slice(counters.slice()));
         }
@@ -56,7 +56,7 @@ fn i1_no_system_call_into_the_arena_fails_or_is_lost() {
         }
     });
     for _ in 0..scaled(150) {
-        drop(arena.freeze_within(PATIENCE).unwrap());
+        drop(arena.freeze_timeout(PATIENCE).unwrap());
     }
     assert!(arena.wait_live(PATIENCE));
     stop.store(true, Ordering::Relaxed);
@@ -69,7 +69,7 @@ fn i2_the_view_does_not_change() {
     let counters = Counters::new(&arena, SIZE);
     let writers = Writers::start(&counters, 2);
     for _ in 0..scaled(20) {
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         let first = checksum(frozen.slice(counters.slice()));
         std::thread::yield_now();
         assert_eq!(first, checksum(frozen.slice(counters.slice())));
@@ -197,7 +197,7 @@ fn i5_discarded_memory_reads_zeroes_live_and_frozen_and_the_view_keeps_it() {
 fn i5_released_memory_comes_back_zeroed_in_every_state() {
     let arena = Arena::new(ByteCount::mib(32)).unwrap();
     for round in 0..scaled(12) {
-        let frozen = (round % 3 == 1).then(|| arena.freeze_within(PATIENCE).unwrap());
+        let frozen = (round % 3 == 1).then(|| arena.freeze_timeout(PATIENCE).unwrap());
         for len in [4096, 64 << 10, CHUNK_BYTES, 3 * CHUNK_BYTES + 4096] {
             let mut slice = arena.slice::<u8>(len).unwrap();
             assert!(slice.iter().all(|&b| b == 0), "round {round}, {len} bytes");
@@ -218,7 +218,7 @@ fn i5_protections_survive_freeze_and_thaw() {
     // SAFETY: nobody accesses the guard but the probe below.
     unsafe { arena.protect(guard, Prot::NONE) }.unwrap();
     for _ in 0..3 {
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         assert_eq!(protection(guard.start), "---p");
         assert_eq!(protection(guard.end()), "rw-p");
         drop(frozen);
@@ -248,7 +248,7 @@ fn i6_threads_that_wait_for_a_freeze_or_a_thaw_go_on() {
     let counters = Counters::new(&arena, SIZE);
     let writers = Writers::start(&counters, 8);
     for round in 0..scaled(40) {
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         if round % 8 == 0 {
             arena.pause_thaw();
             drop(frozen);
@@ -297,7 +297,7 @@ fn huge_pages_are_whole_after_the_thaw() {
         return;
     }
     for _ in 0..scaled(5) {
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         for i in (0..counters.len()).step_by(40_000) {
             counters.at(i).store(1, Ordering::Relaxed);
         }

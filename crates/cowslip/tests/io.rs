@@ -22,10 +22,10 @@ fn a_freeze_is_busy_or_waits() {
     assert_eq!(error.kind(), ErrorKind::Busy);
     assert!(error.to_string().contains("IoGuard"), "{error}");
     let began = Instant::now();
-    assert_eq!(arena.freeze_within(A_WHILE).unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(arena.freeze_timeout(A_WHILE).unwrap_err().kind(), ErrorKind::Busy);
     assert!(began.elapsed() >= A_WHILE);
     std::thread::scope(|scope| {
-        let freezer = scope.spawn(|| arena.freeze_within(PATIENCE));
+        let freezer = scope.spawn(|| arena.freeze_timeout(PATIENCE));
         std::thread::sleep(A_WHILE);
         assert!(!freezer.is_finished());
         drop(held);
@@ -88,7 +88,7 @@ fn a_freeze_gets_its_turn_among_holds_that_follow_each_other() {
             });
         }
         for _ in 0..10 {
-            drop(arena.freeze_within(PATIENCE));
+            drop(arena.freeze_timeout(PATIENCE));
             let child = fork_child(&[&arena], || true).unwrap();
             assert_eq!(status_of(child), 0);
         }

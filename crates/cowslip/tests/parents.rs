@@ -2,7 +2,9 @@
 
 mod support;
 
-use cowslip::image::{ApartWay, Checksum, Image, RestoreOptions, SaveOptions, Strategy, save};
+use cowslip::image::{
+    Checksum, Image, RestoreOptions, SaveOptions, StandaloneMode, Strategy, save,
+};
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, ErrorKind, Place};
 use support::PATIENCE;
@@ -80,7 +82,7 @@ fn what_is_cut_short_while_it_is_open_is_damaged() {
         let options = RestoreOptions { strategy, ..RestoreOptions::default() };
         image.restore(0, &options, &mut proceed)?.wait(PATIENCE).map(drop)
     };
-    let resident = image.restore_apart(0, ApartWay::Resident, Place::Anywhere, None);
+    let resident = image.restore_standalone(0, StandaloneMode::Resident, Place::Anywhere, None);
     for (what, answer) in [
         ("verify", image.verify(&mut proceed)),
         ("eager", restore(Strategy::Eager)),

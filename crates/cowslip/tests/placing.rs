@@ -95,8 +95,8 @@ fn memory_made_new_reads_zeroes_in_every_state() {
         for part in parts {
             // SAFETY: page-aligned parts of the slice, of which no reference is used meanwhile.
             let is_new = unsafe {
-                arena.renew(part, Prot::NONE).unwrap()
-                    && arena.renew(part, Prot::RW).unwrap_or(false)
+                arena.remap_zeroed(part, Prot::NONE).unwrap()
+                    && arena.remap_zeroed(part, Prot::RW).unwrap_or(false)
             };
             // Frozen memory without access cannot be cleaned in place, and leaves the arena.
             assert!(is_new || is_frozen && arena.parts(part)[0].1 == Usage::Detached, "{part}");

@@ -33,7 +33,7 @@ fn memory_is_resident_again_after_a_freeze_and_after_a_thaw() {
     let _watchdog = Watchdog::start("residency");
     let Some((arena, counters)) = written() else { return };
     for _ in 0..3 {
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         eventually("all of it is mapped while frozen", || resident(&counters) == BYTES.0);
         // The huge mapping of a chunk that is written to goes, and what was behind it comes back.
         for chunk in 0..4 {

@@ -145,7 +145,7 @@ fn writers_and_system_calls_lose_nothing_while_it_is_restored_frozen_forked_and_
             });
             assert_eq!(status_of(pid.unwrap()), 0, "the child sees all of it");
         }
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         assert!(restored.wait(PATIENCE).unwrap(), "a freeze finishes the restore");
         // Onto the file that it came from.
         let other = folder.file("other");
@@ -159,7 +159,7 @@ fn writers_and_system_calls_lose_nothing_while_it_is_restored_frozen_forked_and_
         // The next round begins from the first image again.
         assert!(arena.wait_live(PATIENCE));
         (0..counters.len()).for_each(|i| counters.at(i).store(i as u64, Relaxed));
-        saved(&arena.freeze_within(PATIENCE).unwrap(), &path);
+        saved(&arena.freeze_timeout(PATIENCE).unwrap(), &path);
     }
 }
 

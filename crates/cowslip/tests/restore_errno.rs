@@ -6,7 +6,7 @@ mod support;
 
 use cowslip::image::{Image, RestoreOptions, Restored, Strategy};
 use cowslip::sys::Errno;
-use cowslip::sys::seam::{Op, fail};
+use cowslip::sys::failpoints::{Op, fail};
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, ArenaSlice};
 use support::images::{Folder, patterned, proceed, saved, words};

@@ -7,10 +7,10 @@ mod support;
 
 use std::time::Duration;
 
-use cowslip::sys::seam::{Op, fail};
+use cowslip::sys::failpoints::{Op, fail};
 use cowslip::sys::{Errno, process};
 use cowslip::units::ByteCount;
-use cowslip::{Arena, ErrorKind, Way, freeze_all};
+use cowslip::{Arena, ErrorKind, FreezeMethod, freeze_all};
 use support::world::{World, explains_itself};
 use support::{Counters, PATIENCE, Watchdog, Writers, alone, eventually, scaled, skip};
 
@@ -77,8 +77,8 @@ fn i6_waiting_always_fails_and_all_works_as_before() {
     let counters = Counters::new(&arena, ByteCount::mib(4));
     let writers = Writers::start(&counters, 2);
     for _ in 0..5 {
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
-        assert_eq!(frozen.way(), Way::Userfaultfd, "{:?}", arena.metrics());
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
+        assert_eq!(frozen.method(), FreezeMethod::Userfaultfd, "{:?}", arena.metrics());
         drop(frozen);
     }
     assert!(arena.wait_live(PATIENCE));
@@ -142,12 +142,12 @@ fn who_cannot_read_has_no_service() {
     let writers = Writers::start(&counters, 1);
     let rule = fail(Op::UffdRead, 0, ALWAYS, Errno::PERM);
     let frozen = arena.freeze().unwrap();
-    assert_eq!(frozen.way(), Way::Plain);
+    assert_eq!(frozen.method(), FreezeMethod::WithoutUserfaultfd);
     drop(frozen);
     assert!(!arena.start_service(), "a new one could not read either");
     drop(rule);
-    let frozen = arena.freeze_within(PATIENCE).unwrap();
-    assert_eq!(frozen.way(), Way::Userfaultfd);
+    let frozen = arena.freeze_timeout(PATIENCE).unwrap();
+    assert_eq!(frozen.method(), FreezeMethod::Userfaultfd);
     drop(frozen);
     let written = writers.stop();
     assert_eq!(counters.sum(), written);

@@ -97,7 +97,7 @@ fn round(arena: &Arena, counters: &Counters, scatter: &mut Scatter, children: &m
     }
     if children.is_empty() && pick >> 10 & 1 == 0 {
         arena.resume_thaw();
-        let frozen = arena.freeze_within(PATIENCE).unwrap();
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         let first = checksum(frozen.slice(counters.slice()));
         if pick >> 11 & 1 == 0 {
             // A fork while a view lives shares the private pages.

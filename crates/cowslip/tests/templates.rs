@@ -192,7 +192,7 @@ fn nonsense_is_refused_by_the_builder() {
         VirtRange::new(range.start - CHUNK_BYTES, CHUNK_BYTES),
     ] {
         let refused = arena
-            .freeze_within(PATIENCE)
+            .freeze_timeout(PATIENCE)
             .unwrap()
             .template()
             .region(bad, Inherit::Fresh)
@@ -458,11 +458,11 @@ fn i2_without_userfaultfd_the_base_is_kept_too() {
     words.fill(2);
     drop(template);
     // SAFETY: nobody stores to the arena, here and below.
-    assert_eq!(unsafe { arena.thaw_unattended() }.unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(unsafe { arena.thaw_exclusive() }.unwrap_err().kind(), ErrorKind::Busy);
     assert!(clone.slice(&words).iter().all(|&word| word == 1));
     drop(clone);
     // SAFETY: as above.
-    unsafe { arena.thaw_unattended() }.unwrap();
+    unsafe { arena.thaw_exclusive() }.unwrap();
     assert!(words.iter().all(|&word| word == 2));
 }
 

@@ -27,13 +27,13 @@ fn tracked(capacity: ByteCount) -> Option<Arena> {
     if arena.track_changes(true) {
         return Some(arena);
     }
-    skip("huge", "changes cannot be tracked here");
+    skip("pagemap_scan", "changes cannot be tracked here");
     None
 }
 
 /// Freezes, and waits for the end of the thaw first.
 fn frozen(arena: &Arena) -> Frozen {
-    arena.freeze_within(PATIENCE).unwrap()
+    arena.freeze_timeout(PATIENCE).unwrap()
 }
 
 fn save_to(frozen: &Frozen, path: &Path, parent: Option<&Path>, changes: Changes) -> Saved {
@@ -447,7 +447,7 @@ fn what_cannot_be_tracked_is_hashed_and_said() {
         let thawed = |view: Frozen| {
             #[allow(unsafe_code)]
             // SAFETY: this is the only thread that uses the arena.
-            unsafe { view.thaw_unattended() }.unwrap();
+            unsafe { view.thaw_exclusive() }.unwrap();
         };
         let view = frozen(&arena);
         let (first, _) = save_both(&folder, &view, "first", None);

@@ -5,7 +5,7 @@
 mod support;
 
 use cowslip::sys::Errno;
-use cowslip::sys::seam::{Op, fail};
+use cowslip::sys::failpoints::{Op, fail};
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, freeze_all};
 use support::world::{World, explains_itself};
@@ -13,7 +13,7 @@ use support::{PATIENCE, Watchdog, alone, eventually, scaled, skip};
 
 /// What a freeze gives up for, where it can.
 const GIVEN_UP: Errno = Errno::NOMEM;
-/// What it then does the plain way.
+/// What it then does instead, without userfaultfd.
 const DONE_PLAINLY: Errno = Errno::INVAL;
 
 /// Arenas with kept chunks, some of which are being written; `None` if nothing can be tracked here.
@@ -21,7 +21,7 @@ fn kept_world() -> Option<World> {
     let world = World::new();
     if !world.arenas().iter().all(|arena| arena.track_changes(true)) {
         world.check();
-        skip("huge", "changes cannot be tracked here");
+        skip("pagemap_scan", "changes cannot be tracked here");
         return None;
     }
     drop(freeze_all(&world.arenas()).unwrap());
@@ -109,7 +109,7 @@ fn what_the_service_thread_cannot_make_live_stays_kept_and_is_tried_again() {
     for op in [Op::UffdRegister, Op::UffdWriteProtect, Op::PagemapScan, Op::Mmap, Op::UffdWake] {
         let arena = Arena::new(ByteCount::mib(16)).unwrap();
         if !arena.track_changes(true) {
-            return skip("huge", "changes cannot be tracked here");
+            return skip("pagemap_scan", "changes cannot be tracked here");
         }
         let mut bytes = arena.slice::<u8>(4 * CHUNK_BYTES).unwrap();
         bytes.fill(1);

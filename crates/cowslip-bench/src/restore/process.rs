@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use cowslip::image::{Apart, Image, RestoreOptions, Restored, SaveOptions, save};
+use cowslip::image::{Image, RestoreOptions, Restored, SaveOptions, Standalone, save};
 use cowslip::units::{CHUNK_BYTES, VirtRange, round_up};
 use cowslip::{Arena, Place, Template, TemplateClone};
 use serde::{Deserialize, Serialize};
@@ -75,7 +75,7 @@ pub(super) struct Again {
 
 enum Held {
     Arena(Restored),
-    Apart(Apart),
+    Standalone(Standalone),
     Clone(TemplateClone),
     Loop(memory::Memory),
 }
@@ -152,9 +152,9 @@ fn restore(args: &ProcessArgs, place: VirtRange) -> Result<Held> {
                 RestoreOptions { strategy, record: args.record, ..RestoreOptions::default() };
             Held::Arena(Image::open(&args.image)?.restore(0, &options, &mut proceed)?)
         }
-        Rival::Apart(way) => {
+        Rival::Standalone(way) => {
             let image = Image::open(&args.image)?;
-            Held::Apart(image.restore_apart(0, way, Place::Anywhere, None)?)
+            Held::Standalone(image.restore_standalone(0, way, Place::Anywhere, None)?)
         }
         Rival::ReadLoop => Held::Loop(read::read_file(&args.flat, place.len)?),
     })
@@ -165,7 +165,7 @@ impl Held {
     fn range(&self, place: VirtRange) -> VirtRange {
         let start = match self {
             Self::Arena(restored) => restored.arena().range().start + place.start,
-            Self::Apart(apart) => apart.range().start + place.start,
+            Self::Standalone(apart) => apart.range().start + place.start,
             // It begins where the first memory was handed out.
             Self::Clone(clone) => clone.range().start,
             Self::Loop(memory) => memory.range().start,

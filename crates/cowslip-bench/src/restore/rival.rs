@@ -5,7 +5,7 @@ use std::process::Command;
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use cowslip::image::{ApartWay, Strategy};
+use cowslip::image::{StandaloneMode, Strategy};
 
 use super::process::{Observed, Work};
 use super::sample::Sample;
@@ -36,24 +36,24 @@ pub(super) enum Rival {
     /// The library's, into an arena.
     Arena(Strategy),
     /// The library's, without an arena.
-    Apart(ApartWay),
+    Standalone(StandaloneMode),
     /// The content alone, without an image.
     ReadLoop,
 }
 
 impl Rival {
     pub(super) const HYBRID: Self = Self::Arena(Strategy::Hybrid);
-    pub(super) const RESIDENT: Self = Self::Apart(ApartWay::Resident);
+    pub(super) const RESIDENT: Self = Self::Standalone(StandaloneMode::Resident);
 
     /// All of them, and their names in the report; those of strategies are `cowslip restore`'s.
     const NAMES: [(Self, &str); 9] = [
         (Self::HYBRID, "hybrid"),
         (Self::Arena(Strategy::Eager), "eager"),
-        (Self::Apart(ApartWay::Map), "map"),
-        (Self::Apart(ApartWay::Populate), "populate"),
-        (Self::Apart(ApartWay::UffdCopy4k), "uffd-copy-4k"),
-        (Self::Apart(ApartWay::UffdCopy2m), "uffd-copy-2m"),
-        (Self::Apart(ApartWay::UffdMove), "uffd-move"),
+        (Self::Standalone(StandaloneMode::Map), "map"),
+        (Self::Standalone(StandaloneMode::Populate), "populate"),
+        (Self::Standalone(StandaloneMode::UffdCopy4k), "uffd-copy-4k"),
+        (Self::Standalone(StandaloneMode::UffdCopy2m), "uffd-copy-2m"),
+        (Self::Standalone(StandaloneMode::UffdMove), "uffd-move"),
         (Self::RESIDENT, "resident"),
         (Self::ReadLoop, "read-loop"),
     ];

@@ -78,7 +78,7 @@ fn beside_others(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<
 
 fn ours(sample: &Sample, target: &Path) -> Result<Duration> {
     let began = Instant::now();
-    let frozen = sample.arena.freeze_within(PATIENCE)?;
+    let frozen = sample.arena.freeze_timeout(PATIENCE)?;
     save(&[&frozen], target, &SaveOptions::default(), &mut proceed)?;
     Ok(began.elapsed())
 }
@@ -117,7 +117,7 @@ fn incrementally(report: &mut Report, sample: &Sample) -> Result<()> {
     let places = (0..changed).map(|i| sample.memory.word(i * (chunks / changed) * CHUNK_BYTES));
     places.clone().for_each(|word| _ = word.fetch_add(1, Relaxed));
     let options = SaveOptions { parent: Some(parent), ..sample.options() };
-    let frozen = sample.arena.freeze_within(PATIENCE)?;
+    let frozen = sample.arena.freeze_timeout(PATIENCE)?;
     let saved = save(&[&frozen], &child, &options, &mut proceed);
     drop(frozen);
     places.for_each(|word| _ = word.fetch_sub(1, Relaxed));

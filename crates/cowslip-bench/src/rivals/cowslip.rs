@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cowslip::units::ByteCount;
-use cowslip::{Arena, Frozen, Way};
+use cowslip::{Arena, FreezeMethod, Frozen};
 
 use super::Rival;
 use crate::child::{Child, Children};
@@ -46,7 +46,7 @@ impl Rival for Freezing {
         let began = Instant::now();
         let frozen = self.arena.freeze()?;
         let paused = began.elapsed();
-        if frozen.way() == Way::Plain {
+        if frozen.method() == FreezeMethod::WithoutUserfaultfd {
             return Err(Error::Failed(
                 "frozen without userfaultfd, which never thaws by itself: see `cowslip doctor`"
                     .to_owned(),

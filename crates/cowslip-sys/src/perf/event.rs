@@ -11,7 +11,7 @@ use std::os::fd::FromRawFd;
 
 use perf_event_open_sys::{self as sys, bindings};
 
-use crate::seam::{self, Op};
+use crate::failpoints::{self, Op};
 use crate::{AsFd, AsRawFd, BorrowedFd, Errno, OwnedFd, Result};
 
 /// What is counted.
@@ -120,7 +120,7 @@ impl Event {
     /// # Errors
     /// See [`Refusal`](super::Refusal).
     pub fn open(attributes: &Attributes, thread: i32, cpu: u32) -> Result<Self> {
-        seam::check(Op::PerfOpen)?;
+        failpoints::check(Op::PerfOpen)?;
         let mut raw = attributes.raw();
         match open(&mut raw, thread, cpu) {
             Ok(file) => Ok(Self { file, tells_lost: true }),
@@ -149,7 +149,7 @@ impl Event {
 
     /// What is told goes to the ring of `other`, an event of the same processor.
     pub fn share_ring_of(&self, other: &Self) -> Result<()> {
-        seam::check(Op::PerfSetOutput)?;
+        failpoints::check(Op::PerfSetOutput)?;
         // SAFETY: takes a descriptor.
         answer(unsafe {
             sys::ioctls::SET_OUTPUT(self.file.as_raw_fd(), other.file.as_raw_fd() as _)

@@ -21,7 +21,7 @@ use perf_event_open_sys::bindings::perf_event_mmap_page;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::Event;
-use crate::seam::{self, Op};
+use crate::failpoints::{self, Op};
 use crate::units::{ByteCount, page_size_bytes};
 use crate::{AsFd, Errno, Result};
 
@@ -52,7 +52,7 @@ impl Ring {
     /// `EPERM` if it is more than this user may have (`perf_event_mlock_kb`, `RLIMIT_MEMLOCK`), `EINVAL` if
     /// its size is wrong.
     pub fn map(event: &Event, size: ByteCount) -> Result<Self> {
-        seam::check(Op::PerfMap)?;
+        failpoints::check(Op::PerfMap)?;
         let data_bytes = usize::try_from(size.0).map_err(|_| Errno::INVAL)?;
         if !data_bytes.is_power_of_two() || data_bytes < page_size_bytes() {
             return Err(Errno::INVAL);

@@ -9,7 +9,7 @@ use super::shape::{Shape, Walks, Watch, is_arrival};
 use super::{Analysis, Group, Identity, Rate, StackSums, Sums, ThreadSums};
 use crate::attribute::{Attribution, Attributor, Mapping, MappingId, Place};
 use crate::cost::FaultCost;
-use crate::model::{Event, Fault, Header, StackId, What};
+use crate::model::{Event, EventKind, Fault, Header, StackId};
 use crate::patterns;
 
 /// Sums a trace up event by event, in memory that grows with its mappings, stacks and touched pages, not
@@ -82,11 +82,11 @@ impl Analyser {
         let first_ns = *self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
         match &event.what {
-            What::Exec { name } | What::Name { name } => {
+            EventKind::Exec { name } | EventKind::Name { name } => {
                 self.thread(event.pid, event.tid).name = name.clone();
             }
-            What::Lost { count } => self.lost = self.lost.saturating_add(*count),
-            What::Fork { child_pid, child_tid } => {
+            EventKind::Lost { count } => self.lost = self.lost.saturating_add(*count),
+            EventKind::Fork { child_pid, child_tid } => {
                 let name = self.thread(event.pid, event.tid).name.clone();
                 self.thread(*child_pid, *child_tid).name = name;
                 self.forks += u64::from(*child_pid != event.pid);
@@ -95,7 +95,7 @@ impl Analyser {
         }
         let attribution = self.attributor.observe(event);
         self.add_mappings(frames);
-        if let (What::Fault(fault), Some(attribution)) = (&event.what, attribution) {
+        if let (EventKind::Fault(fault), Some(attribution)) = (&event.what, attribution) {
             self.rate.add(event.time_ns.saturating_sub(first_ns));
             self.count(event, fault, attribution, frames);
         }

@@ -128,8 +128,8 @@ impl Analysis {
     /// ```
     /// use cowslip_trace::Analysis;
     /// use cowslip_trace::attribute::Kind;
-    /// use cowslip_trace::model::{Event, Fault, Trace, What};
-    /// let what = What::Fault(Fault::at(0x20_0000, 0x40_1000));
+    /// use cowslip_trace::model::{Event, Fault, Trace, EventKind};
+    /// let what = EventKind::Fault(Fault::at(0x20_0000, 0x40_1000));
     /// let events = vec![Event { time_ns: 5, pid: 7, tid: 7, what }];
     /// let analysis = Analysis::of(&Trace { events, ..Trace::default() }, None);
     /// assert_eq!(analysis.sums.of(Kind::Unknown), 1, "nothing was mapped there");

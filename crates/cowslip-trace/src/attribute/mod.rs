@@ -8,13 +8,13 @@
 //! ```
 //! use cowslip_sys::units::VirtRange;
 //! use cowslip_trace::attribute::{Attributor, Kind};
-//! use cowslip_trace::model::{Event, Fault, Header, Map, What};
+//! use cowslip_trace::model::{Event, Fault, Header, Map, EventKind};
 //!
 //! let mut attributor = Attributor::new(&Header::default());
 //! let mut happened = |what| attributor.observe(&Event { time_ns: 0, pid: 7, tid: 7, what });
 //! let map = Map { range: VirtRange::new(0x20_0000, 0x1000), flags: 0x22, ..Map::default() };
-//! happened(What::Map(map));
-//! let fault = happened(What::Fault(Fault::at(0x20_0010, 0x40_1000))).unwrap();
+//! happened(EventKind::Map(map));
+//! let fault = happened(EventKind::Fault(Fault::at(0x20_0010, 0x40_1000))).unwrap();
 //! assert_eq!(fault.kind, Kind::FirstTouch);
 //! ```
 

@@ -8,7 +8,7 @@ use super::Attribution;
 use super::ledger::{Circumstances, Ledger};
 use super::mapping::{Mapping, MappingId, Span};
 use super::space::Space;
-use crate::model::{Event, Header, What};
+use crate::model::{Event, EventKind, Header};
 
 /// The end of what user programs have on any machine of 64 bits.
 const HIGHEST: usize = 1 << 56;
@@ -42,7 +42,7 @@ impl Attributor {
     pub fn observe(&mut self, event: &Event) -> Option<Attribution> {
         let Event { time_ns, pid, tid, ref what } = *event;
         self.ledger.now_ns = time_ns;
-        if let What::Lost { .. } = what {
+        if let EventKind::Lost { .. } = what {
             self.ledger.circumstances.losses += 1;
             return None;
         }
@@ -57,37 +57,37 @@ impl Attributor {
         let (space, ledger) = (&mut process.space, &mut self.ledger);
         process.threads.insert(tid);
         match what {
-            What::Fault(fault) => return Some(space.fault(fault, ledger)),
-            What::Map(map) => space.map(map, ledger),
-            What::Unmap { range } => space.unmap(*range, ledger),
-            What::Remap { from, to, kept } => {
+            EventKind::Fault(fault) => return Some(space.fault(fault, ledger)),
+            EventKind::Map(map) => space.map(map, ledger),
+            EventKind::Unmap { range } => space.unmap(*range, ledger),
+            EventKind::Remap { from, to, kept } => {
                 space.remap((*from, *to, *kept), ledger);
             }
-            What::Advise { range, advice } => space.advise(*range, *advice, ledger),
-            What::Break { end } => space.set_break(*end, ledger),
-            What::Fork { child_pid, child_tid } if *child_pid == pid => {
+            EventKind::Advise { range, advice } => space.advise(*range, *advice, ledger),
+            EventKind::Break { end } => space.set_break(*end, ledger),
+            EventKind::Fork { child_pid, child_tid } if *child_pid == pid => {
                 process.threads.insert(*child_tid);
             }
-            What::Fork { child_pid, child_tid } => {
+            EventKind::Fork { child_pid, child_tid } => {
                 let child = space.fork(*child_pid, time_ns);
                 let mut child = Process::new(child, process.program);
                 child.threads.insert(*child_tid);
                 self.end(*child_pid);
                 self.processes.insert(*child_pid, child);
             }
-            What::Exec { .. } => {
+            EventKind::Exec { .. } => {
                 self.end(pid);
                 self.programs += 1;
                 self.processes.insert(pid, Process::new(Space::new(pid), self.programs));
             }
-            What::Exit => {
+            EventKind::Exit => {
                 process.threads.remove(&tid);
                 process.has_leader_ended |= tid == pid;
                 if process.has_leader_ended && process.threads.is_empty() {
                     self.end(pid);
                 }
             }
-            What::Name { .. } | What::Lost { .. } => {}
+            EventKind::Name { .. } | EventKind::Lost { .. } => {}
         }
         None
     }

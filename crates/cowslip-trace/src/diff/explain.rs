@@ -8,7 +8,7 @@ use cowslip_sys::units::ByteCount;
 use super::{Diff, GroupDiff, GroupSide, Setting};
 use crate::analysis::Analysis;
 use crate::attribute::Kind;
-use crate::words::{count, counted};
+use crate::format::{count, counted};
 
 pub(super) fn explain(diff: &Diff, analyses: [&Analysis; 2]) -> Vec<String> {
     let rules = [huge_pages, arenas, forks, page_cache, allocator];

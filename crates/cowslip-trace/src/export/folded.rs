@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use super::Events;
-use crate::model::{Event, Fault, What};
+use crate::model::{Event, EventKind, Fault};
 use crate::symbols::Symbols;
 
 /// Where losses are counted.
@@ -20,13 +20,13 @@ pub(super) fn write(events: &mut Events<'_, impl Read>, output: impl Write) -> i
         symbols.observe(event);
         threads.observe(event);
         let count = match &event.what {
-            What::Fault(fault) => {
+            EventKind::Fault(fault) => {
                 line.clear();
                 push(&mut line, &threads.name(event));
                 fold(&mut line, &mut symbols, event.pid, fault, reader.frames_of(event));
                 1
             }
-            What::Lost { count } => {
+            EventKind::Lost { count } => {
                 LOST.clone_into(&mut line);
                 *count
             }
@@ -67,10 +67,10 @@ struct Threads(HashMap<u32, Arc<str>>);
 impl Threads {
     fn observe(&mut self, event: &Event) {
         match &event.what {
-            What::Exec { name } | What::Name { name } => {
+            EventKind::Exec { name } | EventKind::Name { name } => {
                 self.0.insert(event.tid, name.clone());
             }
-            What::Fork { child_tid, .. } => match self.0.get(&event.tid).cloned() {
+            EventKind::Fork { child_tid, .. } => match self.0.get(&event.tid).cloned() {
                 Some(name) => drop(self.0.insert(*child_tid, name)),
                 None => drop(self.0.remove(child_tid)),
             },

@@ -5,10 +5,10 @@
 //! ```
 //! use cowslip_trace::export::{Format, export};
 //! use cowslip_trace::file::{Reader, Writer};
-//! use cowslip_trace::model::{Event, Header, Sink, What};
+//! use cowslip_trace::model::{Event, Header, Sink, EventKind};
 //!
 //! let mut writer = Writer::new(Vec::new(), &Header::default())?;
-//! writer.event(&Event { time_ns: 5, pid: 7, tid: 7, what: What::Exit })?;
+//! writer.event(&Event { time_ns: 5, pid: 7, tid: 7, what: EventKind::Exit })?;
 //! let (trace, _) = writer.finish(0)?;
 //!
 //! let mut csv = Vec::new();
@@ -27,7 +27,7 @@ mod row;
 use std::io::{self, Read, Write};
 
 use crate::file::Reader;
-use crate::model::{Event, What};
+use crate::model::{Event, EventKind};
 
 /// What a trace can become.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +81,7 @@ impl<R: Read> Events<'_, R> {
         while self.reader.read_block(&mut events)? {
             (self.progress)(self.reader.offset_bytes());
             for event in events.drain(..) {
-                if let What::Lost { count } = event.what {
+                if let EventKind::Lost { count } = event.what {
                     lost += count;
                 }
                 take(self.reader, &event)?;
@@ -90,7 +90,7 @@ impl<R: Read> Events<'_, R> {
         let totals = self.reader.totals();
         let count = totals.lost.saturating_sub(lost);
         if count > 0 {
-            let what = What::Lost { count };
+            let what = EventKind::Lost { count };
             take(self.reader, &Event { time_ns: totals.last_ns, pid: 0, tid: 0, what })?;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use cowslip_sys::units::VirtRange;
 
-use crate::model::{Access, Event, Fault, Map, Severity, What};
+use crate::model::{Access, Event, EventKind, Fault, Map, Severity};
 
 /// What a column holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,43 +97,43 @@ impl<'a> Row<'a> {
         row.number(Column::Pid, event.pid);
         row.number(Column::Tid, event.tid);
         let kind = match &event.what {
-            What::Fault(fault) => row.fault(fault, frames),
-            What::Map(map) => row.map(map, frames),
-            What::Unmap { range } => {
+            EventKind::Fault(fault) => row.fault(fault, frames),
+            EventKind::Map(map) => row.map(map, frames),
+            EventKind::Unmap { range } => {
                 row.range(*range);
                 "unmap"
             }
-            What::Remap { from, to, kept } => {
+            EventKind::Remap { from, to, kept } => {
                 row.range(*from);
                 row.number(Column::ToAddress, to.start as u64);
                 row.number(Column::ToLength, to.len as u64);
                 row.flag(Column::Kept, Some(*kept));
                 "remap"
             }
-            What::Advise { range, advice } => {
+            EventKind::Advise { range, advice } => {
                 row.range(*range);
                 row.number(Column::Advice, *advice);
                 "advise"
             }
-            What::Break { end } => {
+            EventKind::Break { end } => {
                 row.number(Column::Address, *end);
                 "break"
             }
-            What::Fork { child_pid, child_tid } => {
+            EventKind::Fork { child_pid, child_tid } => {
                 row.number(Column::ChildPid, *child_pid);
                 row.number(Column::ChildTid, *child_tid);
                 "fork"
             }
-            What::Exec { name } => {
+            EventKind::Exec { name } => {
                 row.text(Column::Name, name);
                 "exec"
             }
-            What::Name { name } => {
+            EventKind::Name { name } => {
                 row.text(Column::Name, name);
                 "name"
             }
-            What::Exit => "exit",
-            What::Lost { count } => {
+            EventKind::Exit => "exit",
+            EventKind::Lost { count } => {
                 row.number(Column::Count, *count);
                 "lost"
             }

@@ -9,7 +9,7 @@ use super::block::Head;
 use super::column::Values;
 use super::layout::{COLUMNS, Column, FRAMES_MOST, Kind, PAGE_SHIFT, TEXT_MOST_BYTES, shape};
 use super::{Checked, check};
-use crate::model::{Access, Event, Fault, Map, Severity, StackId, What};
+use crate::model::{Access, Event, EventKind, Fault, Map, Severity, StackId};
 
 /// Appends the events of a block's content to `events`, and its stacks to `stacks`.
 pub(super) fn decode(
@@ -99,21 +99,26 @@ impl<'a> Block<'a> {
         let (pid, tid) = (thread.pid, thread.tid);
         let kind = self.column(Column::Kinds).byte()?;
         let what = match Kind::ALL.get(usize::from(kind)).ok_or("an unknown kind of event")? {
-            Kind::Fault => What::Fault(self.fault(place)?),
-            Kind::Map => What::Map(self.map()?),
-            Kind::Unmap => What::Unmap { range: self.range()? },
-            Kind::Remap => {
-                What::Remap { from: self.range()?, to: self.range()?, kept: self.others().flag()? }
+            Kind::Fault => EventKind::Fault(self.fault(place)?),
+            Kind::Map => EventKind::Map(self.map()?),
+            Kind::Unmap => EventKind::Unmap { range: self.range()? },
+            Kind::Remap => EventKind::Remap {
+                from: self.range()?,
+                to: self.range()?,
+                kept: self.others().flag()?,
+            },
+            Kind::Advise => {
+                EventKind::Advise { range: self.range()?, advice: self.others().small()? }
             }
-            Kind::Advise => What::Advise { range: self.range()?, advice: self.others().small()? },
-            Kind::Break => What::Break { end: self.others().number()? },
-            Kind::Fork => {
-                What::Fork { child_pid: self.others().small()?, child_tid: self.others().small()? }
-            }
-            Kind::Exec => What::Exec { name: self.string()? },
-            Kind::Name => What::Name { name: self.string()? },
-            Kind::Exit => What::Exit,
-            Kind::Lost => What::Lost { count: self.others().number()? },
+            Kind::Break => EventKind::Break { end: self.others().number()? },
+            Kind::Fork => EventKind::Fork {
+                child_pid: self.others().small()?,
+                child_tid: self.others().small()?,
+            },
+            Kind::Exec => EventKind::Exec { name: self.string()? },
+            Kind::Name => EventKind::Name { name: self.string()? },
+            Kind::Exit => EventKind::Exit,
+            Kind::Lost => EventKind::Lost { count: self.others().number()? },
         };
         Ok(Event { time_ns: self.time_ns, pid, tid, what })
     }

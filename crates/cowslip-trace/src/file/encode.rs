@@ -8,7 +8,7 @@ use cowslip_sys::units::VirtRange;
 
 use super::column::{put, put_difference, put_text};
 use super::layout::{COLUMNS, Column, Kind, PAGE_SHIFT, shape};
-use crate::model::{Access, Event, Fault, Map, Severity, StackId, What};
+use crate::model::{Access, Event, EventKind, Fault, Map, Severity, StackId};
 
 /// The columns of the block that is being filled.
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Columns {
             self.last_pages.push(0);
         }
         let kind = match &event.what {
-            What::Fault(fault) => self.fault(fault, thread),
+            EventKind::Fault(fault) => self.fault(fault, thread),
             other => self.other(other),
         };
         self.column(Column::Kinds).push(kind as u8);
@@ -111,44 +111,44 @@ impl Columns {
         Kind::Fault
     }
 
-    fn other(&mut self, what: &What) -> Kind {
+    fn other(&mut self, what: &EventKind) -> Kind {
         match what {
-            What::Fault(_) => unreachable!("faults have columns of their own"),
-            What::Map(map) => self.map(map),
-            What::Unmap { range } => {
+            EventKind::Fault(_) => unreachable!("faults have columns of their own"),
+            EventKind::Map(map) => self.map(map),
+            EventKind::Unmap { range } => {
                 self.range(*range);
                 Kind::Unmap
             }
-            What::Remap { from, to, kept } => {
+            EventKind::Remap { from, to, kept } => {
                 self.range(*from);
                 self.range(*to);
                 self.put(u64::from(*kept));
                 Kind::Remap
             }
-            What::Advise { range, advice } => {
+            EventKind::Advise { range, advice } => {
                 self.range(*range);
                 self.put(u64::from(*advice));
                 Kind::Advise
             }
-            What::Break { end } => {
+            EventKind::Break { end } => {
                 self.put(*end);
                 Kind::Break
             }
-            What::Fork { child_pid, child_tid } => {
+            EventKind::Fork { child_pid, child_tid } => {
                 self.put(u64::from(*child_pid));
                 self.put(u64::from(*child_tid));
                 Kind::Fork
             }
-            What::Exec { name } => {
+            EventKind::Exec { name } => {
                 self.string(name, 0);
                 Kind::Exec
             }
-            What::Name { name } => {
+            EventKind::Name { name } => {
                 self.string(name, 0);
                 Kind::Name
             }
-            What::Exit => Kind::Exit,
-            What::Lost { count } => {
+            EventKind::Exit => Kind::Exit,
+            EventKind::Lost { count } => {
                 self.put(*count);
                 Kind::Lost
             }

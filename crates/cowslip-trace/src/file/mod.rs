@@ -5,12 +5,12 @@
 //!
 //! ```
 //! use cowslip_trace::file::Writer;
-//! use cowslip_trace::model::{Event, Fault, Header, Sink, Trace, What};
+//! use cowslip_trace::model::{Event, Fault, Header, Sink, Trace, EventKind};
 //!
 //! let mut writer = Writer::new(Vec::new(), &Header::default())?;
 //! let stack = writer.stack(&[0x40_1000, 0x40_2000])?;
 //! let fault = Fault { stack: Some(stack), ..Fault::at(0x7f00_0020_0000, 0x40_1000) };
-//! let event = Event { time_ns: 1_000, pid: 7, tid: 7, what: What::Fault(fault) };
+//! let event = Event { time_ns: 1_000, pid: 7, tid: 7, what: EventKind::Fault(fault) };
 //! writer.event(&event)?;
 //! let (bytes, totals) = writer.finish(0)?;
 //!

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::block::{BlockKind, Unpacker};
 use super::totals::Counts;
 use super::{check, damage, decode, prelude};
-use crate::model::{Event, Header, StackId, Totals, Trace, What};
+use crate::model::{Event, EventKind, Header, StackId, Totals, Trace};
 
 /// Reads a trace with the memory of a block and of its call stacks.
 ///
@@ -104,8 +104,8 @@ impl<R: Read> Reader<R> {
     /// The frames of the stack that came with an event; empty if there was none.
     pub fn frames_of(&self, event: &Event) -> &[u64] {
         let stack = match &event.what {
-            What::Fault(fault) => fault.stack,
-            What::Map(map) => map.stack,
+            EventKind::Fault(fault) => fault.stack,
+            EventKind::Map(map) => map.stack,
             _ => None,
         };
         stack.map_or(&[], |stack| self.frames(stack))

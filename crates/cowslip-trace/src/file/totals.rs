@@ -2,7 +2,7 @@
 
 use super::Checked;
 use super::layout::{KINDS, Kind};
-use crate::model::{Event, Totals, What};
+use crate::model::{Event, EventKind, Totals};
 
 const BYTES: usize = (1 + KINDS + 1) * 8;
 
@@ -17,7 +17,7 @@ pub(super) struct Counts {
 impl Counts {
     pub(super) fn add(&mut self, event: &Event) {
         self.kinds[kind(&event.what) as usize] += 1;
-        if let What::Lost { count } = event.what {
+        if let EventKind::Lost { count } = event.what {
             self.lost = self.lost.saturating_add(count);
         }
         let first_ns = self.times_ns.map_or(event.time_ns, |(first_ns, _)| first_ns);
@@ -63,18 +63,18 @@ impl Counts {
     }
 }
 
-fn kind(what: &What) -> Kind {
+fn kind(what: &EventKind) -> Kind {
     match what {
-        What::Fault(_) => Kind::Fault,
-        What::Map(_) => Kind::Map,
-        What::Unmap { .. } => Kind::Unmap,
-        What::Remap { .. } => Kind::Remap,
-        What::Advise { .. } => Kind::Advise,
-        What::Break { .. } => Kind::Break,
-        What::Fork { .. } => Kind::Fork,
-        What::Exec { .. } => Kind::Exec,
-        What::Name { .. } => Kind::Name,
-        What::Exit => Kind::Exit,
-        What::Lost { .. } => Kind::Lost,
+        EventKind::Fault(_) => Kind::Fault,
+        EventKind::Map(_) => Kind::Map,
+        EventKind::Unmap { .. } => Kind::Unmap,
+        EventKind::Remap { .. } => Kind::Remap,
+        EventKind::Advise { .. } => Kind::Advise,
+        EventKind::Break { .. } => Kind::Break,
+        EventKind::Fork { .. } => Kind::Fork,
+        EventKind::Exec { .. } => Kind::Exec,
+        EventKind::Name { .. } => Kind::Name,
+        EventKind::Exit => Kind::Exit,
+        EventKind::Lost { .. } => Kind::Lost,
     }
 }

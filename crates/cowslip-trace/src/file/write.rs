@@ -14,7 +14,7 @@ use super::layout::{
 };
 use super::totals::Counts;
 use super::{Checked, check, prelude};
-use crate::model::{Event, Header, Sink, StackId, Totals, What};
+use crate::model::{Event, EventKind, Header, Sink, StackId, Totals};
 
 /// Makes the file of a trace, or empties the one that is there. Only its owner may read a new one: addresses
 /// and paths are nobody else's business.
@@ -90,7 +90,7 @@ impl<W: Write> Writer<W> {
     }
 
     /// Ends the trace: the output and what was counted. `lost`: events that are missing, those included
-    /// that [`What::Lost`] told of.
+    /// that [`EventKind::Lost`] told of.
     ///
     /// # Errors
     /// What the output answers.
@@ -115,13 +115,13 @@ impl<W: Write> Writer<W> {
         let is_later = self.counts.last_ns().is_none_or(|last_ns| last_ns <= event.time_ns);
         check(is_later, "an event that is older than the one before it")?;
         let (ranges, name, stack) = match &event.what {
-            What::Fault(fault) => ([None; 2], None, fault.stack),
-            What::Map(map) => ([Some(map.range), None], map.name.as_ref(), map.stack),
-            What::Unmap { range } | What::Advise { range, .. } => {
+            EventKind::Fault(fault) => ([None; 2], None, fault.stack),
+            EventKind::Map(map) => ([Some(map.range), None], map.name.as_ref(), map.stack),
+            EventKind::Unmap { range } | EventKind::Advise { range, .. } => {
                 ([Some(*range), None], None, None)
             }
-            What::Remap { from, to, .. } => ([Some(*from), Some(*to)], None, None),
-            What::Exec { name } | What::Name { name } => ([None; 2], Some(name), None),
+            EventKind::Remap { from, to, .. } => ([Some(*from), Some(*to)], None, None),
+            EventKind::Exec { name } | EventKind::Name { name } => ([None; 2], Some(name), None),
             _ => ([None; 2], None, None),
         };
         let is_range = ranges.iter().flatten().all(|it| it.start.checked_add(it.len).is_some());

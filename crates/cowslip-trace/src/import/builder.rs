@@ -10,7 +10,7 @@ use super::Imported;
 use super::facts::Facts;
 use super::record::{At, Call, Family, Fault, Record, Source};
 use crate::file::{FRAMES_MOST, Writer};
-use crate::model::{self, Access, Event, Header, Map, Sink, What};
+use crate::model::{self, Access, Event, EventKind, Header, Map, Sink};
 
 const MAP_ANONYMOUS: u32 = 0x20;
 const MREMAP_DONTUNMAP: u32 = 4;
@@ -83,16 +83,16 @@ impl<W: Write> Builder<W> {
         let what = match record {
             Record::Fault(fault) => self.fault(fault)?,
             Record::Map(map) => self.map(at, map),
-            Record::Comm { name, is_exec: true } => Some(What::Exec { name: name.into() }),
-            Record::Comm { name, is_exec: false } => Some(What::Name { name: name.into() }),
+            Record::Comm { name, is_exec: true } => Some(EventKind::Exec { name: name.into() }),
+            Record::Comm { name, is_exec: false } => Some(EventKind::Name { name: name.into() }),
             Record::Fork { child_pid, child_tid } => {
                 self.pids.insert(child_tid, child_pid);
-                Some(What::Fork { child_pid, child_tid })
+                Some(EventKind::Fork { child_pid, child_tid })
             }
-            Record::Exit => Some(What::Exit),
+            Record::Exit => Some(EventKind::Exit),
             Record::Lost { count } => {
                 self.lost = self.lost.saturating_add(count);
-                Some(What::Lost { count })
+                Some(EventKind::Lost { count })
             }
             Record::Enter(call) if self.has_results => {
                 self.calls.insert(at.tid, (call, None));
@@ -100,7 +100,9 @@ impl<W: Write> Builder<W> {
             }
             Record::Enter(call) => self.call(call, None),
             Record::Leave { result } => match self.calls.remove(&at.tid) {
-                Some((Call::Mmap { .. }, Some(map))) if is_address(result) => Some(What::Map(map)),
+                Some((Call::Mmap { .. }, Some(map))) if is_address(result) => {
+                    Some(EventKind::Map(map))
+                }
                 Some((call, _)) if is_address(result) => self.call(call, Some(result)),
                 _ => None,
             },
@@ -112,7 +114,7 @@ impl<W: Write> Builder<W> {
         what.map_or(Ok(()), |what| self.event(at, what))
     }
 
-    fn event(&mut self, at: At, what: What) -> io::Result<()> {
+    fn event(&mut self, at: At, what: EventKind) -> io::Result<()> {
         let pid = at.pid.or_else(|| self.pids.get(&at.tid).copied()).unwrap_or(at.tid);
         let event = Event { time_ns: 0, pid, tid: at.tid, what };
         match at.time_ns.filter(|&time_ns| time_ns > 0) {
@@ -139,7 +141,7 @@ impl<W: Write> Builder<W> {
         self.last_ns = Some(time_ns);
         for mut event in std::mem::take(&mut self.before) {
             event.time_ns = time_ns;
-            if let What::Map(map) = &mut event.what {
+            if let EventKind::Map(map) = &mut event.what {
                 map.is_old = true;
             }
             self.writer.event(&event)?;
@@ -147,7 +149,7 @@ impl<W: Write> Builder<W> {
         Ok(())
     }
 
-    fn fault(&mut self, fault: Fault<'_>) -> io::Result<Option<What>> {
+    fn fault(&mut self, fault: Fault<'_>) -> io::Result<Option<EventKind>> {
         if Some(fault.source.family()) != self.family {
             self.ignored += 1;
             return Ok(None);
@@ -176,42 +178,50 @@ impl<W: Write> Builder<W> {
         let was_present = has(PRESENT);
         let fault = model::Fault::at(address, ip);
         let fault = model::Fault { severity, access, was_present, in_user_mode, stack, ..fault };
-        Ok(Some(What::Fault(fault)))
+        Ok(Some(EventKind::Fault(fault)))
     }
 
     /// perf tells of anonymous mappings together with their neighbours: a call that is recorded knows better.
-    fn map(&mut self, at: At, map: Map) -> Option<What> {
+    fn map(&mut self, at: At, map: Map) -> Option<EventKind> {
         match self.calls.get_mut(&at.tid) {
             Some((Call::Mmap { flags, .. }, _)) if *flags & MAP_ANONYMOUS != 0 => None,
             Some((Call::Mmap { .. }, meanwhile)) => {
                 *meanwhile = Some(map);
                 None
             }
-            _ => Some(What::Map(map)),
+            _ => Some(EventKind::Map(map)),
         }
     }
 
     /// `result`: what the call returned; `None` if that is not recorded, so that it is taken to succeed.
-    fn call(&mut self, call: Call, result: Option<u64>) -> Option<What> {
+    fn call(&mut self, call: Call, result: Option<u64>) -> Option<EventKind> {
         match call {
             Call::Mmap { address, length, protection, flags, offset_bytes } => {
                 let start = self.placed(result.or((address > 0).then_some(address)))?;
                 let range = pages(start, length)?;
                 let (name, is_old, stack) = (None::<Arc<str>>, false, None);
-                Some(What::Map(Map { range, protection, flags, offset_bytes, name, is_old, stack }))
+                Some(EventKind::Map(Map {
+                    range,
+                    protection,
+                    flags,
+                    offset_bytes,
+                    name,
+                    is_old,
+                    stack,
+                }))
             }
             Call::Munmap { address, length } => {
-                Some(What::Unmap { range: pages(address, length)? })
+                Some(EventKind::Unmap { range: pages(address, length)? })
             }
             Call::Mremap { address, old_length, new_length, flags } => {
                 let to = self.placed(result)?;
                 let (from, to) = (pages(address, old_length)?, pages(to, new_length)?);
-                Some(What::Remap { from, to, kept: flags & MREMAP_DONTUNMAP != 0 })
+                Some(EventKind::Remap { from, to, kept: flags & MREMAP_DONTUNMAP != 0 })
             }
             Call::Madvise { address, length, advice } => {
-                Some(What::Advise { range: pages(address, length)?, advice })
+                Some(EventKind::Advise { range: pages(address, length)?, advice })
             }
-            Call::Brk => result.map(|end| What::Break { end }),
+            Call::Brk => result.map(|end| EventKind::Break { end }),
         }
     }
 

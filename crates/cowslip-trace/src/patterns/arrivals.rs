@@ -6,7 +6,7 @@ use cowslip_sys::units::ByteCount;
 use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::{Analysis, Group, Shape};
 use crate::attribute::{Kind, Place};
-use crate::words::{count, counted, mappings, percent};
+use crate::format::{count, counted, mappings, percent};
 
 pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let shape = &group.shape;

@@ -3,7 +3,7 @@
 use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::{Analysis, Group};
 use crate::attribute::Kind;
-use crate::words::{counted, mappings};
+use crate::format::{counted, mappings};
 
 /// Reading takes so much longer than other faults that fewer count.
 const FEWEST: u64 = 20;

@@ -3,7 +3,7 @@
 use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::Analysis;
 use crate::attribute::Kind;
-use crate::words::{counted, mappings, percent};
+use crate::format::{counted, mappings, percent};
 
 pub(super) fn find(analysis: &Analysis) -> Option<Pattern> {
     let faults = analysis.sums.of(Kind::CowAfterFork);

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::analysis::{Analysis, Group, Identity, Sums};
 use crate::cost::Cost;
-use crate::words;
+use crate::format;
 
 /// Fewer faults are no pattern.
 const FEWEST: u64 = 100;
@@ -107,7 +107,7 @@ impl Draft<'_> {
         });
         let told = cost.map(|cost| {
             let (ns, whole) = (cost.ns, self.analysis.duration_ns as f64);
-            format!("; cost here {} of {}", words::duration(ns), words::duration(whole))
+            format!("; cost here {} of {}", format::duration(ns), format::duration(whole))
         });
         Pattern {
             name: self.name,

@@ -5,7 +5,7 @@ use cowslip_sys::units::ByteCount;
 use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::{Analysis, Group};
 use crate::attribute::{Kind, Place};
-use crate::words::{count, counted, mappings};
+use crate::format::{count, counted, mappings};
 
 /// Fewer maps are no churn.
 const FEWEST_MAPS: u64 = 16;

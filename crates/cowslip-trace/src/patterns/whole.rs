@@ -2,7 +2,7 @@
 
 use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::Analysis;
-use crate::words::{counted, percent};
+use crate::format::{counted, percent};
 
 /// Faults in the kernel's copies to and from user memory.
 pub(super) fn kernel_copies(analysis: &Analysis) -> Option<Pattern> {

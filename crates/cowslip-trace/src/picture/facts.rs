@@ -3,7 +3,7 @@
 use cowslip_sys::units::ByteCount;
 
 use super::scene::Scene;
-use crate::words::{self, counted, duration};
+use crate::format::{self, counted, duration};
 
 /// A name and what it is here.
 pub(super) struct Fact {
@@ -36,7 +36,7 @@ pub(super) fn statement(scene: &Scene) -> Vec<Sentence> {
     let bad = |text: String| Sentence { text, is_bad: true };
     let mut said = Vec::new();
     if scene.is_cut_short {
-        said.push(bad(format!("Of this trace {}.", words::CUT_SHORT)));
+        said.push(bad(format!("Of this trace {}.", format::CUT_SHORT)));
     }
     let faults = counted(scene.dots.count, "fault");
     said.push(good(format!("{faults} in {}.", duration(scene.duration_ns as f64))));
@@ -44,7 +44,7 @@ pub(super) fn statement(scene: &Scene) -> Vec<Sentence> {
         0 => good("No event was lost.".to_owned()),
         lost => {
             let all = lost.saturating_add(scene.events);
-            let share = words::percent(lost as f64, all as f64);
+            let share = format::percent(lost as f64, all as f64);
             bad(format!("Lost for want of room: {} ({share}).", counted(lost, "event")))
         }
     });

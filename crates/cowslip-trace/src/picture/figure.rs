@@ -10,7 +10,7 @@ use super::scene::Scene;
 use super::still::{self, Cells, Placed};
 use super::svg::{Svg, clip};
 use crate::attribute::Kind;
-use crate::words::{count, duration};
+use crate::format::{count, duration};
 
 const WIDTH: f64 = 1200.0;
 const LEFT: f64 = 132.0;

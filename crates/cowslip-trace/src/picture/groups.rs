@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::analysis::{Analysis, Group, Identity};
 use crate::attribute::{MappingId, Place};
-use crate::words;
+use crate::format;
 
 /// Numbered as an [`Analyser`](crate::analysis::Analyser) does: in the order of their first mappings.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Groups {
 
 fn row(group: &Group) -> Row {
     let Identity { place, mapped_by, .. } = &group.identity;
-    let whole = words::mappings(group);
+    let whole = format::mappings(group);
     let name = match place {
         Place::File(path) => path.rsplit('/').next().unwrap_or(path).to_owned(),
         _ => whole.clone(),

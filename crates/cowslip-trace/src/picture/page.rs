@@ -8,7 +8,7 @@ use minijinja::{Environment, context};
 use super::facts::{self, Fact, Sentence};
 use super::pack;
 use super::scene::Scene;
-use crate::words;
+use crate::format;
 
 /// One script a concept, in the order in which they are needed.
 const SCRIPTS: [&str; 14] = [
@@ -40,7 +40,7 @@ pub(super) fn render(scene: &Scene) -> io::Result<String> {
         statement => facts::statement(scene).into_iter().map(sentence).collect::<Vec<_>>(),
         unseen => &scene.analysis.header.unseen,
         facts => facts::facts(scene).into_iter().map(fact).collect::<Vec<_>>(),
-        faults => words::count(scene.dots.count),
+        faults => format::count(scene.dots.count),
         packed => safe(pack::pack(scene)?),
         style => safe(include_str!("../../assets/picture/page.css").to_owned()),
         script => safe(SCRIPTS.join("\n")),

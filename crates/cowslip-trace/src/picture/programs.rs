@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::model::{Event, What};
+use crate::model::{Event, EventKind};
 
 /// Programs, numbered as they appear.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ impl Programs {
     pub(super) fn observe(&mut self, event: &Event, number: u32) {
         let program = &mut self.all[number as usize];
         let is_first = event.tid == program.first_pid;
-        if let What::Exec { name } | What::Name { name } = &event.what
+        if let EventKind::Exec { name } | EventKind::Name { name } = &event.what
             && is_first
         {
             program.name = Some(name.clone());

@@ -9,7 +9,7 @@ use super::groups::NOWHERE;
 use super::programs::Programs;
 use crate::analysis::{Analyser, is_arrival};
 use crate::attribute::Attribution;
-use crate::model::{Event, Fault, Header, StackId, What};
+use crate::model::{Event, EventKind, Fault, Header, StackId};
 
 pub(super) struct Replay {
     pub(super) analyser: Analyser,
@@ -63,7 +63,7 @@ impl Replay {
         self.events += 1;
         // Never before the one before, whatever a file says.
         self.now_ns = self.now_ns.max(event.time_ns.saturating_sub(self.origin_ns));
-        if let What::Lost { count } = event.what {
+        if let EventKind::Lost { count } = event.what {
             self.losses.push((self.now_ns, count));
         }
         self.frames.observe(event);
@@ -77,7 +77,7 @@ impl Replay {
         let program = self.programs.number(program, event.pid);
         self.mapped_in.resize(attributor.mappings().len(), program);
         match (&event.what, found) {
-            (What::Fault(fault), Some(found)) => {
+            (EventKind::Fault(fault), Some(found)) => {
                 self.add(event, program, fault, found, frames);
             }
             _ => self.programs.observe(event, program),

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 
-use super::decode::{Happening, Told, pages};
-use super::outbox::{Outbox, Ticket};
+use super::decode::{RawEvent, Told, pages};
 use super::plan::Call;
+use super::reorder_buffer::{ReorderBuffer, Ticket};
 use super::space::{Spaces, is_anonymous};
-use crate::model::{Access, Event, Fault, Map, Sink, StackId, What};
+use crate::model::{Access, Event, EventKind, Fault, Map, Sink, StackId};
 
 const MREMAP_DONTUNMAP: u64 = 4;
 
@@ -25,7 +25,7 @@ pub(super) struct Assembler {
     threads: HashMap<u32, Thread>,
     /// The program break of each process.
     breaks: HashMap<u32, u64>,
-    outbox: Outbox,
+    reorder_buffer: ReorderBuffer,
 }
 
 /// What a thread is in the middle of.
@@ -58,18 +58,18 @@ impl Assembler {
         let Told { time_ns, pid, tid, what } = told;
         let event = |what| Event { time_ns, pid, tid, what };
         match what {
-            Happening::Begin { address, code } => {
+            RawEvent::Begin { address, code } => {
                 let begun = Begun { time_ns, address, code, has_huge: false };
                 self.threads.entry(tid).or_default().fault = Some(begun);
                 Ok(())
             }
-            Happening::HugePage => {
+            RawEvent::HugePage => {
                 if let Some(Thread { fault: Some(fault), .. }) = self.threads.get_mut(&tid) {
                     fault.has_huge = true;
                 }
                 Ok(())
             }
-            Happening::End { address, ip, severity, in_user_mode, stack } => {
+            RawEvent::End { address, ip, severity, in_user_mode, stack } => {
                 let mut fault = Fault {
                     severity: Some(severity),
                     in_user_mode: Some(in_user_mode),
@@ -81,49 +81,49 @@ impl Assembler {
                 if let Some(begun) = begun.filter(|begun| begun.address == address) {
                     self.add_beginning(&mut fault, pid, time_ns, begun);
                 }
-                self.outbox.push(event(What::Fault(fault)), sink)
+                self.reorder_buffer.push(event(EventKind::Fault(fault)), sink)
             }
-            Happening::Enter { call, arguments, stack } => {
+            RawEvent::Enter { call, arguments, stack } => {
                 self.enter(time_ns, pid, tid, call, arguments, stack, sink)
             }
-            Happening::Leave { call, answer } => self.leave(time_ns, pid, tid, call, answer, sink),
-            Happening::Mapped(map) => self.mapped(time_ns, pid, tid, map, sink),
-            Happening::Exec(name) => {
+            RawEvent::Leave { call, answer } => self.leave(time_ns, pid, tid, call, answer, sink),
+            RawEvent::Mapped(map) => self.mapped(time_ns, pid, tid, map, sink),
+            RawEvent::Exec(name) => {
                 self.forget(tid, sink)?;
                 self.breaks.remove(&pid);
-                self.emit(event(What::Exec { name }), sink)
+                self.emit(event(EventKind::Exec { name }), sink)
             }
-            Happening::Name(name) => self.emit(event(What::Name { name }), sink),
-            Happening::Fork { pid: child_pid, tid: child_tid } => {
+            RawEvent::Name(name) => self.emit(event(EventKind::Name { name }), sink),
+            RawEvent::Fork { pid: child_pid, tid: child_tid } => {
                 if let Some(&at) = self.breaks.get(&pid) {
                     self.breaks.insert(child_pid, at);
                 }
-                self.emit(event(What::Fork { child_pid, child_tid }), sink)
+                self.emit(event(EventKind::Fork { child_pid, child_tid }), sink)
             }
-            Happening::Exit => {
+            RawEvent::Exit => {
                 self.forget(tid, sink)?;
-                self.emit(event(What::Exit), sink)?;
+                self.emit(event(EventKind::Exit), sink)?;
                 if !self.spaces.spaces.contains_key(&pid) {
                     self.breaks.remove(&pid);
                 }
                 Ok(())
             }
-            Happening::Lost(count) => {
+            RawEvent::Lost(count) => {
                 // The ends of calls may be among them: nobody is to wait for those.
-                self.outbox.finish(sink)?;
-                self.outbox.push(event(What::Lost { count }), sink)
+                self.reorder_buffer.finish(sink)?;
+                self.reorder_buffer.push(event(EventKind::Lost { count }), sink)
             }
         }
     }
 
     /// What has not ended has not happened.
     pub(super) fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
-        self.outbox.finish(sink)
+        self.reorder_buffer.finish(sink)
     }
 
     fn emit(&mut self, event: Event, sink: &mut dyn Sink) -> io::Result<()> {
         self.spaces.apply(&event);
-        self.outbox.push(event, sink)
+        self.reorder_buffer.push(event, sink)
     }
 
     /// Drops what a thread was in the middle of.
@@ -131,7 +131,7 @@ impl Assembler {
         if let Some(Thread { call: Some(Calling { ticket: Some(ticket), .. }), .. }) =
             self.threads.remove(&tid)
         {
-            self.outbox.settle(ticket, None, sink)?;
+            self.reorder_buffer.settle(ticket, None, sink)?;
         }
         Ok(())
     }
@@ -173,14 +173,19 @@ impl Assembler {
     ) -> io::Result<()> {
         self.forget(tid, sink)?;
         let ticket = match call {
-            Call::Unmap | Call::Remap | Call::Advise => Some(self.outbox.hold()),
+            Call::Unmap | Call::Remap | Call::Advise => Some(self.reorder_buffer.hold()),
             Call::Map | Call::Break => None,
         };
         if call == Call::Unmap
             && let Some(range) = pages(arguments[0], arguments[1])
         {
             // Who maps the same addresses before this is seen to end is right: they are free by then.
-            self.spaces.apply(&Event { time_ns: began_ns, pid, tid, what: What::Unmap { range } });
+            self.spaces.apply(&Event {
+                time_ns: began_ns,
+                pid,
+                tid,
+                what: EventKind::Unmap { range },
+            });
         }
         let calling = Calling { call, began_ns, arguments, stack, ticket, mapped: None };
         self.threads.entry(tid).or_default().call = Some(calling);
@@ -204,7 +209,7 @@ impl Assembler {
         };
         let Some(what) = what else {
             return match calling.ticket {
-                Some(ticket) => self.outbox.settle(ticket, None, sink).map(drop),
+                Some(ticket) => self.reorder_buffer.settle(ticket, None, sink).map(drop),
                 None => Ok(()),
             };
         };
@@ -214,16 +219,16 @@ impl Assembler {
         }
         if let Some(ticket) = calling.ticket {
             let held = Event { time_ns: calling.began_ns, ..event.clone() };
-            if self.outbox.settle(ticket, Some(held), sink)? {
+            if self.reorder_buffer.settle(ticket, Some(held), sink)? {
                 return Ok(());
             }
         }
         event.time_ns = time_ns;
-        self.outbox.push(event, sink)
+        self.reorder_buffer.push(event, sink)
     }
 
     /// What a call that succeeded did.
-    fn outcome(&mut self, pid: u32, calling: &Calling, answer: u64) -> Option<What> {
+    fn outcome(&mut self, pid: u32, calling: &Calling, answer: u64) -> Option<EventKind> {
         let [a, b, c, d] = calling.arguments;
         Some(match calling.call {
             Call::Map => {
@@ -231,7 +236,7 @@ impl Assembler {
                 let mapped = calling.mapped.as_deref();
                 let name = mapped.and_then(|map| map.name.clone());
                 let is_file = name.as_deref().is_some_and(|name| name.starts_with('/'));
-                What::Map(Map {
+                EventKind::Map(Map {
                     range: pages(answer, length)?,
                     protection: protection as u32,
                     flags: flags as u32,
@@ -241,18 +246,18 @@ impl Assembler {
                     stack: calling.stack,
                 })
             }
-            Call::Unmap => What::Unmap { range: pages(a, b)? },
-            Call::Remap => What::Remap {
+            Call::Unmap => EventKind::Unmap { range: pages(a, b)? },
+            Call::Remap => EventKind::Remap {
                 from: pages(a, b)?,
                 to: pages(answer, c)?,
                 kept: d & MREMAP_DONTUNMAP != 0 || b == 0,
             },
-            Call::Advise => What::Advise { range: pages(a, b)?, advice: c as u32 },
+            Call::Advise => EventKind::Advise { range: pages(a, b)?, advice: c as u32 },
             Call::Break => {
                 if self.breaks.insert(pid, answer) == Some(answer) {
                     return None;
                 }
-                What::Break { end: answer }
+                EventKind::Break { end: answer }
             }
         })
     }
@@ -273,7 +278,7 @@ impl Assembler {
                 // That is when it came to be: the place of the event, whose addresses the call's end tells.
                 calling.began_ns = time_ns;
                 if calling.ticket.is_none() {
-                    calling.ticket = Some(self.outbox.hold());
+                    calling.ticket = Some(self.reorder_buffer.hold());
                 }
                 calling.mapped = Some(map);
                 return Ok(());
@@ -283,7 +288,7 @@ impl Assembler {
         }
         let news = self.spaces.spaces.entry(pid).or_default().news(&map);
         for map in news {
-            self.emit(Event { time_ns, pid, tid, what: What::Map(map) }, sink)?;
+            self.emit(Event { time_ns, pid, tid, what: EventKind::Map(map) }, sink)?;
         }
         Ok(())
     }

@@ -20,9 +20,9 @@ use cowslip_sys::perf::{Count, Event, Refusal, Ring};
 use cowslip_sys::units::ByteCount;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process};
 
-use super::claims::Claims;
+use super::dedup::Dedup;
 use super::error::{Error, ErrorKind};
-use super::ladder::{PERMIT_OTHERS, PERMIT_OWN, PERMIT_RINGS};
+use super::permissions::{PERMIT_OTHERS, PERMIT_OWN, PERMIT_RINGS};
 use super::plan::Plan;
 
 /// Room for 170,000 faults: a third of a second of 500,000 faults each.
@@ -45,7 +45,7 @@ pub(super) struct Route {
 pub(super) struct Attached {
     pub(super) rings: Vec<Ring>,
     pub(super) routes: HashMap<u64, Route>,
-    pub(super) claims: Claims,
+    pub(super) dedup: Dedup,
     threads: Vec<i32>,
     /// By thread, processor and source.
     events: Vec<Event>,
@@ -63,7 +63,7 @@ impl Attached {
         let mut attached = Self {
             rings: Vec::new(),
             routes: HashMap::new(),
-            claims: Claims::default(),
+            dedup: Dedup::default(),
             threads: Vec::new(),
             events: Vec::new(),
             sources: plan.sources.len(),
@@ -77,7 +77,7 @@ impl Attached {
                 break;
             }
             if round == 1 {
-                attached.claims.own(&attached.threads);
+                attached.dedup.own(&attached.threads);
             }
             for tid in new {
                 let is_there = attached.add(plan, tid, &cpus, &mut size, ring.is_some())?;
@@ -87,7 +87,7 @@ impl Attached {
                     continue;
                 }
                 if round > 0 {
-                    attached.claims.own_one(tid, attached.threads.len() as u32 - 1);
+                    attached.dedup.own_one(tid, attached.threads.len() as u32 - 1);
                 }
             }
         }

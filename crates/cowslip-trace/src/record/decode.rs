@@ -8,7 +8,7 @@ use cowslip_sys::perf::{MapRecord, Record, Stamped};
 use cowslip_sys::units::{VirtRange, page_size_bytes, round_up};
 
 use super::attach::Route;
-use super::claims::Claims;
+use super::dedup::Dedup;
 use super::plan::{Call, Role, Source};
 use crate::model::{Map, Severity, Sink, StackId};
 
@@ -18,11 +18,11 @@ pub(super) struct Told {
     pub(super) time_ns: u64,
     pub(super) pid: u32,
     pub(super) tid: u32,
-    pub(super) what: Happening,
+    pub(super) what: RawEvent,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Happening {
+pub(super) enum RawEvent {
     /// A fault begins; `code` is the processor's word for how.
     Begin {
         address: u64,
@@ -61,7 +61,7 @@ pub(super) enum Happening {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Oddities {
     /// Records of which the meaning is not known.
-    pub(super) strange: u64,
+    pub(super) malformed: u64,
     /// Times that the kernel stopped telling of an event because it happened too often.
     pub(super) throttled: u64,
 }
@@ -70,7 +70,7 @@ pub(super) struct Oddities {
 pub(super) struct Decoder<'a> {
     pub(super) sources: &'a [Source],
     pub(super) routes: &'a HashMap<u64, Route>,
-    pub(super) claims: &'a mut Claims,
+    pub(super) dedup: &'a mut Dedup,
     pub(super) oddities: &'a mut Oddities,
     pub(super) frames: &'a mut Vec<u64>,
     pub(super) sink: &'a mut dyn Sink,
@@ -81,12 +81,12 @@ impl Decoder<'_> {
     pub(super) fn decode(&mut self, bytes: &[u8]) -> io::Result<Option<Told>> {
         let layout = |id| Some(self.sources[usize::from(self.routes.get(&id)?.source)].layout());
         let Some(Stamped { stamp, record }) = Stamped::parse(bytes, layout) else {
-            self.oddities.strange += 1;
+            self.oddities.malformed += 1;
             return Ok(None);
         };
         let route = self.routes.get(&stamp.id).copied();
         if let Some(route) = route
-            && !self.claims.believes(route.thread, &stamp, &record)
+            && !self.dedup.believes(route.thread, &stamp, &record)
         {
             return Ok(None);
         }
@@ -105,41 +105,41 @@ impl Decoder<'_> {
                     }
                 }
                 told(match source.role {
-                    Role::End(severity) => Happening::End {
+                    Role::End(severity) => RawEvent::End {
                         address: sample.address,
                         ip: sample.ip,
                         severity,
                         in_user_mode: sample.in_user_mode,
                         stack,
                     },
-                    Role::Begin => Happening::Begin { address: sample.address, code: None },
+                    Role::Begin => RawEvent::Begin { address: sample.address, code: None },
                     Role::Entry => {
                         let [address, code, ..] = source.read(sample.fields);
-                        Happening::Begin { address, code: Some(code) }
+                        RawEvent::Begin { address, code: Some(code) }
                     }
-                    Role::HugePage => Happening::HugePage,
+                    Role::HugePage => RawEvent::HugePage,
                     Role::Enter(call) => {
-                        Happening::Enter { call, arguments: source.read(sample.fields), stack }
+                        RawEvent::Enter { call, arguments: source.read(sample.fields), stack }
                     }
                     Role::Leave(call) => {
-                        Happening::Leave { call, answer: source.read(sample.fields)[0] }
+                        RawEvent::Leave { call, answer: source.read(sample.fields)[0] }
                     }
                 })
             }
             Record::Map(map) => match mapped(&map) {
-                Some(map) => told(Happening::Mapped(Box::new(map))),
+                Some(map) => told(RawEvent::Mapped(Box::new(map))),
                 None => {
-                    self.oddities.strange += 1;
+                    self.oddities.malformed += 1;
                     Ok(None)
                 }
             },
-            Record::Name { is_exec: true, name } => told(Happening::Exec(text(name))),
-            Record::Name { is_exec: false, name } => told(Happening::Name(text(name))),
-            Record::Fork { pid, tid } => told(Happening::Fork { pid, tid }),
+            Record::Name { is_exec: true, name } => told(RawEvent::Exec(text(name))),
+            Record::Name { is_exec: false, name } => told(RawEvent::Name(text(name))),
+            Record::Fork { pid, tid } => told(RawEvent::Fork { pid, tid }),
             Record::Exit { pid, tid } => {
-                Ok(Some(Told { time_ns: stamp.time_ns, pid, tid, what: Happening::Exit }))
+                Ok(Some(Told { time_ns: stamp.time_ns, pid, tid, what: RawEvent::Exit }))
             }
-            Record::Lost(count) => told(Happening::Lost(count)),
+            Record::Lost(count) => told(RawEvent::Lost(count)),
             Record::Throttled => {
                 self.oddities.throttled += 1;
                 Ok(None)

@@ -53,10 +53,10 @@ impl Merge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::decode::Happening;
+    use crate::record::decode::RawEvent;
 
     fn at(time_ns: u64) -> Told {
-        Told { time_ns, pid: 1, tid: 1, what: Happening::Exit }
+        Told { time_ns, pid: 1, tid: 1, what: RawEvent::Exit }
     }
 
     fn times(merge: &mut Merge, is_end: bool) -> Vec<u64> {

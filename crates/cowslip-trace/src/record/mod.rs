@@ -3,7 +3,7 @@
 //! * [`Recorder`]: attaches to processes or launches a command, and gives a [`Sink`](crate::model::Sink) what
 //!   happens, in the order of time.
 //! * [`Window`]: a sink that keeps the last seconds only.
-//! * [`ladder()`]: what each privilege lets one see.
+//! * [`permissions()`]: what each privilege lets one see.
 //!
 //! ```text
 //! rings ── decode ──▶ merge ── by time ──▶ assemble ── outbox ──▶ sink
@@ -13,23 +13,23 @@
 
 mod assemble;
 mod attach;
-mod before;
-mod claims;
 mod decode;
+mod dedup;
 mod error;
-mod ladder;
 mod machine;
 mod merge;
 mod options;
-mod outbox;
+mod permissions;
 mod plan;
 mod recorder;
+mod reorder_buffer;
 mod space;
 mod stacks;
+mod synthesize;
 mod window;
 
 pub use error::{Error, ErrorKind};
-pub use ladder::{Answer, Rung, ladder};
 pub use options::{Detail, Options, Stacks};
+pub use permissions::{Answer, Permission, permissions};
 pub use recorder::{Outcome, Recorder};
 pub use window::Window;

@@ -4,8 +4,8 @@ use cowslip_sys::Errno;
 use cowslip_sys::perf::{Attributes, Event, Field, Kind, Layout, Refusal, Tracepoint};
 
 use super::error::{Error, ErrorKind};
-use super::ladder::{self, Answer};
 use super::options::{Detail, MOST_FRAMES, Options, Stacks};
+use super::permissions::{self, Answer};
 use crate::model::Severity;
 
 /// What an event tells.
@@ -92,7 +92,7 @@ impl Source {
     /// # Errors
     /// What keeps it from being used, as the ladder says it.
     pub(super) fn tracepoint(name: &str, role: Role) -> Result<Self, Answer> {
-        let point = Tracepoint::find(name).map_err(ladder::unfound)?;
+        let point = Tracepoint::find(name).map_err(permissions::unfound)?;
         let fields = role.fields().iter().map(|name| point.field(name)).collect::<Option<Vec<_>>>();
         let mut source = Self::software(Kind::Tracepoint(point.id), role, 1);
         source.attributes.in_kernel = true;
@@ -100,7 +100,7 @@ impl Source {
         if role == Role::HugePage {
             source.filter = Some(HUGE_ORDER);
         }
-        source.probe = Some(source.probe().map_err(ladder::refused)?);
+        source.probe = Some(source.probe().map_err(permissions::refused)?);
         Ok(source)
     }
 
@@ -189,7 +189,7 @@ impl Plan {
         sources[0].probe().map_err(|errno| {
             let error = Error::refused("open the event of page faults", errno);
             match Refusal::of(errno) {
-                Refusal::Denied => error.hint(format!("run `{}`", ladder::PERMIT_OWN)),
+                Refusal::Denied => error.hint(format!("run `{}`", permissions::PERMIT_OWN)),
                 _ => error,
             }
         })?;
@@ -200,9 +200,9 @@ impl Plan {
             for source in &mut sources {
                 source.attributes.in_kernel = false;
             }
-            let mend = ladder::answer::<()>(Err(errno), ladder::PERMIT_KERNEL).or_mend();
+            let fix = permissions::answer::<()>(Err(errno), permissions::PERMIT_KERNEL).or_fix();
             self.unseen.push(format!(
-                "faults that the kernel takes for the program (read(2) into fresh memory){mend}"
+                "faults that the kernel takes for the program (read(2) into fresh memory){fix}"
             ));
         }
         self.names.extend(["minor-faults", "major-faults"].map(str::to_owned));
@@ -224,10 +224,10 @@ impl Plan {
                         added.push(source);
                     }
                     Err(answer) => {
-                        let mend = answer.or_mend();
+                        let fix = answer.or_fix();
                         self.unseen.push(format!(
                             "munmap, mremap and madvise, where a mapping begins that the kernel joined to \
-                             its neighbours, and who mapped it{mend}"
+                             its neighbours, and who mapped it{fix}"
                         ));
                         return;
                     }
@@ -244,9 +244,9 @@ impl Plan {
         let mut entries = match entries {
             Ok(entries) => entries,
             Err(answer) => {
-                let mend = answer.or_mend();
+                let fix = answer.or_fix();
                 self.unseen.push(format!(
-                    "whether memory was read or written, whether a page was there, and huge pages{mend}"
+                    "whether memory was read or written, whether a page was there, and huge pages{fix}"
                 ));
                 let mut begin = Source::software(Kind::PageFaults, Role::Begin, 1);
                 begin.attributes.in_kernel = self.sources[0].attributes.in_kernel;
@@ -263,8 +263,8 @@ impl Plan {
                 self.names.push(ALLOCATION.replace('/', ":"));
             }
             Err(answer) => {
-                let mend = answer.or_mend();
-                self.unseen.push(format!("huge pages{mend}"));
+                let fix = answer.or_fix();
+                self.unseen.push(format!("huge pages{fix}"));
             }
         }
     }

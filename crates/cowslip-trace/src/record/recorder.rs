@@ -5,19 +5,19 @@ use std::io;
 use std::time::Duration;
 
 use cowslip_sys::perf::{self, Count, Ready};
-use cowslip_sys::program::Program;
+use cowslip_sys::suspended_child::Program;
 use cowslip_sys::units::ByteCount;
 use cowslip_sys::{BorrowedFd, process};
 
 use super::assemble::Assembler;
 use super::attach::Attached;
-use super::decode::{Decoder, Happening, Oddities};
+use super::decode::{Decoder, Oddities, RawEvent};
 use super::error::{Error, ErrorKind};
 use super::merge::Merge;
 use super::options::Options;
 use super::plan::{Plan, Role};
-use super::{before, machine};
-use crate::model::{Event, Header, Sink, What};
+use super::{machine, synthesize};
+use crate::model::{Event, EventKind, Header, Sink};
 
 /// What is in a ring that is never half full waits no longer.
 const ROUND: Duration = Duration::from_millis(100);
@@ -76,7 +76,7 @@ pub struct Outcome {
     /// Records that came out of order by more than a round: they have a later time than they should.
     pub late: u64,
     /// Records, or bytes, of which the meaning is not known.
-    pub strange: u64,
+    pub malformed: u64,
     /// Times that the kernel stopped telling for a while, because something happened too often.
     pub throttled: u64,
     /// Each processor's ring.
@@ -157,9 +157,9 @@ impl Recorder {
         self.attached.discard();
         self.before = self.attached.counts();
         for pid in self.pids.iter().map(|pid| pid.unsigned_abs()) {
-            let threads = before::threads(pid);
+            let threads = synthesize::threads(pid);
             threads.iter().for_each(|_| self.assembler.spaces.add_thread(pid));
-            for event in before::events(pid, &threads, began_ns) {
+            for event in synthesize::events(pid, &threads, began_ns) {
                 self.assembler.begin_with(event, sink).map_err(|error| {
                     Error::new(ErrorKind::System, format!("write an event: {error}"))
                 })?;
@@ -200,14 +200,14 @@ impl Recorder {
         let untold = counted.saturating_sub(self.tally.told_lost);
         if untold > 0 {
             let pid = self.pids.first().map_or(0, |pid| pid.unsigned_abs());
-            let what = What::Lost { count: untold };
+            let what = EventKind::Lost { count: untold };
             sink.event(&Event { time_ns: self.merge.last_ns, pid, tid: pid, what })?;
         }
         Ok(Outcome {
             faults,
             lost: self.tally.told_lost + untold,
             late: self.merge.late,
-            strange: self.tally.oddities.strange + self.tally.bad_bytes,
+            malformed: self.tally.oddities.malformed + self.tally.bad_bytes,
             throttled: self.tally.oddities.throttled,
             ring: self.ring(),
         })
@@ -230,11 +230,11 @@ impl Recorder {
     fn drain(&mut self, sink: &mut dyn Sink, is_end: bool) -> io::Result<()> {
         let Self { plan, attached, merge, assembler, tally, frames, .. } = self;
         merge.begin_round(process::now_ns());
-        let Attached { rings, routes, claims, .. } = attached;
+        let Attached { rings, routes, dedup, .. } = attached;
         let mut decoder = Decoder {
             sources: &plan.sources,
             routes,
-            claims,
+            dedup,
             oddities: &mut tally.oddities,
             frames,
             sink,
@@ -252,7 +252,7 @@ impl Recorder {
             return Err(error);
         }
         for told in merge.release(is_end) {
-            if let Happening::Lost(count) = told.what {
+            if let RawEvent::Lost(count) = told.what {
                 tally.told_lost += count;
             }
             assembler.take(told, sink)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cowslip_sys::units::VirtRange;
 
-use crate::model::{Event, Map, StackId, What};
+use crate::model::{Event, EventKind, Map, StackId};
 
 /// The kernel's name for what `brk(2)` moves the end of.
 const HEAP: &str = "[heap]";
@@ -31,8 +31,8 @@ pub(super) struct Spaces {
 impl Spaces {
     pub(super) fn apply(&mut self, event: &Event) {
         match &event.what {
-            What::Fault(_) | What::Advise { .. } | What::Lost { .. } => {}
-            What::Fork { child_pid, child_tid } => {
+            EventKind::Fault(_) | EventKind::Advise { .. } | EventKind::Lost { .. } => {}
+            EventKind::Fork { child_pid, child_tid } => {
                 if *child_pid == event.pid {
                     self.spaces.entry(event.pid).or_default().threads += 1;
                 } else {
@@ -45,15 +45,15 @@ impl Spaces {
                     self.names.insert(*child_tid, (*child_pid, name));
                 }
             }
-            What::Exec { name } => {
+            EventKind::Exec { name } => {
                 let threads = 1;
                 self.spaces.insert(event.pid, Space { threads, ..Space::default() });
                 self.names.insert(event.tid, (event.pid, name.clone()));
             }
-            What::Name { name } => {
+            EventKind::Name { name } => {
                 self.names.insert(event.tid, (event.pid, name.clone()));
             }
-            What::Exit => {
+            EventKind::Exit => {
                 self.names.remove(&event.tid);
                 if let Some(space) = self.spaces.get_mut(&event.pid) {
                     space.threads = space.threads.saturating_sub(1);
@@ -83,12 +83,12 @@ impl Spaces {
             time_ns,
             pid: *pid,
             tid,
-            what: What::Name { name: name.clone() },
+            what: EventKind::Name { name: name.clone() },
         });
         let maps = self.spaces.iter().flat_map(move |(&pid, space)| {
             space.maps.values().map(move |map| {
                 let map = Map { is_old: true, ..map.clone() };
-                Event { time_ns, pid, tid: pid, what: What::Map(map) }
+                Event { time_ns, pid, tid: pid, what: EventKind::Map(map) }
             })
         });
         names.chain(maps)
@@ -96,14 +96,14 @@ impl Spaces {
 }
 
 impl Space {
-    fn apply(&mut self, what: &What) {
+    fn apply(&mut self, what: &EventKind) {
         match what {
-            What::Map(map) => {
+            EventKind::Map(map) => {
                 self.remove(map.range);
                 self.insert(map.clone());
             }
-            What::Unmap { range } => self.remove(*range),
-            What::Remap { from, to, kept } => {
+            EventKind::Unmap { range } => self.remove(*range),
+            EventKind::Remap { from, to, kept } => {
                 let moved = self.at(from.start).cloned();
                 if !kept {
                     self.remove(*from);
@@ -113,7 +113,7 @@ impl Space {
                     self.insert(Map { range: *to, ..map });
                 }
             }
-            What::Break { end } => self.set_break(*end),
+            EventKind::Break { end } => self.set_break(*end),
             _ => {}
         }
     }
@@ -272,7 +272,7 @@ mod tests {
     fn news(space: &mut Space, told: Map) -> Vec<(usize, usize)> {
         let news = space.news(&told);
         for map in &news {
-            space.apply(&What::Map(map.clone()));
+            space.apply(&EventKind::Map(map.clone()));
         }
         news.iter().map(|map| (map.range.start, map.range.end())).collect()
     }
@@ -324,7 +324,7 @@ mod tests {
     fn parts_of_a_file_keep_their_offsets() {
         let mut space = Space::default();
         news(&mut space, map(0x10000, 0x20000, 1, Some("/lib")));
-        space.apply(&What::Unmap { range: VirtRange::between(0x14000, 0x18000) });
+        space.apply(&EventKind::Unmap { range: VirtRange::between(0x14000, 0x18000) });
         assert!(space.at(0x14000).is_none() && space.at(0x17fff).is_none());
         assert_eq!(space.at(0x18000).unwrap().offset_bytes, 0x8000);
         let above = Map { offset_bytes: 0x8000, ..map(0x18000, 0x20000, 3, Some("/lib")) };
@@ -335,7 +335,7 @@ mod tests {
     fn the_heap_follows_the_break() {
         let mut space = Space::default();
         for end in [0x5000, 0x9000, 0x7000] {
-            space.apply(&What::Break { end });
+            space.apply(&EventKind::Break { end });
         }
         let heap = space.at(0x6fff).unwrap();
         assert_eq!((heap.range, is_anonymous(heap)), (VirtRange::between(0x5000, 0x7000), true));
@@ -348,15 +348,15 @@ mod tests {
         let mut apply = |pid, what| {
             spaces.apply(&Event { time_ns: 0, pid, tid: pid, what });
         };
-        apply(1, What::Exec { name: "one".into() });
-        apply(1, What::Map(map(0x1000, 0x3000, 3, None)));
-        apply(1, What::Fork { child_pid: 2, child_tid: 2 });
+        apply(1, EventKind::Exec { name: "one".into() });
+        apply(1, EventKind::Map(map(0x1000, 0x3000, 3, None)));
+        apply(1, EventKind::Fork { child_pid: 2, child_tid: 2 });
         let (from, to) = (VirtRange::new(0x1000, 0x2000), VirtRange::new(0x8000, 0x4000));
-        apply(2, What::Remap { from, to, kept: false });
-        apply(1, What::Exit);
+        apply(2, EventKind::Remap { from, to, kept: false });
+        apply(1, EventKind::Exit);
         assert!(!spaces.spaces.contains_key(&1));
         let child = &spaces.spaces[&2];
         assert!(child.at(0x1000).is_none() && child.at(0xbfff).is_some());
-        assert!(spaces.describe(0).any(|it| it.what == What::Name { name: "one".into() }));
+        assert!(spaces.describe(0).any(|it| it.what == EventKind::Name { name: "one".into() }));
     }
 }

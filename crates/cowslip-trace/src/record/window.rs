@@ -8,7 +8,7 @@ use cowslip_sys::units::ByteCount;
 
 use super::space::Spaces;
 use super::stacks::Stacks;
-use crate::model::{Event, Sink, StackId, What};
+use crate::model::{Event, EventKind, Sink, StackId};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -17,12 +17,12 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// ```
 /// use std::time::Duration;
 /// use cowslip_sys::units::ByteCount;
-/// use cowslip_trace::model::{Event, Fault, Sink, What};
+/// use cowslip_trace::model::{Event, Fault, Sink, EventKind};
 /// use cowslip_trace::record::Window;
 ///
 /// let mut window = Window::new(Duration::from_secs(2), ByteCount::mib(64));
 /// for second in 0..10 {
-///     let what = What::Fault(Fault::at(0x1000 * second, 0));
+///     let what = EventKind::Fault(Fault::at(0x1000 * second, 0));
 ///     window.event(&Event { time_ns: second * 1_000_000_000, pid: 7, tid: 7, what })?;
 /// }
 /// assert_eq!(window.len(), 3); // of seconds 7, 8 and 9
@@ -116,7 +116,7 @@ impl Sink for Window {
 
     fn event(&mut self, event: &Event) -> io::Result<()> {
         self.newest_ns = event.time_ns;
-        if matches!(event.what, What::Fault(_)) {
+        if matches!(event.what, EventKind::Fault(_)) {
             self.rate.add(event.time_ns);
         }
         self.events.push_back(event.clone());
@@ -142,10 +142,10 @@ impl Rate {
     }
 }
 
-fn stack_of(what: &mut What) -> Option<&mut StackId> {
+fn stack_of(what: &mut EventKind) -> Option<&mut StackId> {
     match what {
-        What::Fault(fault) => fault.stack.as_mut(),
-        What::Map(map) => map.stack.as_mut(),
+        EventKind::Fault(fault) => fault.stack.as_mut(),
+        EventKind::Map(map) => map.stack.as_mut(),
         _ => None,
     }
 }
@@ -190,11 +190,11 @@ mod tests {
             stack: Some(stack),
         };
         let at = |time_ns, what| Event { time_ns, pid: 7, tid: 7, what };
-        window.event(&at(0, What::Map(map.clone()))).unwrap();
+        window.event(&at(0, EventKind::Map(map.clone()))).unwrap();
         let gone = VirtRange::new(0x12000, 0x2000);
-        window.event(&at(1, What::Unmap { range: gone })).unwrap();
-        window.event(&at(2, What::Name { name: "seven".into() })).unwrap();
-        let fault = What::Fault(Fault { stack: Some(stack), ..Fault::at(0x10000, 1) });
+        window.event(&at(1, EventKind::Unmap { range: gone })).unwrap();
+        window.event(&at(2, EventKind::Name { name: "seven".into() })).unwrap();
+        let fault = EventKind::Fault(Fault { stack: Some(stack), ..Fault::at(0x10000, 1) });
         for half in 4..8 {
             window.event(&at(half * SECOND_NS / 2, fault.clone())).unwrap();
         }
@@ -203,13 +203,13 @@ mod tests {
         let mut kept = Kept::default();
         window.pour(&mut kept).unwrap();
         let maps = kept.events.iter().filter_map(|event| match &event.what {
-            What::Map(map) => Some((map.range, map.is_old)),
+            EventKind::Map(map) => Some((map.range, map.is_old)),
             _ => None,
         });
         let maps = maps.collect::<Vec<_>>();
         let rest = [VirtRange::new(0x10000, 0x2000), VirtRange::new(0x14000, 0x4000)];
         assert_eq!(maps, rest.map(|range| (range, true)));
-        assert!(kept.events.iter().any(|it| it.what == What::Name { name: "seven".into() }));
+        assert!(kept.events.iter().any(|it| it.what == EventKind::Name { name: "seven".into() }));
         assert_eq!(kept.events.len(), 6);
         assert!(kept.events.is_sorted_by_key(|event| event.time_ns));
         assert_eq!(kept.stacks, [[7, 8]], "once, by the id of who writes it");
@@ -220,7 +220,7 @@ mod tests {
         let mut window = Window::new(Duration::from_secs(3600), ByteCount(64 << 10));
         let most = window.most_events;
         for time_ns in 0..10 * most as u64 {
-            let fault = What::Fault(Fault::at(time_ns, 0));
+            let fault = EventKind::Fault(Fault::at(time_ns, 0));
             window.event(&Event { time_ns, pid: 7, tid: 7, what: fault }).unwrap();
             window.stack(&[time_ns; 8]).unwrap();
         }

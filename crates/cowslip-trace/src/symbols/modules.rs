@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cowslip_sys::units::VirtRange;
 
-use crate::model::{Event, Map, What};
+use crate::model::{Event, EventKind, Map};
 
 /// The files of all processes. A child's are its parent's until one of them changes.
 #[derive(Default)]
@@ -25,14 +25,14 @@ struct Module {
 impl AddressSpaces {
     pub(super) fn observe(&mut self, event: &Event) {
         match &event.what {
-            What::Map(map) => self.map(event.pid, map),
-            What::Unmap { range } => drop(self.take(event.pid, *range)),
-            What::Remap { from, to, .. } => self.remap(event.pid, *from, *to),
-            What::Fork { child_pid, .. } if *child_pid != event.pid => {
+            EventKind::Map(map) => self.map(event.pid, map),
+            EventKind::Unmap { range } => drop(self.take(event.pid, *range)),
+            EventKind::Remap { from, to, .. } => self.remap(event.pid, *from, *to),
+            EventKind::Fork { child_pid, .. } if *child_pid != event.pid => {
                 let space = self.0.get(&event.pid).cloned().unwrap_or_default();
                 self.0.insert(*child_pid, space);
             }
-            What::Exec { .. } => drop(self.0.remove(&event.pid)),
+            EventKind::Exec { .. } => drop(self.0.remove(&event.pid)),
             _ => {}
         }
     }
@@ -106,14 +106,14 @@ mod tests {
 
     const FILES: [&str; 2] = ["/bin/a", "/bin/b"];
 
-    fn map(start: usize, len: usize, name: &str, offset_bytes: u64) -> What {
+    fn map(start: usize, len: usize, name: &str, offset_bytes: u64) -> EventKind {
         let range = VirtRange::new(start, len);
         let name = Some(name.into());
         let (protection, flags, is_old, stack) = (5, 2, false, None);
-        What::Map(Map { range, protection, flags, offset_bytes, name, is_old, stack })
+        EventKind::Map(Map { range, protection, flags, offset_bytes, name, is_old, stack })
     }
 
-    fn observe(spaces: &mut AddressSpaces, pid: u32, what: What) {
+    fn observe(spaces: &mut AddressSpaces, pid: u32, what: EventKind) {
         spaces.observe(&Event { time_ns: 0, pid, tid: pid, what });
     }
 
@@ -121,9 +121,9 @@ mod tests {
     fn children_have_their_parents_code_until_they_become_another_program() {
         let mut spaces = AddressSpaces::default();
         observe(&mut spaces, 1, map(100, 50, "/bin/a", 7));
-        observe(&mut spaces, 1, What::Fork { child_pid: 2, child_tid: 2 });
-        observe(&mut spaces, 1, What::Fork { child_pid: 1, child_tid: 9 });
-        observe(&mut spaces, 1, What::Exec { name: "b".into() });
+        observe(&mut spaces, 1, EventKind::Fork { child_pid: 2, child_tid: 2 });
+        observe(&mut spaces, 1, EventKind::Fork { child_pid: 1, child_tid: 9 });
+        observe(&mut spaces, 1, EventKind::Exec { name: "b".into() });
         assert_eq!(spaces.find(1, 110), None);
         assert_eq!(spaces.find(2, 110), Some(("/bin/a".into(), 17)));
         assert_eq!((spaces.find(2, 99), spaces.find(2, 150)), (None, None));
@@ -149,12 +149,12 @@ mod tests {
                     (0..len).for_each(|i| model[start + i] = Some((file, offset + i as u64)));
                 }
                 2 => {
-                    observe(&mut spaces, 1, What::Unmap { range });
+                    observe(&mut spaces, 1, EventKind::Unmap { range });
                     model[start..start + len].fill(None);
                 }
                 _ => {
                     let to = VirtRange::new(100 + below(90), 1 + below(10));
-                    observe(&mut spaces, 1, What::Remap { from: range, to, kept: false });
+                    observe(&mut spaces, 1, EventKind::Remap { from: range, to, kept: false });
                     let moved = model[start..start + len].to_vec();
                     model[start..start + len].fill(None);
                     model[to.start..to.end()].fill(None);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use cowslip_trace::model::{Event, Fault, Header, Map, Trace, What};
+use cowslip_trace::model::{Event, EventKind, Fault, Header, Map, Trace};
 use cowslip_trace::picture::{Picture, Theme};
 use serde_json::json;
 
@@ -16,7 +16,7 @@ const SHIFT: u32 = 8;
 fn faults(trace: &Trace) -> Vec<(f64, &Event, &Fault)> {
     let origin_ns = trace.events[0].time_ns;
     let faults = trace.events.iter().filter_map(|event| match &event.what {
-        What::Fault(fault) => Some(((event.time_ns - origin_ns) as f64, event, fault)),
+        EventKind::Fault(fault) => Some(((event.time_ns - origin_ns) as f64, event, fault)),
         _ => None,
     });
     faults.collect()
@@ -231,10 +231,10 @@ fn what_a_trace_says_cannot_become_code() {
     let trace = Trace {
         header,
         events: vec![
-            event(0, What::Exec { name: HOSTILE.into() }),
-            event(1, What::Map(Map { range, name, protection: 5, ..Map::default() })),
-            event(2, What::Fault(Fault::at(0x40_1234, 0x40_2000))),
-            event(9, What::Lost { count: 3 }),
+            event(0, EventKind::Exec { name: HOSTILE.into() }),
+            event(1, EventKind::Map(Map { range, name, protection: 5, ..Map::default() })),
+            event(2, EventKind::Fault(Fault::at(0x40_1234, 0x40_2000))),
+            event(9, EventKind::Lost { count: 3 }),
         ],
         ..Trace::default()
     };
@@ -325,10 +325,10 @@ fn many_programs_one_fault_or_none() {
         events.push(Event { time_ns: events.len() as u64 * 1000, pid, tid: pid, what });
     };
     for pid in 1..=9_u32 {
-        happened(100, What::Fork { child_pid: pid, child_tid: pid });
-        happened(pid, What::Exec { name: format!("program-{pid}").into() });
+        happened(100, EventKind::Fork { child_pid: pid, child_tid: pid });
+        happened(pid, EventKind::Exec { name: format!("program-{pid}").into() });
         for fault in 0..u64::from(pid) {
-            happened(pid, What::Fault(Fault::at(0x7000_0000 + fault * 4096, 0x40_0000)));
+            happened(pid, EventKind::Fault(Fault::at(0x7000_0000 + fault * 4096, 0x40_0000)));
         }
     }
     let mut trace = Trace { events, ..Trace::default() };

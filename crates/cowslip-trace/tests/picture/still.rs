@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use cowslip_sys::units::VirtRange;
-use cowslip_trace::model::{Event, Fault, Map, Trace, What};
+use cowslip_trace::model::{Event, EventKind, Fault, Map, Trace};
 use cowslip_trace::picture::{Picture, Theme};
 
 use super::story::Story;
@@ -14,8 +14,8 @@ const COLOUR_OF_FIRST_TOUCH: [&str; 2] = ["#0072b2", "#4fa9ec"];
 fn corners() -> Trace {
     let map = Map { range: VirtRange::new(0x20_0000, 0x20_0000), flags: 0x22, ..Map::default() };
     let faults = [(0, 0x20_0000), (0, 0x3f_ffff), (1_000_000, 0x20_1000), (1_000_000, 0x3f_efff)];
-    let fault = |(time_ns, address)| (time_ns, What::Fault(Fault::at(address, 0x40_0000)));
-    let whats = [(0, What::Map(map))].into_iter().chain(faults.map(fault));
+    let fault = |(time_ns, address)| (time_ns, EventKind::Fault(Fault::at(address, 0x40_0000)));
+    let whats = [(0, EventKind::Map(map))].into_iter().chain(faults.map(fault));
     let events = whats.map(|(time_ns, what)| Event { time_ns, pid: 1, tid: 1, what }).collect();
     Trace { events, ..Trace::default() }
 }

@@ -3,7 +3,7 @@
 
 use cowslip_sys::units::VirtRange;
 use cowslip_trace::model::{
-    Access, Event, Fault, Header, Map, Severity, StackId, Totals, Trace, What,
+    Access, Event, EventKind, Fault, Header, Map, Severity, StackId, Totals, Trace,
 };
 
 const PAGE: u64 = 4096;
@@ -56,11 +56,12 @@ impl Story {
         for map in 0..maps {
             story.cache_map(map, maps, 12_000_000_000 / maps);
         }
-        story.event(PID, PID, What::Exit);
+        story.event(PID, PID, EventKind::Exit);
         let events = &story.trace.events;
         story.trace.totals = Totals {
             events: events.len() as u64,
-            faults: events.iter().filter(|it| matches!(it.what, What::Fault(_))).count() as u64,
+            faults: events.iter().filter(|it| matches!(it.what, EventKind::Fault(_))).count()
+                as u64,
             lost: 0,
             first_ns: events[0].time_ns,
             last_ns: story.now_ns,
@@ -94,7 +95,7 @@ impl Story {
             .collect();
     }
 
-    pub(crate) fn event(&mut self, pid: u32, tid: u32, what: What) {
+    pub(crate) fn event(&mut self, pid: u32, tid: u32, what: EventKind) {
         self.trace.events.push(Event { time_ns: self.now_ns, pid, tid, what });
     }
 
@@ -108,7 +109,7 @@ impl Story {
             stack: None,
             offset_bytes: if start == LIBC { LIBC_OFFSET } else { 0 },
         };
-        self.event(PID, PID, What::Map(map));
+        self.event(PID, PID, EventKind::Map(map));
     }
 
     fn fault(&mut self, pid: u32, tid: u32, address: u64, access: Access, stack: u64) {
@@ -125,11 +126,11 @@ impl Story {
             stack: std::num::NonZeroU32::new(stack as u32 + 1).map(StackId),
             ..Fault::at(address, EXE + 0x1000 + 0x40 * stack * 7)
         };
-        self.event(pid, tid, What::Fault(fault));
+        self.event(pid, tid, EventKind::Fault(fault));
     }
 
     fn start(&mut self) {
-        self.event(PID, PID, What::Exec { name: "block_cache".into() });
+        self.event(PID, PID, EventKind::Exec { name: "block_cache".into() });
         self.map(EXE, 2 * MIB, Some("/usr/local/bin/block_cache"), true);
         self.map(HEAP, MIB / 4, Some("[heap]"), true);
         self.map(LIBC, 2 * MIB, Some("/usr/lib/x86_64-linux-gnu/libc.so.6"), true);
@@ -153,25 +154,25 @@ impl Story {
         let start = CACHE + map % ring * 2 * MIB;
         let range = VirtRange::new(start as usize, 2 * MIB as usize);
         if map >= ring {
-            self.event(PID, PID, What::Unmap { range });
+            self.event(PID, PID, EventKind::Unmap { range });
         }
         self.map(start, 2 * MIB, None, false);
         if map == maps * 6 / 10 {
-            self.event(PID, PID, What::Fork { child_pid: CHILD, child_tid: CHILD });
+            self.event(PID, PID, EventKind::Fork { child_pid: CHILD, child_tid: CHILD });
         }
         if map == maps * 8 / 10 {
-            self.event(CHILD, CHILD, What::Exit);
+            self.event(CHILD, CHILD, EventKind::Exit);
         }
         if map == 1 {
-            self.event(PID, PID, What::Fork { child_pid: PID, child_tid: PID + 1 });
-            self.event(PID, PID + 1, What::Name { name: "scatter".into() });
+            self.event(PID, PID, EventKind::Fork { child_pid: PID, child_tid: PID + 1 });
+            self.event(PID, PID + 1, EventKind::Name { name: "scatter".into() });
         }
         for page in (0..400).rev() {
             let low = self.scatter.below(PAGE);
             self.fault(PID, PID, start + (page + 112) * PAGE + low, Access::Write, 5 + map % 4);
         }
         let heap_end = HEAP + MIB / 4 + (map + 1) * 32 * PAGE;
-        self.event(PID, PID, What::Break { end: heap_end });
+        self.event(PID, PID, EventKind::Break { end: heap_end });
         for page in 0..32 {
             self.fault(PID, PID, heap_end - (32 - page) * PAGE, Access::Write, 9);
         }
@@ -181,7 +182,7 @@ impl Story {
         }
         if map % 40 == 39 {
             let range = VirtRange::new(POOL as usize, POOL_BYTES as usize);
-            self.event(PID, PID + 1, What::Advise { range, advice: DONTNEED });
+            self.event(PID, PID + 1, EventKind::Advise { range, advice: DONTNEED });
         }
         if (maps * 6 / 10..maps * 8 / 10).contains(&map) {
             let address = HEAP + self.scatter.below(MIB / 4 + map * 32 * PAGE);

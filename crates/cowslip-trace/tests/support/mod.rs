@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use cowslip_sys::units::VirtRange;
 use cowslip_trace::file::Writer;
 use cowslip_trace::model::{
-    Access, Event, Fault, Header, Map, Severity, Sink, StackId, Totals, What,
+    Access, Event, EventKind, Fault, Header, Map, Severity, Sink, StackId, Totals,
 };
 
 /// SplitMix64: the same numbers each time.
@@ -67,10 +67,10 @@ impl Scatter {
         }
     }
 
-    fn what(&mut self, stacks: u32) -> What {
+    fn what(&mut self, stacks: u32) -> EventKind {
         let name = |it: &mut Self| it.one_of(&["", "[heap]", "/usr/bin/ä b\n", "cache"]).into();
         match self.below(24) {
-            0 => What::Map(Map {
+            0 => EventKind::Map(Map {
                 range: self.range(),
                 protection: self.number() as u32,
                 flags: self.number() as u32,
@@ -79,16 +79,20 @@ impl Scatter {
                 is_old: self.below(2) == 0,
                 stack: self.stack(stacks),
             }),
-            1 => What::Unmap { range: self.range() },
-            2 => What::Remap { from: self.range(), to: self.range(), kept: self.below(2) == 0 },
-            3 => What::Advise { range: self.range(), advice: self.number() as u32 },
-            4 => What::Break { end: self.number() },
-            5 => What::Fork { child_pid: self.number() as u32, child_tid: self.number() as u32 },
-            6 => What::Exec { name: name(self) },
-            7 => What::Name { name: name(self) },
-            8 => What::Exit,
-            9 => What::Lost { count: self.below(1000) },
-            _ => What::Fault(self.fault(stacks)),
+            1 => EventKind::Unmap { range: self.range() },
+            2 => {
+                EventKind::Remap { from: self.range(), to: self.range(), kept: self.below(2) == 0 }
+            }
+            3 => EventKind::Advise { range: self.range(), advice: self.number() as u32 },
+            4 => EventKind::Break { end: self.number() },
+            5 => {
+                EventKind::Fork { child_pid: self.number() as u32, child_tid: self.number() as u32 }
+            }
+            6 => EventKind::Exec { name: name(self) },
+            7 => EventKind::Name { name: name(self) },
+            8 => EventKind::Exit,
+            9 => EventKind::Lost { count: self.below(1000) },
+            _ => EventKind::Fault(self.fault(stacks)),
         }
     }
 

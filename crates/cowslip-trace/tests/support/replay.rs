@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cowslip_sys::units::VirtRange;
 use cowslip_trace::attribute::{HugeFit, Kind};
-use cowslip_trace::model::{Access, Event, Fault, Map, Severity, What};
+use cowslip_trace::model::{Access, Event, EventKind, Fault, Map, Severity};
 
 use crate::support::Scatter;
 
@@ -129,7 +129,7 @@ impl Model {
                 5 if pids.len() < 4 => Some(self.fork(pid)),
                 6 if pid != 1 && scatter.below(3) == 0 => {
                     self.processes.remove(&pid);
-                    Some(What::Exit)
+                    Some(EventKind::Exit)
                 }
                 5 | 6 => None,
                 _ => {
@@ -140,7 +140,7 @@ impl Model {
                     expected = Some(process.fault(page, access));
                     let address = page * PAGE + scatter.below(PAGE);
                     let severity = Some(Severity::Minor);
-                    Some(What::Fault(Fault { access, severity, ..Fault::at(address, 0) }))
+                    Some(EventKind::Fault(Fault { access, severity, ..Fault::at(address, 0) }))
                 }
             };
             if let Some(what) = what {
@@ -150,14 +150,14 @@ impl Model {
         (Event { time_ns: 0, pid, tid: pid, what }, expected)
     }
 
-    fn map(&mut self, pid: u32, scatter: &mut Scatter) -> What {
+    fn map(&mut self, pid: u32, scatter: &mut Scatter) -> EventKind {
         let (first, count) = place(scatter, 1500);
         let is_file = scatter.below(4) == 0;
         self.maps += 1;
         let page = Page { map: self.maps, is_file, state: State::Unseen, is_before_fork: false };
         let process = self.processes.get_mut(&pid).unwrap();
         process.0.extend((first..first + count).map(|at| (at, page)));
-        What::Map(Map {
+        EventKind::Map(Map {
             range: range(first, count),
             protection: 3,
             flags: if is_file { PRIVATE } else { ANONYMOUS },
@@ -166,13 +166,13 @@ impl Model {
         })
     }
 
-    fn unmap(&mut self, pid: u32, scatter: &mut Scatter) -> What {
+    fn unmap(&mut self, pid: u32, scatter: &mut Scatter) -> EventKind {
         let (first, count) = place(scatter, 700);
         self.processes.get_mut(&pid).unwrap().clear(first, count);
-        What::Unmap { range: range(first, count) }
+        EventKind::Unmap { range: range(first, count) }
     }
 
-    fn discard(&mut self, pid: u32, scatter: &mut Scatter) -> What {
+    fn discard(&mut self, pid: u32, scatter: &mut Scatter) -> EventKind {
         let (first, count) = place(scatter, 700);
         let process = self.processes.get_mut(&pid).unwrap();
         for (_, page) in process.0.range_mut(first..first + count) {
@@ -180,10 +180,10 @@ impl Model {
                 *page = Page { state: State::Discarded, is_before_fork: false, ..*page };
             }
         }
-        What::Advise { range: range(first, count), advice: DONTNEED }
+        EventKind::Advise { range: range(first, count), advice: DONTNEED }
     }
 
-    fn remap(&mut self, pid: u32, scatter: &mut Scatter) -> Option<What> {
+    fn remap(&mut self, pid: u32, scatter: &mut Scatter) -> Option<EventKind> {
         let process = self.processes.get_mut(&pid).unwrap();
         let (first, run) = process.some_run(scatter)?;
         let (to, new) = place(scatter, 700);
@@ -193,7 +193,7 @@ impl Model {
             let end = (first + new).min(FIRST + PAGES);
             process.resize(first, old, end - first);
             let (from, to) = (range(first, old), range(first, end - first));
-            return Some(What::Remap { from, to, kept: false });
+            return Some(EventKind::Remap { from, to, kept: false });
         }
         if first < to + new && to < first + old {
             return None;
@@ -205,16 +205,16 @@ impl Model {
             return None;
         }
         process.relocate((first, old), (to, new), kept);
-        Some(What::Remap { from: range(first, old), to: range(to, new), kept })
+        Some(EventKind::Remap { from: range(first, old), to: range(to, new), kept })
     }
 
-    fn fork(&mut self, pid: u32) -> What {
+    fn fork(&mut self, pid: u32) -> EventKind {
         let parent = self.processes.get_mut(&pid).unwrap();
         parent.0.values_mut().for_each(|page| page.is_before_fork = true);
         let child = parent.clone();
         self.pids += 1;
         self.processes.insert(self.pids, child);
-        What::Fork { child_pid: self.pids, child_tid: self.pids }
+        EventKind::Fork { child_pid: self.pids, child_tid: self.pids }
     }
 }
 

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use cowslip_sys::units::VirtRange;
-use cowslip_trace::model::{Event, Fault, Header, Machine, Map, Severity, StackId, Trace, What};
+use cowslip_trace::model::{
+    Event, EventKind, Fault, Header, Machine, Map, Severity, StackId, Trace,
+};
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const MIB: usize = 1 << 20;
@@ -28,7 +30,7 @@ impl Scene {
         Self(Trace { header, ..Trace::default() })
     }
 
-    pub(crate) fn then(&mut self, what: What) {
+    pub(crate) fn then(&mut self, what: EventKind) {
         let time_ns = 1_000 * self.0.events.len() as u64;
         self.0.events.push(Event { time_ns, pid: 7, tid: 7, what });
     }
@@ -39,14 +41,14 @@ impl Scene {
 
     pub(crate) fn map_by(&mut self, start: usize, len: usize, stack: Option<StackId>) {
         let (range, protection, flags) = (VirtRange::new(start, len), 3, 0x22);
-        self.then(What::Map(Map { range, protection, flags, stack, ..Map::default() }));
+        self.then(EventKind::Map(Map { range, protection, flags, stack, ..Map::default() }));
     }
 
     /// A program's file at an address.
     pub(crate) fn program(&mut self, start: usize) {
         let (range, protection, flags) = (VirtRange::new(start, MIB), 5, 2);
         let name = Some("/bin/program".into());
-        self.then(What::Map(Map { range, protection, flags, name, ..Map::default() }));
+        self.then(EventKind::Map(Map { range, protection, flags, name, ..Map::default() }));
     }
 
     pub(crate) fn stack(&mut self, frames: &[u64]) -> StackId {
@@ -55,7 +57,7 @@ impl Scene {
     }
 
     pub(crate) fn unmap(&mut self, start: usize, len: usize) {
-        self.then(What::Unmap { range: VirtRange::new(start, len) });
+        self.then(EventKind::Unmap { range: VirtRange::new(start, len) });
     }
 
     pub(crate) fn touch(&mut self, address: usize) {
@@ -68,7 +70,7 @@ impl Scene {
 
     pub(crate) fn fault(&mut self, fault: Fault) {
         let severity = fault.severity.or(Some(Severity::Minor));
-        self.then(What::Fault(Fault { severity, ..fault }));
+        self.then(EventKind::Fault(Fault { severity, ..fault }));
     }
 
     /// Maps of 2 MiB, each filled from the top down.

@@ -7,7 +7,7 @@
 use bytemuck::Pod;
 use cowslip::image::Root;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
-use cowslip::{Arena, Frozen, Prot, Result, Way};
+use cowslip::{Arena, FreezeMethod, Frozen, Prot, Result};
 
 /// The arena hands this much out at a time; an image is not asked to hold the rest of the capacity.
 const STEP_BYTES: usize = 8 * CHUNK_BYTES;
@@ -67,10 +67,10 @@ impl Memory {
 
     /// Has the arena live again after a freeze whose view is not needed any more.
     pub(crate) fn thaw(&mut self, frozen: Frozen) -> Result<()> {
-        match frozen.way() {
-            Way::Userfaultfd => Ok(()), // Dropped here, it is thawed in the background.
+        match frozen.method() {
+            FreezeMethod::Userfaultfd => Ok(()), // Dropped here, it is thawed in the background.
             // SAFETY: whoever stores to the memory borrows it from `self`, which is borrowed here.
-            Way::Plain => unsafe { frozen.thaw_unattended() },
+            FreezeMethod::WithoutUserfaultfd => unsafe { frozen.thaw_exclusive() },
         }
     }
 

@@ -4,9 +4,9 @@
 //! # Safety
 //! What is unmapped was handed out to nobody, and is marked as not the arena's before anybody else can lock it.
 
-use super::ledger::Usage;
 use super::state::{Shared, State};
-use crate::arena::store::offset;
+use super::vma_map::Usage;
+use crate::arena::backing_file::offset;
 use crate::error::{During, Result};
 use crate::sys::memfile;
 use crate::sys::memory::{self, Prot};
@@ -21,14 +21,14 @@ impl Shared {
             // SAFETY: nobody has this view any more.
             let _ = unsafe { memory::unmap(view) };
         }
-        let free: Vec<_> = state.ledger.free_within(self.range).collect();
+        let free: Vec<_> = state.vma_map.free_within(self.range).collect();
         for range in free {
             // SAFETY: see the module.
             unsafe { memory::unmap(range) }.during(OPERATION)?;
-            state.ledger.set(range, Usage::Foreign, Prot::NONE);
+            state.vma_map.set(range, Usage::Foreign, Prot::NONE);
             let start = offset(self.range, range);
             if !matches!(
-                memfile::next_data(self.store.fd(), start, start + range.len as u64),
+                memfile::next_data(self.backing_file.fd(), start, start + range.len as u64),
                 Ok(None)
             ) {
                 let _ = self.give_back(state, range);

@@ -19,16 +19,16 @@
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::ledger::{Span, Usage};
-use super::space::lost;
+use super::allocate::lost;
+use super::backing_file::{Pages, offset};
 use super::state::{Chunk, Role, Shared, State};
-use super::store::{Pages, offset};
+use super::vma_map::{Span, Usage};
 use crate::error::{During, Error, Result};
 use crate::freeze::service::Service;
 use crate::freeze::thaw;
-use crate::sys::held::HeldFd;
 use crate::sys::memory::{self, Advice, Prot, Sharing};
 use crate::sys::pagemap::Scanner;
+use crate::sys::reserved_fd::ReservedFd;
 use crate::sys::uffd::{self, Features, RegisterMode, Uffd};
 use crate::sys::{Errno, memfile, process};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -115,10 +115,10 @@ impl fmt::Display for Departure {
 impl Shared {
     /// Makes `range` private anonymous memory with the content it has.
     pub(crate) fn detach(&self, state: &mut State, range: VirtRange, why: Departure) -> Result<()> {
-        if self.store.pages == Pages::Hugetlb {
+        if self.backing_file.pages == Pages::Hugetlb {
             return Err(Error::from_errno(OPERATION, Errno::NOTSUP).on(range));
         }
-        let spans: Vec<_> = state.ledger.within(range).collect();
+        let spans: Vec<_> = state.vma_map.within(range).collect();
         if spans.iter().any(|span| span.usage == Usage::Free) {
             return Err(Error::from_errno(OPERATION, Errno::NOMEM).on(range));
         }
@@ -139,7 +139,7 @@ impl Shared {
                 false => self.detach_run(state, whole, run, service.as_ref(), guard),
             };
             // What could not be copied, for the lack of memory or of a descriptor, need not be.
-            let is_left = moved.is_err() && state.ledger.is_all(whole, Usage::Used);
+            let is_left = moved.is_err() && state.vma_map.is_all(whole, Usage::Used);
             let leave = || run.iter().try_for_each(|span| self.leave_span(state, *span));
             let left = if is_left { leave() } else { moved };
             if let Err(errno) = left {
@@ -150,7 +150,7 @@ impl Shared {
             }
             for span in run {
                 match is_left {
-                    true => state.ledger.set(span.range, Usage::Left, span.prot),
+                    true => state.vma_map.set(span.range, Usage::Left, span.prot),
                     false => {
                         self.keep_wiped(state, span.range);
                         self.set_detached(state, span.range, span.prot);
@@ -169,12 +169,12 @@ impl Shared {
     }
 
     /// Has writers wait in an arena without a service thread; no event of it has to be read by anybody.
-    fn own_guard() -> Option<Uffd<HeldFd>> {
+    fn own_guard() -> Option<Uffd<ReservedFd>> {
         const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
             .union(Features::MISSING_SHMEM)
             .union(Features::WP_HUGETLBFS_SHMEM);
         let (fd, _) = uffd::open().ok()?;
-        Uffd::new(HeldFd::hold(fd), FEATURES).ok()
+        Uffd::new(ReservedFd::hold(fd), FEATURES).ok()
     }
 
     /// Maps a span privately where it lies, for good. What is frozen is so already.
@@ -185,7 +185,13 @@ impl Shared {
             unsafe {
                 if state.chunk(i) == Chunk::Live {
                     let at = offset(self.range, part);
-                    memory::map_file(part, self.store.fd(), at, Sharing::Private, span.prot)?;
+                    memory::map_file(
+                        part,
+                        self.backing_file.fd(),
+                        at,
+                        Sharing::Private,
+                        span.prot,
+                    )?;
                 } else {
                     memory::advise(part, Advice::DoFork)?;
                 }
@@ -194,8 +200,8 @@ impl Shared {
         Ok(())
     }
 
-    /// See [`crate::Arena::wipe_in_children`].
-    pub(crate) fn wipe_in_children(&self, state: &mut State, range: VirtRange, wiped: bool) {
+    /// See [`crate::Arena::wipe_on_fork`].
+    pub(crate) fn wipe_on_fork(&self, state: &mut State, range: VirtRange, wiped: bool) {
         if wiped {
             state.wiped.push(range);
             return;
@@ -218,7 +224,7 @@ impl Shared {
 
     /// What a child is to find empty that the kernel does not empty: files' mappings still.
     pub(crate) fn emptied_in_child(&self, state: &State) -> impl Iterator<Item = Span> {
-        let left = |range| state.ledger.within(range).filter(|span| span.usage == Usage::Left);
+        let left = |range| state.vma_map.within(range).filter(|span| span.usage == Usage::Left);
         state.wiped.iter().copied().flat_map(left)
     }
 
@@ -242,7 +248,7 @@ impl Shared {
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
             from = run.end;
             let whole = self.chunk_range(run.start, run.len());
-            for used in state.ledger.used_within(whole) {
+            for used in state.vma_map.used_within(whole) {
                 self.detach(state, used, why)?;
             }
         }
@@ -250,7 +256,7 @@ impl Shared {
     }
 
     fn check_content(&self, state: &State, range: VirtRange) -> Result<()> {
-        let is_lost = |chunk| state.chunk(chunk) == Chunk::Lost;
+        let is_lost = |chunk| state.chunk(chunk) == Chunk::Poisoned;
         if state.lost() > 0 && self.chunks_of(range).any(is_lost) {
             return Err(lost(OPERATION, range));
         }
@@ -265,7 +271,7 @@ impl Shared {
         whole: VirtRange,
         spans: &[Span],
         service: Option<&Service>,
-        guard: Option<&Uffd<HeldFd>>,
+        guard: Option<&Uffd<ReservedFd>>,
     ) -> Result<(), Errno> {
         let copy = memory::reserve(whole.len, page_size_bytes())?;
         let mut moved_to = whole.start;
@@ -323,7 +329,7 @@ impl Shared {
         target: usize,
     ) -> Result<()> {
         self.check_content(state, range)?;
-        let copied = state.ledger.within(range).try_for_each(|Span { range: part, .. }| {
+        let copied = state.vma_map.within(range).try_for_each(|Span { range: part, .. }| {
             let place = target + (part.start - range.start);
             // SAFETY: as the caller promised, for a part with one usage and protection.
             unsafe { self.copy_content(state, part, place, state.service.as_ref()) }
@@ -342,7 +348,7 @@ impl Shared {
         target: usize,
         service: Option<&Service>,
     ) -> Result<(), Errno> {
-        let span = state.ledger.within(range).next();
+        let span = state.vma_map.within(range).next();
         let prot = span.map_or(Prot::NONE, |span| span.prot);
         let is_left = span.is_some_and(|span| matches!(span.usage, Usage::Left | Usage::Detached));
         let is_hidden = !prot.contains(Prot::READ);
@@ -360,7 +366,7 @@ impl Shared {
                 }
                 return Ok(());
             }
-            if state.chunk(i) != Chunk::Overlay {
+            if state.chunk(i) != Chunk::Anonymous {
                 // SAFETY: as the caller promised, for a part of the target.
                 let content =
                     unsafe { core::slice::from_raw_parts_mut(place as *mut u8, part.len) };
@@ -374,7 +380,7 @@ impl Shared {
                 // SAFETY: both are mapped, and the target is elsewhere.
                 unsafe { core::ptr::copy_nonoverlapping(run.start as *const u8, place, run.len) }
             };
-            let runs = |scanner: &Scanner<HeldFd>| scanner.private_runs(part, copy).map(drop);
+            let runs = |scanner: &Scanner<ReservedFd>| scanner.private_runs(part, copy).map(drop);
             self.with_scanner(service, runs).or_else(|_| {
                 // Without a descriptor to ask with, or a way to ask: what is shown is what it is.
                 Self::by_page(part).for_each(|page| {
@@ -382,7 +388,7 @@ impl Shared {
                     let bytes = unsafe {
                         core::slice::from_raw_parts(page.start as *const u64, page.len / 8)
                     };
-                    if bytes.iter().any(|&word| word != 0) || state.chunk(i) != Chunk::Overlay {
+                    if bytes.iter().any(|&word| word != 0) || state.chunk(i) != Chunk::Anonymous {
                         copy(page);
                     }
                 });
@@ -407,16 +413,16 @@ impl Shared {
         let start = offset(self.range, part);
         let (mut at, end) = (start, start + part.len as u64);
         // hugetlbfs does not say where its holes are.
-        let is_hugetlb = self.store.pages == Pages::Hugetlb;
+        let is_hugetlb = self.backing_file.pages == Pages::Hugetlb;
         let next = |at| match is_hugetlb {
             true => Ok((at < end).then_some((at, end))),
-            false => memfile::next_data(self.store.fd(), at, end),
+            false => memfile::next_data(self.backing_file.fd(), at, end),
         };
         while let Some((from, to)) = next(at)? {
             at = from;
             while at < to {
                 let place = &mut content[(at - start) as usize..(to - start) as usize];
-                match memfile::read_at(self.store.fd(), place, at) {
+                match memfile::read_at(self.backing_file.fd(), place, at) {
                     Ok(0) => return Err(Errno::IO),
                     Ok(read) => at += read as u64,
                     Err(Errno::INTR) => {}
@@ -430,25 +436,25 @@ impl Shared {
     /// Whether the file is known to have no hole in `part`.
     pub(crate) fn is_all_data(&self, part: VirtRange) -> Result<bool, Errno> {
         // hugetlbfs does not say where its holes are.
-        if self.store.pages == Pages::Hugetlb {
+        if self.backing_file.pages == Pages::Hugetlb {
             return Ok(false);
         }
         let start = offset(self.range, part);
         let whole = (start, start + part.len as u64);
-        Ok(memfile::next_data(self.store.fd(), whole.0, whole.1)? == Some(whole))
+        Ok(memfile::next_data(self.backing_file.fd(), whole.0, whole.1)? == Some(whole))
     }
 
     /// Frees whole chunks of the file that nobody shows any more.
     pub(super) fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         let whole = range.inner_aligned(CHUNK_BYTES);
         // Nobody reads what is under a kept chunk either.
-        let live = |i: &usize| matches!(state.chunk(*i), Chunk::Live | Chunk::Kept);
+        let live = |i: &usize| matches!(state.chunk(*i), Chunk::Live | Chunk::Clean);
         if state.role == Role::Reader {
             return Ok(());
         }
         for chunk in self.chunks_of(whole).filter(live) {
             let at = offset(self.range, self.chunk_range(chunk, 1));
-            memfile::punch_hole(self.store.fd(), at, CHUNK_BYTES as u64)?;
+            memfile::punch_hole(self.backing_file.fd(), at, CHUNK_BYTES as u64)?;
         }
         Ok(())
     }
@@ -458,10 +464,10 @@ impl Shared {
         &self,
         state: &State,
         range: VirtRange,
-        guard: &Uffd<HeldFd>,
+        guard: &Uffd<ReservedFd>,
     ) -> Result<(), Errno> {
         guard.register(range, RegisterMode::WP)?;
-        for (_, part) in self.by_chunk(range).filter(|(i, _)| state.chunk(*i) == Chunk::Overlay) {
+        for (_, part) in self.by_chunk(range).filter(|(i, _)| state.chunk(*i) == Chunk::Anonymous) {
             // Without a file there are no markers for pages that are not there.
             guard.register(part, RegisterMode::MISSING | RegisterMode::WP)?;
         }
@@ -471,11 +477,11 @@ impl Shared {
     fn with_scanner<T>(
         &self,
         service: Option<&Service>,
-        act: impl FnOnce(&Scanner<HeldFd>) -> Result<T, Errno>,
+        act: impl FnOnce(&Scanner<ReservedFd>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         match service {
             Some(service) => act(service.scanner()),
-            None => act(&Scanner::new(HeldFd::hold(memfile::open_proc_self("pagemap")?))),
+            None => act(&Scanner::new(ReservedFd::hold(memfile::open_proc_self("pagemap")?))),
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Arenas: address ranges whose memory can be frozen.
 
+pub(crate) mod allocate;
+pub(crate) mod backing_file;
 mod close;
 mod detach;
-pub(crate) mod ledger;
 mod slice;
-pub(crate) mod space;
 pub(crate) mod state;
-pub(crate) mod store;
 pub(crate) mod tracking;
+pub(crate) mod vma_map;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,12 +21,12 @@ use crate::sys::{AsRawFd, Errno};
 use crate::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
 
 use crate::freeze::readers::UsersToken;
+use backing_file::BackingFile;
+pub use backing_file::{Backing, Pages};
 pub use detach::Departure;
-pub use ledger::Usage;
 pub use slice::ArenaSlice;
 use state::Shared;
-use store::Store;
-pub use store::{Backing, Pages};
+pub use vma_map::Usage;
 
 const BUILD: &str = "make an arena";
 
@@ -81,7 +81,7 @@ impl ArenaBuilder {
         self
     }
 
-    /// `false`: freeze the plain way even where userfaultfd works (as on a machine without it).
+    /// `false`: freeze without userfaultfd even where userfaultfd works (as on a machine without it).
     pub fn userfaultfd(mut self, wanted: bool) -> Self {
         self.userfaultfd = wanted;
         self
@@ -94,8 +94,8 @@ impl ArenaBuilder {
     /// [`ErrorKind::OutOfMemory`] if the address space or, for hugetlb, the pool is too small,
     /// [`ErrorKind::Busy`] if the address asked for is taken.
     pub fn build(self) -> Result<Arena> {
-        let store = self.open_store()?;
-        self.build_on(store)
+        let backing_file = self.open_store()?;
+        self.build_on(backing_file)
     }
 
     fn len(&self) -> Result<usize> {
@@ -112,12 +112,12 @@ impl ArenaBuilder {
     }
 
     /// The file behind the arena that will be [built](Self::build_on).
-    pub(crate) fn open_store(&self) -> Result<Arc<Store>> {
-        Store::open(self.backing, ByteCount(self.len()? as u64)).map(Arc::new)
+    pub(crate) fn open_store(&self) -> Result<Arc<BackingFile>> {
+        BackingFile::open(self.backing, ByteCount(self.len()? as u64)).map(Arc::new)
     }
 
     /// As [`Self::build`], on a file that was opened before, and may have content already.
-    pub(crate) fn build_on(self, store: Arc<Store>) -> Result<Arena> {
+    pub(crate) fn build_on(self, backing_file: Arc<BackingFile>) -> Result<Arena> {
         let len = self.len()?;
         let users = UsersToken::new()?;
         let range = match self.address {
@@ -125,12 +125,12 @@ impl ArenaBuilder {
             Some(address) => reserve_at(address, len)?,
         };
         let counters = Counters::create()?;
-        let shared = Shared::new(range, store, counters, self.userfaultfd, users);
+        let shared = Shared::new(range, backing_file, counters, self.userfaultfd, users);
         let arena = Arena { handle: Arc::new(Handle { shared }) };
         let shared = arena.shared();
         // A freeze shall not need a descriptor that may not be to be had then.
         shared.lock().generations.begin()?;
-        shared.store.map_live(range, range, Prot::NONE).during(BUILD)?;
+        shared.backing_file.map_live(range, range, Prot::NONE).during(BUILD)?;
         #[allow(unsafe_code)]
         // SAFETY: the range is this arena's, and the advice changes no content.
         unsafe {
@@ -140,8 +140,8 @@ impl ArenaBuilder {
         counters.arena_start_address.store(range.start as u64, Relaxed);
         counters.capacity_bytes.store(len as u64, Relaxed);
         counters.is_owner.store(1, Relaxed);
-        counters.file_descriptor.store(shared.store.fd().as_raw_fd() as u64, Relaxed);
-        counters.is_huge.store(u64::from(shared.store.pages.is_huge()), Relaxed);
+        counters.file_descriptor.store(shared.backing_file.fd().as_raw_fd() as u64, Relaxed);
+        counters.is_huge.store(u64::from(shared.backing_file.pages.is_huge()), Relaxed);
         Ok(arena)
     }
 }
@@ -188,7 +188,7 @@ impl Arena {
 
     /// What its memory is made of.
     pub fn pages(&self) -> Pages {
-        self.shared().store.pages
+        self.shared().backing_file.pages
     }
 
     /// Its counters now.
@@ -226,7 +226,7 @@ impl Arena {
     pub fn parts(&self, range: VirtRange) -> Vec<(VirtRange, Usage, Prot)> {
         let state = self.shared().lock();
         let range = range.intersect(self.range());
-        state.ledger.within(range).map(|span| (span.range, span.usage, span.prot)).collect()
+        state.vma_map.within(range).map(|span| (span.range, span.usage, span.prot)).collect()
     }
 
     /// Takes memory back: it may no longer be accessed (`munmap`). Parts that are free already are
@@ -288,9 +288,9 @@ impl Arena {
     /// # Safety
     /// As for both of them.
     #[allow(unsafe_code)]
-    pub unsafe fn renew(&self, range: VirtRange, prot: Prot) -> Result<bool> {
+    pub unsafe fn remap_zeroed(&self, range: VirtRange, prot: Prot) -> Result<bool> {
         let shared = self.shared();
-        shared.renew(&mut shared.lock_restored(range), range, prot)
+        shared.remap_zeroed(&mut shared.lock_restored(range), range, prot)
     }
 
     /// Takes memory out of the arena: under the same addresses it becomes private anonymous memory
@@ -312,9 +312,9 @@ impl Arena {
 
     /// Has children find zeroes in memory that [left](Usage::Left), or no longer (`MADV_WIPEONFORK`, `MADV_KEEPONFORK`),
     /// which the kernel does for anonymous memory only.
-    pub fn wipe_in_children(&self, range: VirtRange, wiped: bool) {
+    pub fn wipe_on_fork(&self, range: VirtRange, wiped: bool) {
         let shared = self.shared();
-        shared.wipe_in_children(&mut shared.lock(), range, wiped);
+        shared.wipe_on_fork(&mut shared.lock(), range, wiped);
     }
 
     /// As [`Self::detach`], of all that is in use and live: what a fork cannot share because a freeze was refused.
@@ -328,7 +328,7 @@ impl Arena {
 
     /// Has the caller `map` something else over `range` if all parts of it are for what they `may` be
     /// for. If it did, the arena has no part in `range` any more. No freeze comes in between.
-    pub fn surrender<T>(
+    pub fn replace_mapping<T>(
         &self,
         range: VirtRange,
         may: impl Fn(Usage) -> bool,
@@ -337,9 +337,9 @@ impl Arena {
         let range = range.intersect(self.range());
         let shared = self.shared();
         let mut state = shared.lock_restored(range);
-        let may = state.ledger.within(range).all(|span| may(span.usage));
+        let may = state.vma_map.within(range).all(|span| may(span.usage));
         let mapped = may.then(map)??;
-        shared.surrender(&mut state, range);
+        shared.replace_mapping(&mut state, range);
         Some(mapped)
     }
 
@@ -347,8 +347,8 @@ impl Arena {
     pub fn note_remap(&self, old: VirtRange, new: VirtRange) {
         let shared = self.shared();
         let mut state = shared.lock();
-        let prot = state.ledger.within(old).next().map_or(Prot::RW, |span| span.prot);
-        shared.surrender(&mut state, old);
+        let prot = state.vma_map.within(old).next().map_or(Prot::RW, |span| span.prot);
+        shared.replace_mapping(&mut state, old);
         if new.start == old.start {
             shared.set_detached(&mut state, new.intersect(self.range()), prot);
         }
@@ -388,16 +388,16 @@ impl Arena {
 impl Drop for Handle {
     fn drop(&mut self) {
         let shared = &self.shared;
-        let (filler, services, views, kept) = {
+        let (worker, services, views, kept) = {
             let mut state = shared.lock();
             let services = state.service.take().into_iter().chain(state.buried.drain(..));
             let services: Vec<_> = services.collect();
             // What a closed arena gave back may be somebody else's by now.
-            let kept = if state.is_closed { state.ledger.used() } else { vec![shared.range] };
-            (state.filler.take(), services, std::mem::take(&mut state.retired_views), kept)
+            let kept = if state.is_closed { state.vma_map.used() } else { vec![shared.range] };
+            (state.worker.take(), services, std::mem::take(&mut state.retired_views), kept)
         };
-        if let Some(filler) = filler {
-            filler.stop();
+        if let Some(worker) = worker {
+            worker.stop();
         }
         services.into_iter().for_each(Service::stop);
         for range in views.into_iter().chain(kept) {

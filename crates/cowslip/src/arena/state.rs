@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 
-use super::ledger::Ledger;
-use super::store::Store;
+use super::backing_file::BackingFile;
 use super::tracking::{Known, Tracking};
+use super::vma_map::VmaMap;
 use crate::freeze::copies::CopyLimit;
 use crate::freeze::io::Holds;
 use crate::freeze::readers::{Generations, UsersToken};
@@ -13,7 +13,7 @@ use crate::freeze::residency::Unmapped;
 use crate::freeze::service::Service;
 use crate::freeze::share::{Child, Share};
 use crate::freeze::thaw::limbo::Limbo;
-use crate::image::Filler;
+use crate::image::RestoreWorker;
 use crate::metrics::Counters;
 use crate::units::{CHUNK_BYTES, VirtRange};
 
@@ -25,27 +25,27 @@ pub(crate) enum Chunk {
     /// The file, private: written pages are copies.
     Frozen,
     /// Nothing of the file: the program dropped all of it while frozen.
-    Overlay,
+    Anonymous,
     /// As frozen, but it was free at the freeze: nobody reads its base, and it can be live at once.
-    Spare,
+    FreePrivate,
     /// As frozen, but nobody reads its base any more, and a thaw left it so because nothing had been
     /// written to it: what is written from here on are copies, which can be found.
-    Kept,
+    Clean,
     /// The file, shared, without its content: an image is being restored, and who touches it waits.
-    Absent,
+    Missing,
     /// Its content could not be restored: who touches it gets a SIGBUS.
-    Lost,
+    Poisoned,
 }
 
 impl Chunk {
     /// A freeze made it so, and a thaw makes it live (or keeps it).
     pub(crate) fn is_private(self) -> bool {
-        matches!(self, Self::Frozen | Self::Overlay | Self::Spare)
+        matches!(self, Self::Frozen | Self::Anonymous | Self::FreePrivate)
     }
 
     /// Maps the file privately.
     pub(crate) fn is_private_file(self) -> bool {
-        matches!(self, Self::Frozen | Self::Spare)
+        matches!(self, Self::Frozen | Self::FreePrivate)
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) enum Role {
 
 /// What children made now would have of what is frozen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Offer {
+pub(crate) enum ForkInheritance {
     /// Nothing, and they are no readers.
     None,
     /// Perhaps a part: the change to one of the others failed half-way.
@@ -73,7 +73,7 @@ pub(crate) struct State {
     pub(crate) role: Role,
     /// It takes nothing in any more.
     pub(crate) is_closed: bool,
-    pub(crate) ledger: Ledger,
+    pub(crate) vma_map: VmaMap,
     chunks: Vec<Chunk>,
     /// Chunks that a freeze made private.
     not_live: usize,
@@ -81,13 +81,13 @@ pub(crate) struct State {
     absent: usize,
     lost: usize,
     /// Brings absent chunks in, as long as there are any.
-    pub(crate) filler: Option<Filler>,
+    pub(crate) worker: Option<RestoreWorker>,
     /// Who reads what is frozen.
     pub(crate) generations: Generations,
     /// The generation that each chunk was frozen for; of no meaning while it is live.
     since: Vec<u64>,
     /// Whether children forked now have what is frozen, and count as readers of the youngest generation.
-    pub(crate) offer: Offer,
+    pub(crate) inheritance: ForkInheritance,
     /// Mapped by every process that maps the file. `None` in a process that may not take it over.
     pub(crate) users: Option<UsersToken>,
     /// Its page frames are known to others: nothing is frozen or thawed.
@@ -115,7 +115,7 @@ pub(crate) struct State {
     /// Chunks not live of which a part maps the file shared, or is private without a file though the
     /// chunk is no overlay: a freeze or a thaw failed between two parts. They are made live before
     /// anything is frozen or forked again.
-    pub(crate) mixed: Vec<usize>,
+    pub(crate) partial_chunks: Vec<usize>,
     pub(crate) thaw: ThawState,
     pub(crate) tracking: Tracking,
 }
@@ -169,7 +169,7 @@ pub(crate) struct Look {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) range: VirtRange,
-    pub(crate) store: Arc<Store>,
+    pub(crate) backing_file: Arc<BackingFile>,
     pub(crate) counters: &'static Counters,
     pub(crate) wants_userfaultfd: bool,
     state: Mutex<State>,
@@ -185,7 +185,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         range: VirtRange,
-        store: Arc<Store>,
+        backing_file: Arc<BackingFile>,
         counters: &'static Counters,
         wants_userfaultfd: bool,
         users: UsersToken,
@@ -193,16 +193,16 @@ impl Shared {
         let state = State {
             role: Role::Owner,
             is_closed: false,
-            ledger: Ledger::new(range),
+            vma_map: VmaMap::new(range),
             chunks: vec![Chunk::Live; range.len / CHUNK_BYTES],
             not_live: 0,
             kept: 0,
             absent: 0,
             lost: 0,
-            filler: None,
+            worker: None,
             generations: Generations::default(),
             since: vec![0; range.len / CHUNK_BYTES],
-            offer: Offer::None,
+            inheritance: ForkInheritance::None,
             users: Some(users),
             is_pinned: false,
             ask_before_thaw: None,
@@ -216,14 +216,14 @@ impl Shared {
             forks_often: false,
             service: None,
             buried: Vec::new(),
-            mixed: Vec::new(),
+            partial_chunks: Vec::new(),
             thaw: ThawState::default(),
             tracking: Tracking::new(range.len / CHUNK_BYTES),
         };
         let state = Mutex::new(state);
         Arc::new_cyclic(|weak| Self {
             range,
-            store,
+            backing_file,
             counters,
             wants_userfaultfd,
             state,
@@ -259,10 +259,10 @@ impl Shared {
     pub(crate) fn lock_restored(&self, range: VirtRange) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         while state.absent > 0 {
-            let is_absent = |chunk: &usize| state.chunk(*chunk) == Chunk::Absent;
+            let is_absent = |chunk: &usize| state.chunk(*chunk) == Chunk::Missing;
             let wanted: Vec<_> = self.chunks_of(range).filter(is_absent).collect();
-            let Some(filler) = state.filler.as_ref().filter(|_| !wanted.is_empty()) else { break };
-            filler.hurry(&wanted);
+            let Some(worker) = state.worker.as_ref().filter(|_| !wanted.is_empty()) else { break };
+            worker.prioritize(&wanted);
             state = self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
         state
@@ -323,10 +323,10 @@ impl State {
             *counter += usize::from(wanted(chunk));
         };
         count(&mut self.not_live, Chunk::is_private);
-        count(&mut self.kept, |chunk| chunk == Chunk::Kept);
-        count(&mut self.absent, |chunk| chunk == Chunk::Absent);
-        count(&mut self.lost, |chunk| chunk == Chunk::Lost);
-        if !matches!(chunk, Chunk::Frozen | Chunk::Kept) {
+        count(&mut self.kept, |chunk| chunk == Chunk::Clean);
+        count(&mut self.absent, |chunk| chunk == Chunk::Missing);
+        count(&mut self.lost, |chunk| chunk == Chunk::Poisoned);
+        if !matches!(chunk, Chunk::Frozen | Chunk::Clean) {
             self.tracking.forget(index);
         }
     }
@@ -343,7 +343,7 @@ impl State {
 
     /// It takes nothing in any more, and has nothing: all of it left.
     pub(crate) fn is_empty(&self) -> bool {
-        self.is_closed && self.ledger.used().is_empty()
+        self.is_closed && self.vma_map.used().is_empty()
     }
 
     /// Chunks that a freeze made private and no thaw made live again.

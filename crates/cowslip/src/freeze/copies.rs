@@ -151,7 +151,7 @@ fn count(shared: &Shared, state: &State, most: u64) -> Result<u64, Errno> {
     let (mut pages, mut from) = (0, 0);
     while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
         from = run.end;
-        for (piece, _) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
+        for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
             pages += service.scanner().count_private(piece, most.saturating_sub(pages))?;
             if pages > most {
                 return Ok(pages);

@@ -53,7 +53,7 @@ impl Arena {
     /// Has freezes and thaws of this arena wait until the guard is dropped: while a device reads or writes `range` by
     /// itself, as it does with `O_DIRECT`, io_uring, AIO or RDMA. Threads go on reading and writing.
     ///
-    /// Meanwhile [`Self::freeze`] is [`ErrorKind::Busy`], [`Self::freeze_within`] waits, and so does a
+    /// Meanwhile [`Self::freeze`] is [`ErrorKind::Busy`], [`Self::freeze_timeout`] waits, and so does a
     /// [fork](crate::fork), for as long as it takes: a thread that forks while it has the only guard waits for ever.
     /// Buffers that are registered with a ring are held for as long as they are.
     ///

@@ -19,7 +19,7 @@
 //! nothing had been written to it: only arenas that track their changes have them ([`thaw::kept`],
 //! [`crate::Arena::track_changes`]). To all who wait for the end of a thaw it is as good as live.
 //!
-//! **Freeze** ([`flip`]), with every thread running:
+//! **Freeze** ([`snapshot`]), with every thread running:
 //! 1. register R with userfaultfd (missing and minor faults);
 //! 2. `mremap` R's pages to V, leaving R empty: from here on every access to R waits;
 //! 3. map R privately; wake who waits.
@@ -28,7 +28,7 @@
 //! private pages, copy them into the file, map it shared, wake who waits.
 //!
 //! A freeze to a view of kept chunks makes those live first that were written, and does the rest with what
-//! was written since ([`flip::kept`]): 2 moves the private pages along, and before 3, while all wait, they are
+//! was written since ([`snapshot::kept`]): 2 moves the private pages along, and before 3, while all wait, they are
 //! copied into the file. What had none is as it was at the freeze before. A fork calls them frozen again: its
 //! children read their base, and share their private pages with the parent until one of them writes.
 //!
@@ -56,13 +56,12 @@
 //!   userfaultfd up, which lets go whoever waits ([`sight`]). A child has no registration: the kernel drops it at fork.
 //!   Who freezes has no signals meanwhile: a handler could touch R, on a stack of its own, and wait for itself.
 //!
-//! Without userfaultfd ("the plain way") one `mmap` with `MAP_FIXED` does 2 and 3 at once: as atomic for
+//! Without userfaultfd one `mmap` with `MAP_FIXED` does 2 and 3 at once: as atomic for
 //! each mapping, 0.25 ms/GiB, and the arena stays frozen, as nothing could hold writers off a thaw.
 
+mod colocate;
 pub(crate) mod copies;
-pub(crate) mod cut;
-pub(crate) mod flip;
-mod handover;
+pub(crate) mod fork;
 pub(crate) mod io;
 mod pinned;
 mod pressure;
@@ -71,6 +70,7 @@ pub(crate) mod residency;
 pub(crate) mod service;
 pub(crate) mod share;
 mod sight;
+pub(crate) mod snapshot;
 pub(crate) mod thaw;
 
 use std::sync::Arc;
@@ -80,7 +80,7 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 
-use crate::arena::space::lost;
+use crate::arena::allocate::lost;
 use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::arena::tracking::Known;
 use crate::arena::{Arena, ArenaSlice, Handle};
@@ -89,17 +89,17 @@ use crate::sys::memory::{self, Prot};
 use crate::sys::{self, process};
 use crate::units::VirtRange;
 
-pub use cut::{Fork, ForkCut, fork};
+pub use fork::{Fork, PreparedFork, fork};
 pub use io::IoGuard;
 use readers::Generations;
 
 /// How a freeze was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum FreezeMethod {
     /// Pages moved away under userfaultfd: constant time, thawed in the background.
     Userfaultfd,
-    /// Mapped over: 0.25 ms/GiB, stays frozen until [`Frozen::thaw_unattended`].
-    Plain,
+    /// Mapped over: 0.25 ms/GiB, stays frozen until [`Frozen::thaw_exclusive`].
+    WithoutUserfaultfd,
 }
 
 /// The content of an arena at one instant, readable as long as this lives.
@@ -107,7 +107,7 @@ pub enum Way {
 pub struct Frozen {
     handle: Arc<Handle>,
     view: VirtRange,
-    way: Way,
+    method: FreezeMethod,
     /// What of the arena is frozen: parts of one protection, in order.
     layout: Vec<(VirtRange, Prot)>,
     /// What was handed out: parts of one protection, in order.
@@ -127,20 +127,20 @@ impl Arena {
     /// [`ErrorKind::OutOfMemory`] if the kernel or the hugetlb pool cannot pay for it;
     /// [`ErrorKind::Corrupt`] if a part of it could not be restored. The arena is as before then.
     pub fn freeze(&self) -> Result<Frozen> {
-        self.freeze_within(Duration::ZERO)
+        self.freeze_timeout(Duration::ZERO)
     }
 
     /// As [`Self::freeze`], but waits so long for an earlier view to be dropped and thawed.
     ///
     /// # Errors
     /// As [`Self::freeze`].
-    pub fn freeze_within(&self, patience: Duration) -> Result<Frozen> {
+    pub fn freeze_timeout(&self, patience: Duration) -> Result<Frozen> {
         let frozen = freeze_all_within(&[self], patience)?;
         Ok(frozen.into_iter().next().expect("one view an arena"))
     }
 
     /// Starts the arena's service thread, if userfaultfd is to be had and wanted. A freeze does so by
-    /// itself; before a [`ForkCut`] it must be asked for, where starting a thread is safe.
+    /// itself; before a [`PreparedFork`] it must be asked for, where starting a thread is safe.
     /// Whether it runs now.
     pub fn start_service(&self) -> bool {
         let shared = self.shared();
@@ -220,10 +220,10 @@ impl Arena {
         let shared = self.shared();
         let can = wanted && self.start_service();
         let mut state = shared.lock();
-        let can_keep = |service| thaw::kept::can_keep(shared, service);
+        let can_keep = |service| thaw::clean::can_keep(shared, service);
         state.tracking.is_on = can && state.service.as_ref().is_some_and(can_keep);
         if !state.tracking.is_on {
-            thaw::kept::end(&mut state);
+            thaw::clean::end(&mut state);
         }
         state.tracking.is_on
     }
@@ -250,7 +250,7 @@ impl Arena {
     /// # Safety
     /// No thread stores to the arena's memory, and no system call does, until this returns.
     #[allow(unsafe_code)]
-    pub unsafe fn thaw_unattended(&self) -> Result<()> {
+    pub unsafe fn thaw_exclusive(&self) -> Result<()> {
         let shared = self.shared();
         thaw::unattended(shared, &mut shared.lock())
     }
@@ -283,9 +283,9 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
         arenas[i].start_service();
         arenas[i].shared().wait_restored();
     }
-    // Before the flips, as its end needs their locks.
+    // Before the snapshots, as its end needs their locks.
     let _turn = io::Await::released(arenas, Some(deadline));
-    let mut flips = Vec::with_capacity(arenas.len());
+    let mut snapshots = Vec::with_capacity(arenas.len());
     for &i in &order {
         let shared = arenas[i].shared();
         let state = wait_live(shared, shared.lock(), deadline);
@@ -298,20 +298,20 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(busy(&state).on(shared.range));
         }
-        flips.push(flip::Flip::plan(shared, state, true)?);
+        snapshots.push(snapshot::Snapshot::plan(shared, state, true)?);
     }
-    let way = flip::flip(&mut flips)?;
+    let method = snapshot::take(&mut snapshots)?;
     let mut views = Vec::with_capacity(arenas.len());
-    for (mut flip, &i) in flips.into_iter().zip(&order) {
+    for (mut snapshot, &i) in snapshots.into_iter().zip(&order) {
         let handle = Arc::clone(&arenas[i].handle);
-        let layout = frozen_pieces(flip.shared, &flip.state);
-        let used = flip.state.ledger.within(flip.shared.range);
+        let layout = frozen_pieces(snapshot.shared, &snapshot.state);
+        let used = snapshot.state.vma_map.within(snapshot.shared.range);
         let used = used.filter(|span| span.usage.is_used()).map(|span| (span.range, span.prot));
         let used = used.collect();
-        let known = flip.state.number_freeze();
-        let view = flip.into_view(way)?;
+        let known = snapshot.state.number_freeze();
+        let view = snapshot.into_view(method)?;
         let pid = process::pid();
-        views.push((i, Frozen { handle, view, way, layout, used, known, pid }));
+        views.push((i, Frozen { handle, view, method, layout, used, known, pid }));
     }
     views.sort_by_key(|(i, _)| *i);
     Ok(views.into_iter().map(|(_, view)| view).collect())
@@ -323,7 +323,7 @@ fn frozen_pieces(shared: &Shared, state: &State) -> Vec<(VirtRange, Prot)> {
     let mut from = 0;
     while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Frozen) {
         from = run.end;
-        pieces.extend(state.ledger.pieces(shared.chunk_range(run.start, run.len())));
+        pieces.extend(state.vma_map.pieces(shared.chunk_range(run.start, run.len())));
     }
     pieces
 }
@@ -335,16 +335,16 @@ fn busy(state: &State) -> Error {
     } else if state.is_pinned {
         error.hint("its page frames are registered with the kernel or a device")
     } else if state.io.any() {
-        error.hint("an IoGuard holds its memory; use freeze_within")
+        error.hint("an IoGuard holds its memory; use freeze_timeout")
     } else if state.views > 0 {
-        error.hint("drop the view of the last freeze first, or use freeze_within")
+        error.hint("drop the view of the last freeze first, or use freeze_timeout")
     } else if !state.generations.is_empty() {
         error.hint(
             "a forked child, a template or a clone of it may still read the last freeze; fork again \
              instead, or wait",
         )
     } else {
-        error.hint("the last freeze is still being thawed; use freeze_within")
+        error.hint("the last freeze is still being thawed; use freeze_timeout")
     }
 }
 
@@ -366,8 +366,8 @@ fn wait_live<'a>(
 
 impl Frozen {
     /// How the freeze was done.
-    pub fn way(&self) -> Way {
-        self.way
+    pub fn method(&self) -> FreezeMethod {
+        self.method
     }
 
     /// What `slice` held at the instant of the freeze.
@@ -440,7 +440,7 @@ impl Frozen {
         (self.pid == process::pid()).then_some(&self.handle)
     }
 
-    /// Ends the view and thaws the arena now, in this thread. For arenas frozen the plain way,
+    /// Ends the view and thaws the arena now, in this thread. For arenas frozen without userfaultfd,
     /// which nothing thaws in the background.
     ///
     /// # Errors
@@ -449,7 +449,7 @@ impl Frozen {
     /// # Safety
     /// No thread stores to the arena's memory, and no system call does, until this returns.
     #[allow(unsafe_code)]
-    pub unsafe fn thaw_unattended(self) -> Result<()> {
+    pub unsafe fn thaw_exclusive(self) -> Result<()> {
         let handle = Arc::clone(&self.handle);
         drop(self);
         let shared = &handle.shared;

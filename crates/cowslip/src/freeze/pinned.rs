@@ -36,7 +36,7 @@ impl Copies {
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
             from = run.end;
             let whole = shared.chunk_range(run.start, run.len());
-            for span in state.ledger.within(whole).filter(|span| span.usage.is_used()) {
+            for span in state.vma_map.within(whole).filter(|span| span.usage.is_used()) {
                 let copy = memory::reserve(span.range.len, page_size_bytes())?;
                 copies.0.push(Copied { range: span.range, copy });
                 // SAFETY: reserved just now. What is copied is handed out with one protection.
@@ -54,7 +54,7 @@ impl Copies {
     /// In the child: puts them where their content belongs.
     pub(super) fn place(&mut self, shared: &Shared, state: &mut State) {
         for Copied { range, copy } in self.0.drain(..) {
-            let prot = state.ledger.within(range).next().map_or(Prot::RW, |span| span.prot);
+            let prot = state.vma_map.within(range).next().map_or(Prot::RW, |span| span.prot);
             // SAFETY: the fork left out what was live there.
             if unsafe { memory::move_mapping(copy, range) }.is_ok() {
                 shared.set_detached(state, range, prot);

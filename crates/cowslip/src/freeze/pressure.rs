@@ -10,8 +10,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use crate::arena::backing_file::Pages;
 use crate::arena::state::{Shared, State};
-use crate::arena::store::Pages;
 use crate::sys::cgroup::Group;
 use crate::sys::{process, procfs};
 
@@ -47,7 +47,7 @@ impl Gauge {
     /// Whether a thaw is to begin at once. The answer may be some milliseconds old.
     pub(super) fn is_short(&self, shared: &Shared, state: &State) -> bool {
         // The hugetlb pool has set aside what copies need.
-        if state.not_live() == 0 || shared.store.pages == Pages::Hugetlb {
+        if state.not_live() == 0 || shared.backing_file.pages == Pages::Hugetlb {
             return false;
         }
         let Ok(mut seen) = self.seen.try_lock() else { return false };

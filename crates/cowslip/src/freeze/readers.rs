@@ -33,9 +33,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::error::{During, Result, errno_of};
-use crate::sys::held::{FileIdentity, HeldFd, same_file};
 use crate::sys::memfile::{self, MemfdKind, Seals};
 use crate::sys::memory::{self, Prot, Sharing};
+use crate::sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
 use crate::sys::{AsFd, BorrowedFd, Errno, OwnedFd};
 use crate::units::{VirtRange, page_size_bytes};
 
@@ -44,7 +44,7 @@ const MOST: usize = 4;
 
 #[derive(Debug)]
 struct Token {
-    file: HeldFd,
+    file: ReservedFd,
     identity: FileIdentity,
     page: VirtRange,
 }
@@ -60,7 +60,7 @@ impl Token {
     fn on(file: OwnedFd) -> Result<Self, Errno> {
         let len = page_size_bytes();
         let identity = FileIdentity::of(file.as_fd())?;
-        let file = HeldFd::hold(file);
+        let file = ReservedFd::hold(file);
         Ok(Self { file, identity, page: memory::reserve(len, len)? })
     }
 

@@ -12,9 +12,9 @@
 //! Only what is in memory is mapped: nothing is allocated in a hole, or read back from swap.
 
 use super::thaw::backoff;
-use crate::arena::ledger::Usage;
+use crate::arena::backing_file::{Pages, offset};
 use crate::arena::state::{Chunk, Shared, State};
-use crate::arena::store::{Pages, offset};
+use crate::arena::vma_map::Usage;
 use crate::sys::memory::{self, Prot};
 use crate::sys::{cache, memfile, process};
 use crate::units::VirtRange;
@@ -69,13 +69,13 @@ impl Unmapped {
 /// Maps a part of it. Whether there was one.
 pub(super) fn map_some(shared: &Shared, state: &mut State) -> bool {
     let Some(part) = state.unmapped.take() else { return false };
-    if shared.store.pages == Pages::Hugetlb {
+    if shared.backing_file.pages == Pages::Hugetlb {
         // Counted elsewhere, and paid for by a pool.
         return true;
     }
     let state = &*state;
-    let is_file = |i| matches!(state.chunk(i), Chunk::Live | Chunk::Frozen | Chunk::Kept);
-    for span in state.ledger.within(part) {
+    let is_file = |i| matches!(state.chunk(i), Chunk::Live | Chunk::Frozen | Chunk::Clean);
+    for span in state.vma_map.within(part) {
         if span.usage == Usage::Used && span.prot.contains(Prot::READ) {
             let chunks = shared.by_chunk(span.range).filter(|(i, _)| is_file(*i));
             chunks.for_each(|(_, range)| map_resident(shared, range));
@@ -86,7 +86,7 @@ pub(super) fn map_some(shared: &Shared, state: &mut State) -> bool {
 
 /// Maps what is in memory of a part of a chunk.
 fn map_resident(shared: &Shared, range: VirtRange) {
-    let (file, start) = (shared.store.fd(), offset(shared.range, range));
+    let (file, start) = (shared.backing_file.fd(), offset(shared.range, range));
     let is_swapped =
         cache::cached(file, start, range.len as u64).is_ok_and(|cached| cached.evicted_bytes > 0);
     let (mut from, end) = (start, start + range.len as u64);

@@ -10,7 +10,7 @@
 //! A freeze waits in `mremap` until this thread has read the event. So the thread does not end as long as there is a
 //! call left by which it can wait and one by which it can read. If there is none, or it panics, it says so first
 //! ([`Sight`]), and gives the userfaultfd up: the kernel then lets go whoever waits, for an event or a fault. Freezes take
-//! the plain way, nothing is thawed, and the next [`Arena::start_service`](crate::Arena::start_service) starts another.
+//! without userfaultfd, nothing is thawed, and the next [`Arena::start_service`](crate::Arena::start_service) starts another.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
@@ -23,10 +23,10 @@ use super::sight::Sight;
 use super::thaw::{self, Step, Thawing, Window};
 use crate::arena::state::{Shared, State};
 use crate::error::{During, Result};
-use crate::sys::held::HeldFd;
+use crate::sys::failpoints::{self, Op};
 use crate::sys::pagemap::Scanner;
+use crate::sys::reserved_fd::ReservedFd;
 use crate::sys::scheduling::Processors;
-use crate::sys::seam::{self, Op};
 use crate::sys::thread::Thread;
 use crate::sys::uffd::{self, Features, Uffd};
 use crate::sys::{AsFd, BorrowedFd, Errno, memfile, process, scheduling, waiting};
@@ -35,9 +35,9 @@ use crate::units::VirtRange;
 /// What the freeze path and the service thread share.
 #[derive(Debug)]
 struct Tools {
-    uffd: Uffd<HeldFd>,
-    wake: HeldFd,
-    scanner: Scanner<HeldFd>,
+    uffd: Uffd<ReservedFd>,
+    wake: ReservedFd,
+    scanner: Scanner<ReservedFd>,
     window: Window,
     closing: AtomicBool,
     sight: Sight,
@@ -65,8 +65,8 @@ impl Tools {
     }
 
     /// Has the service thread run on this processor until it has work of its own: it leaves by itself, as whoever
-    /// brought it is in a hurry.
-    fn bring_near(&self, processor: usize, here: Processors) {
+    /// brought it is in a prioritize.
+    fn pin_to_cpu(&self, processor: usize, here: Processors) {
         let thread = self.thread_id.load(Relaxed);
         if thread != 0
             && self.processors.is_some()
@@ -138,11 +138,11 @@ impl Service {
     pub(crate) fn start(shared: &Shared) -> Result<Self> {
         const OPERATION: &str = "start the service thread of an arena";
         let (fd, _) = uffd::open().during(OPERATION)?;
-        let uffd = Uffd::new(HeldFd::hold(fd), FEATURES).during(OPERATION)?;
+        let uffd = Uffd::new(ReservedFd::hold(fd), FEATURES).during(OPERATION)?;
         // What this thread may not do the new one may not.
         uffd.read_events().during(OPERATION)?;
-        let wake = HeldFd::hold(process::eventfd().during(OPERATION)?);
-        let pagemap = HeldFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);
+        let wake = ReservedFd::hold(process::eventfd().during(OPERATION)?);
+        let pagemap = ReservedFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);
         let mut scanner = Scanner::new(pagemap);
         // Without it every page that is not present counts as private: slower, as right.
         let _ = scanner.learn_markers();
@@ -172,7 +172,7 @@ impl Service {
         }
         let thread = {
             // The thread inherits a mask that blocks every signal: handlers are the program's.
-            let _quiet = process::Quiet::enter();
+            let _quiet = process::BlockedSignals::enter();
             Thread::start(c"cowslip", STACK_BYTES, move || {
                 if lends {
                     theirs.thread_id.store(process::thread_id(), Relaxed);
@@ -198,7 +198,7 @@ impl Service {
         Ok(Self { tools, thread: Some(thread.during(OPERATION)?) })
     }
 
-    pub(crate) fn uffd(&self) -> &Uffd<HeldFd> {
+    pub(crate) fn uffd(&self) -> &Uffd<ReservedFd> {
         &self.tools.uffd
     }
 
@@ -213,14 +213,14 @@ impl Service {
         self.tools.window.close();
     }
 
-    pub(crate) fn scanner(&self) -> &Scanner<HeldFd> {
+    pub(crate) fn scanner(&self) -> &Scanner<ReservedFd> {
         &self.tools.scanner
     }
 
     /// Has the thread run on this processor, at once when its event comes.
-    pub(super) fn bring_near(&self, processor: usize, here: Processors) {
+    pub(super) fn pin_to_cpu(&self, processor: usize, here: Processors) {
         self.tools.set_urgent(true);
-        self.tools.bring_near(processor, here);
+        self.tools.pin_to_cpu(processor, here);
     }
 
     /// Whether the machine was busy of late.
@@ -282,7 +282,8 @@ impl Service {
         if let Some(thread) = self.thread.take() {
             thread.forget_in_child();
         }
-        let give_up = if shares_descriptors { HeldFd::leave_open } else { HeldFd::close_early };
+        let give_up =
+            if shares_descriptors { ReservedFd::leave_open } else { ReservedFd::close_early };
         [self.tools.uffd.get_ref(), &self.tools.wake, self.tools.scanner.get_ref()]
             .into_iter()
             .for_each(give_up);
@@ -313,7 +314,7 @@ fn serve(tools: &Tools, shared: &Weak<Shared>) -> Result<(), Errno> {
     let mut false_alarms = 0;
     while !tools.closing.load(Relaxed) {
         let Some(shared) = shared.upgrade() else { return Ok(()) };
-        seam::panic_if_told(Op::ServicePanic);
+        failpoints::panic_if_told(Op::ServicePanic);
         let listed = share::try_watched(&shared).map(|children| children.clone());
         let again = listed.is_none().then_some(LOOK_AGAIN);
         let children = listed.unwrap_or_default();

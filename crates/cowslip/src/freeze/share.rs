@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::arena::Arena;
 use crate::arena::state::Shared;
 use crate::error::{Error, ErrorKind, Result};
-use crate::sys::held::HeldFd;
+use crate::sys::reserved_fd::ReservedFd;
 use crate::sys::{Errno, process, scheduling};
 
 /// So many ends of children are waited for, each with a descriptor. Those of others are noticed by a look at the readers.
@@ -39,7 +39,7 @@ pub(crate) struct Share(AtomicU8);
 pub(crate) struct Child {
     pid: i32,
     /// Readable when it has ended.
-    pub(super) end: Option<HeldFd>,
+    pub(super) end: Option<ReservedFd>,
     yielding: Option<Yielding>,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn try_watched(shared: &Shared) -> Option<MutexGuard<'_, Vec<Arc<Chil
 pub(super) fn watch(shared: &Shared, pid: i32) {
     let mut children = watched(shared);
     let ends = children.iter().filter(|child| child.end.is_some()).count();
-    let end = if ends < MOST_ENDS { process::pidfd(pid).ok().map(HeldFd::hold) } else { None };
+    let end = if ends < MOST_ENDS { process::pidfd(pid).ok().map(ReservedFd::hold) } else { None };
     let yielding = match shared.child_share.0.load(Relaxed) {
         NONE => None,
         share_percent => {
@@ -115,7 +115,8 @@ impl Child {
 
     /// In a child of the same parent, which does not watch it.
     pub(super) fn in_child(&self, shares_descriptors: bool) {
-        let give_up = if shares_descriptors { HeldFd::leave_open } else { HeldFd::close_early };
+        let give_up =
+            if shares_descriptors { ReservedFd::leave_open } else { ReservedFd::close_early };
         self.end.iter().for_each(give_up);
     }
 }
@@ -142,14 +143,14 @@ impl Arena {
     /// use cowslip::{Arena, ErrorKind, units::ByteCount};
     ///
     /// let arena = Arena::new(ByteCount::mib(4))?;
-    /// match arena.share_with_children(Some(25)) {
+    /// match arena.set_child_cpu_share(Some(25)) {
     ///     Ok(()) => {}
     ///     Err(error) => assert_eq!(error.kind(), ErrorKind::Denied),
     /// }
-    /// assert_eq!(arena.share_with_children(Some(101)).unwrap_err().kind(), ErrorKind::Usage);
+    /// assert_eq!(arena.set_child_cpu_share(Some(101)).unwrap_err().kind(), ErrorKind::Usage);
     /// # Ok::<(), cowslip::Error>(())
     /// ```
-    pub fn share_with_children(&self, percent: Option<u8>) -> Result<()> {
+    pub fn set_child_cpu_share(&self, percent: Option<u8>) -> Result<()> {
         const OPERATION: &str = "have children give way";
         if percent.is_some_and(|percent| !(1..=100).contains(&percent)) {
             return Err(Error::new(ErrorKind::Usage, OPERATION).hint("1 to 100 percent"));

@@ -6,7 +6,7 @@
 //!   blind? then not this way                         has the lock, or moves? then the userfaultfd goes
 //!   mremap … mremap: each waits for the event        (which lets each mremap return, and who waits for a fault)
 //!   moves = false
-//!   blind? then all is live again, and the plain way
+//!   blind? then all is live again, and without userfaultfd
 //!   maps privately, wakes
 //! ```
 //! Each side writes its word before it reads the other's, so that one of them sees the other. So the userfaultfd never

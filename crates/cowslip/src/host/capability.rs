@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::outcome::{No, Yes};
+use super::outcome::{ProbeResult, Proof, Refusal};
 
 /// Whether something works here.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,7 +93,7 @@ pub struct Capability {
     /// What was seen.
     pub detail: String,
     /// The command that makes it work, for root if it says nothing else.
-    pub mend: Option<String>,
+    pub fix: Option<String>,
 }
 
 impl Capability {
@@ -101,14 +101,14 @@ impl Capability {
         name: &'static str,
         need: Need,
         what_for: &'static str,
-        outcome: Result<Yes, No>,
+        outcome: ProbeResult,
     ) -> Self {
         match outcome {
-            Ok(Yes { cost, detail }) => {
-                Self { name, what_for, need, answer: Answer::Available, cost, detail, mend: None }
+            Ok(Proof { cost, detail }) => {
+                Self { name, what_for, need, answer: Answer::Available, cost, detail, fix: None }
             }
-            Err(No { answer, detail, mend }) => {
-                Self { name, what_for, need, answer, cost: None, detail, mend }
+            Err(Refusal { answer, detail, fix }) => {
+                Self { name, what_for, need, answer, cost: None, detail, fix }
             }
         }
     }

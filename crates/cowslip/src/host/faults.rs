@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::capability::{Capability, Cost, Need};
 use super::hints;
-use super::outcome::{No, Yes, median, timed};
-use super::own_process::OwnProcess;
+use super::outcome::{ProbeResult, Proof, Refusal, median, timed};
+use super::privileges::OwnProcess;
 use super::scratch::Scratch;
 use crate::freeze::service::FEATURES;
 use crate::sys::memfile::{self, MemfdKind, Seals};
@@ -34,7 +34,7 @@ pub(super) fn probe(own: &OwnProcess) -> Vec<Capability> {
     ]
 }
 
-fn explain(errno: Errno, own: &OwnProcess) -> No {
+fn explain(errno: Errno, own: &OwnProcess) -> Refusal {
     match errno {
         Errno::PERM | Errno::ACCESS => hints::no_userfaultfd(own),
         _ => errno.into(),
@@ -42,31 +42,31 @@ fn explain(errno: Errno, own: &OwnProcess) -> No {
 }
 
 /// For a probe of something else.
-fn open_fd(own: &OwnProcess) -> Result<OwnedFd, No> {
+fn open_fd(own: &OwnProcess) -> Result<OwnedFd, Refusal> {
     let opened = uffd::open().map_err(|errno| explain(errno, own).detail("it needs userfaultfd"));
     opened.map(|(fd, _)| fd)
 }
 
-fn open(own: &OwnProcess) -> Result<Yes, No> {
+fn open(own: &OwnProcess) -> ProbeResult {
     let ((_, origin), ns) = timed(uffd::open).map_err(|errno| explain(errno, own))?;
     let through = match origin {
         uffd::Origin::Syscall => "by system call",
         uffd::Origin::Device => "by /dev/userfaultfd",
     };
-    Ok(Yes::saw(through).costing(ns, "to open"))
+    Ok(Proof::saw(through).costing(ns, "to open"))
 }
 
-pub(super) fn features(own: &OwnProcess) -> Result<Yes, No> {
+pub(super) fn features(own: &OwnProcess) -> ProbeResult {
     let fd = open_fd(own)?;
     if Uffd::new(fd, FEATURES).is_ok() {
-        return Ok(Yes::saw(names(FEATURES)));
+        return Ok(Proof::saw(names(FEATURES)));
     }
     let mut missing = Features::empty();
     for feature in FEATURES.iter() {
         let fd = open_fd(own)?;
         missing.set(feature, Uffd::new(fd, feature).is_err());
     }
-    Err(No::unsupported(format!("missing: {}", names(missing))))
+    Err(Refusal::unsupported(format!("missing: {}", names(missing))))
 }
 
 fn names(features: Features) -> String {
@@ -74,15 +74,15 @@ fn names(features: Features) -> String {
 }
 
 /// A writer in user mode meets a protected page, and one in kernel mode a protected hole.
-fn protect(own: &OwnProcess) -> Result<Yes, No> {
+fn protect(own: &OwnProcess) -> ProbeResult {
     let fd = open_fd(own)?;
-    let uffd = Uffd::new(fd, FEATURES).map_err(No::or_unsupported)?;
+    let uffd = Uffd::new(fd, FEATURES).map_err(Refusal::or_unsupported)?;
     let source = chunk_file()?;
     Scratch::of_file(source.as_fd(), Sharing::Shared)?.page(0).store(7, Relaxed);
     let base = chunk_file()?;
     let memory = Scratch::of_file(base.as_fd(), Sharing::Private)?;
     memory.page(0).store(1, Relaxed);
-    uffd.register(memory.range(), RegisterMode::WP).map_err(No::or_unsupported)?;
+    uffd.register(memory.range(), RegisterMode::WP).map_err(Refusal::or_unsupported)?;
     set_protection(&uffd, memory.range(), true)?;
     hold_a_writer(&uffd, &memory, source.as_fd())?;
 
@@ -91,21 +91,21 @@ fn protect(own: &OwnProcess) -> Result<Yes, No> {
     let ns = median(|| {
         let ((), ns) = timed(|| set_protection(&uffd, memory.range(), true))?;
         set_protection(&uffd, memory.range(), false)?;
-        Ok::<_, No>(ns)
+        Ok::<_, Refusal>(ns)
     })?;
-    Ok(Yes::saw("a store and a read(2) into private shmem waited, and were not lost")
+    Ok(Proof::saw("a store and a read(2) into private shmem waited, and were not lost")
         .costing(ns, "a chunk"))
 }
 
-fn set_protection(uffd: &Uffd, range: VirtRange, protect: bool) -> Result<(), No> {
+fn set_protection(uffd: &Uffd, range: VirtRange, protect: bool) -> Result<(), Refusal> {
     match uffd.write_protect(range, protect) {
         Ok(Outcome::Done) => Ok(()),
         Ok(_) => Err(Errno::AGAIN.into()),
-        Err(errno) => Err(No::or_unsupported(errno)),
+        Err(errno) => Err(Refusal::or_unsupported(errno)),
     }
 }
 
-fn hold_a_writer(uffd: &Uffd, memory: &Scratch, source: BorrowedFd<'_>) -> Result<(), No> {
+fn hold_a_writer(uffd: &Uffd, memory: &Scratch, source: BorrowedFd<'_>) -> Result<(), Refusal> {
     let page = page_size_bytes();
     let first = VirtRange::new(memory.range().start, page);
     let second = VirtRange::new(first.end(), page);
@@ -116,22 +116,29 @@ fn hold_a_writer(uffd: &Uffd, memory: &Scratch, source: BorrowedFd<'_>) -> Resul
             memory.page(0).store(2, Relaxed);
             memory.read_into_page(1, source)
         });
-        let writer = writer.map_err(|error| No::unknown(0, format!("start a thread: {error}")))?;
+        let writer =
+            writer.map_err(|error| Refusal::unknown(0, format!("start a thread: {error}")))?;
         for (range, what) in [(first, "a store"), (second, "a read(2)")] {
             if !waits(uffd)? {
-                return Err(No::unknown(0, format!("{what} to a protected page did not wait")));
+                return Err(Refusal::unknown(
+                    0,
+                    format!("{what} to a protected page did not wait"),
+                ));
             }
             if range == first && memory.page(0).load(Relaxed) != 1 {
-                return Err(No::unknown(0, "a store went through a protected page"));
+                return Err(Refusal::unknown(0, "a store went through a protected page"));
             }
             set_protection(uffd, range, false)?;
         }
-        writer.join().map_err(|_| No::unknown(0, "the writer panicked"))?.map_err(No::from)
+        writer
+            .join()
+            .map_err(|_| Refusal::unknown(0, "the writer panicked"))?
+            .map_err(Refusal::from)
     });
     written?;
     match (memory.page(0).load(Relaxed), memory.page(1).load(Relaxed)) {
         (2, 7) => Ok(()),
-        _ => Err(No::unknown(0, "what a held writer wrote is lost")),
+        _ => Err(Refusal::unknown(0, "what a held writer wrote is lost")),
     }
 }
 
@@ -153,7 +160,7 @@ impl Drop for Release<'_> {
     }
 }
 
-fn move_pages() -> Result<Yes, No> {
+fn move_pages() -> ProbeResult {
     let file = chunk_file()?;
     let from = Scratch::reserve(1)?;
     let to = Scratch::reserve(1)?;
@@ -161,18 +168,20 @@ fn move_pages() -> Result<Yes, No> {
         from.map_file(file.as_fd(), Sharing::Shared, Prot::RW)?;
         from.touch();
         from.page(1).store(3, Relaxed);
-        let ((), ns) = timed(|| from.move_pages_to(&to)).map_err(No::or_unsupported)?;
+        let ((), ns) = timed(|| from.move_pages_to(&to)).map_err(Refusal::or_unsupported)?;
         from.page(1).fetch_add(1, Relaxed);
         match to.page(1).load(Relaxed) {
             4 => Ok(ns),
-            _ => Err(No::unknown(0, "the moved mapping and what it left show different memory")),
+            _ => {
+                Err(Refusal::unknown(0, "the moved mapping and what it left show different memory"))
+            }
         }
     })?;
-    Ok(Yes::saw("mremap(MREMAP_DONTUNMAP) of base pages of a file mapped shared")
+    Ok(Proof::saw("mremap(MREMAP_DONTUNMAP) of base pages of a file mapped shared")
         .costing(ns, "a chunk"))
 }
 
-fn scan() -> Result<Yes, No> {
+fn scan() -> ProbeResult {
     const EVERY: usize = 8;
     let file = chunk_file()?;
     let memory = Scratch::of_file(file.as_fd(), Sharing::Private)?;
@@ -186,35 +195,39 @@ fn scan() -> Result<Yes, No> {
     let look = |scanner: &Scanner| {
         median(|| match timed(|| scanner.private_runs(memory.range(), |_| ()))? {
             (found, ns) if found == expected => Ok(ns),
-            (found, _) => Err(No::unknown(0, format!("{found} private pages, not {expected}"))),
+            (found, _) => {
+                Err(Refusal::unknown(0, format!("{found} private pages, not {expected}")))
+            }
         })
     };
     let pagemap = || memfile::open_proc_self("pagemap");
     let by_entries = Cost { ns: look(&Scanner::with_entries(pagemap()?))?, per: "a chunk" };
     let scanner = Scanner::new(pagemap()?);
     if scanner.method() == Method::Entries {
-        return Err(No::unsupported(format!("/proc/self/pagemap is read instead: {by_entries}")));
+        return Err(Refusal::unsupported(format!(
+            "/proc/self/pagemap is read instead: {by_entries}"
+        )));
     }
     let detail = format!("reading /proc/self/pagemap: {by_entries}");
-    Ok(Yes::saw(detail).costing(look(&scanner)?, "a chunk"))
+    Ok(Proof::saw(detail).costing(look(&scanner)?, "a chunk"))
 }
 
-fn markers(own: &OwnProcess) -> Result<Yes, No> {
+fn markers(own: &OwnProcess) -> ProbeResult {
     open_fd(own)?;
     let mut scanner = Scanner::new(memfile::open_proc_self("pagemap")?);
-    let ((), ns) = timed(|| scanner.learn_markers()).map_err(No::or_unsupported)?;
+    let ((), ns) = timed(|| scanner.learn_markers()).map_err(Refusal::or_unsupported)?;
     if scanner.knows_markers() {
-        return Ok(Yes::saw("by the swap type of a pagemap entry").costing(ns, "to learn"));
+        return Ok(Proof::saw("by the swap type of a pagemap entry").costing(ns, "to learn"));
     }
     let detail = "pages that are not present count as private: a slower thaw, as exact";
     if own.may_administer {
-        return Err(No::unsupported(detail));
+        return Err(Refusal::unsupported(detail));
     }
-    Err(No::denied(detail, "pagemap shows swap types only to CAP_SYS_ADMIN"))
+    Err(Refusal::denied(detail, "pagemap shows swap types only to CAP_SYS_ADMIN"))
 }
 
 /// A file can be sealed against writing exactly when nobody maps it shared and writable.
-fn seals() -> Result<Yes, No> {
+fn seals() -> ProbeResult {
     let file = chunk_file()?;
     let memory = Scratch::reserve(1)?;
     memory.map_file(file.as_fd(), Sharing::Shared, Prot::NONE)?;
@@ -222,18 +235,18 @@ fn seals() -> Result<Yes, No> {
         let began = process::now_ns();
         match memfile::seal(file.as_fd(), Seals::WRITE) {
             Err(Errno::BUSY) => Ok(process::now_ns() - began),
-            Err(errno) => Err(No::or_unsupported(errno)),
-            Ok(()) => Err(No::unknown(0, "a mapped file could be sealed")),
+            Err(errno) => Err(Refusal::or_unsupported(errno)),
+            Ok(()) => Err(Refusal::unknown(0, "a mapped file could be sealed")),
         }
     })?;
     drop(memory);
-    memfile::seal(file.as_fd(), Seals::WRITE).map_err(No::or_unsupported)?;
-    Ok(Yes::saw("F_SEAL_WRITE is refused while anybody maps the file").costing(ns, "a look"))
+    memfile::seal(file.as_fd(), Seals::WRITE).map_err(Refusal::or_unsupported)?;
+    Ok(Proof::saw("F_SEAL_WRITE is refused while anybody maps the file").costing(ns, "a look"))
 }
 
-fn pidfd() -> Result<Yes, No> {
+fn pidfd() -> ProbeResult {
     let (_, ns) = timed(|| process::pidfd(process::pid()))?;
-    Ok(Yes::saw("").costing(ns, "to open"))
+    Ok(Proof::saw("").costing(ns, "to open"))
 }
 
 fn chunk_file() -> Result<OwnedFd, Errno> {

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::outcome::No;
-use super::own_process::OwnProcess;
+use super::outcome::Refusal;
+use super::privileges::OwnProcess;
 
 /// Lets any user have userfaultfd, until the next boot.
 const ALLOW_USERFAULTFD: &str = "sysctl -w vm.unprivileged_userfaultfd=1";
@@ -35,21 +35,21 @@ impl Surroundings {
 }
 
 /// Why `userfaultfd(2)` said `EPERM`.
-pub(super) fn no_userfaultfd(own: &OwnProcess) -> No {
+pub(super) fn no_userfaultfd(own: &OwnProcess) -> Refusal {
     explain(own, Surroundings::look())
 }
 
-fn explain(own: &OwnProcess, around: Surroundings) -> No {
+fn explain(own: &OwnProcess, around: Surroundings) -> Refusal {
     let detail = "neither the system call nor /dev/userfaultfd is permitted";
     if own.is_filtered && (own.effective_uid == 0 || own.may_trace || around.anybody_may) {
         let hint = "a seccomp filter refuses it, as Docker's default profile does: give the \
             container the device, or a profile that allows userfaultfd";
-        return No::denied(detail, hint).mend(DOCKER_DEVICE);
+        return Refusal::denied(detail, hint).fix(DOCKER_DEVICE);
     }
     if around.anybody_may {
         let hint = "vm.unprivileged_userfaultfd is 1 and no seccomp filter is in force: a security \
             module must be in the way, see the kernel's log";
-        return No::denied(detail, hint);
+        return Refusal::denied(detail, hint);
     }
     let mut hint = if own.may_trace {
         "CAP_SYS_PTRACE counts only outside user namespaces".to_owned()
@@ -63,7 +63,7 @@ fn explain(own: &OwnProcess, around: Surroundings) -> No {
     if own.is_filtered {
         hint += "; the seccomp filter in force may refuse it too";
     }
-    No::denied(detail, hint).mend(ALLOW_USERFAULTFD)
+    Refusal::denied(detail, hint).fix(ALLOW_USERFAULTFD)
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
     fn hint_and_mend(own: &OwnProcess, around: Surroundings) -> (String, Option<String>) {
         let it = Capability::new("", Need::Full, "", Err(explain(own, around)));
         let crate::host::Answer::Denied { hint } = it.answer else { panic!("{it:?}") };
-        (hint, it.mend)
+        (hint, it.fix)
     }
 
     #[test]
@@ -83,21 +83,21 @@ mod tests {
         let open = Surroundings { anybody_may: true, has_device: false };
 
         let nobody = OwnProcess { effective_uid: 65534, ..OwnProcess::default() };
-        let (hint, mend) = hint_and_mend(&nobody, closed);
+        let (hint, fix) = hint_and_mend(&nobody, closed);
         assert!(hint.contains("setfacl -m u:65534:rw /dev/userfaultfd"), "{hint}");
-        assert_eq!(mend.as_deref(), Some(ALLOW_USERFAULTFD));
+        assert_eq!(fix.as_deref(), Some(ALLOW_USERFAULTFD));
 
         let docker_root = OwnProcess { is_filtered: true, ..OwnProcess::default() };
-        let (hint, mend) = hint_and_mend(&docker_root, closed);
+        let (hint, fix) = hint_and_mend(&docker_root, closed);
         assert!(hint.contains("Docker's default profile"), "{hint}");
-        assert_eq!(mend.as_deref(), Some(DOCKER_DEVICE));
+        assert_eq!(fix.as_deref(), Some(DOCKER_DEVICE));
 
         let filtered_user = OwnProcess { is_filtered: true, ..nobody.clone() };
         assert_eq!(hint_and_mend(&filtered_user, closed).1.as_deref(), Some(ALLOW_USERFAULTFD));
         assert_eq!(hint_and_mend(&filtered_user, open).1.as_deref(), Some(DOCKER_DEVICE));
 
-        let (hint, mend) = hint_and_mend(&nobody, open);
+        let (hint, fix) = hint_and_mend(&nobody, open);
         assert!(hint.contains("security module"), "{hint}");
-        assert_eq!(mend, None);
+        assert_eq!(fix, None);
     }
 }

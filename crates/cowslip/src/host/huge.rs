@@ -2,8 +2,8 @@
 
 use super::capability::{Capability, Need};
 use super::hints::{ALLOW_ANONYMOUS_HUGE, ALLOW_SHMEM_HUGE};
-use super::outcome::{No, Yes, median, timed};
-use super::own_process::{OwnProcess, usage_of};
+use super::outcome::{ProbeResult, Proof, Refusal, median, timed};
+use super::privileges::{OwnProcess, usage_of};
 use super::scratch::Scratch;
 use crate::sys::memfile::{self, MemfdKind};
 use crate::sys::memory::{self, Advice, Sharing};
@@ -18,14 +18,14 @@ const CHUNK: u64 = CHUNK_BYTES as u64;
 pub(super) fn probe(own: &OwnProcess) -> Vec<Capability> {
     use Need::{Extra, HugePages};
     let of = Capability::new;
-    let explain = |outcome: Result<Yes, No>| match own.huge_pages_enabled {
+    let explain = |outcome: ProbeResult| match own.huge_pages_enabled {
         Some(false) => outcome.map_err(|_| disabled()),
         _ => outcome,
     };
     let enabled = match own.huge_pages_enabled {
         Some(false) => Err(disabled()),
-        Some(true) => Ok(Yes::saw("not disabled by prctl(PR_SET_THP_DISABLE)")),
-        None => Ok(Yes::saw("this kernel does not say whether a prctl disabled them")),
+        Some(true) => Ok(Proof::saw("not disabled by prctl(PR_SET_THP_DISABLE)")),
+        None => Ok(Proof::saw("this kernel does not say whether a prctl disabled them")),
     };
     vec![
         of("huge-tmpfs", HugePages, "huge arenas, whatever the settings", explain(tmpfs())),
@@ -43,48 +43,48 @@ pub(super) fn probe(own: &OwnProcess) -> Vec<Capability> {
     ]
 }
 
-fn disabled() -> No {
-    No::denied(
+fn disabled() -> Refusal {
+    Refusal::denied(
         "prctl(PR_SET_THP_DISABLE) is in force",
         "this process, or one it descends from, disabled huge pages for itself: start it from \
          another shell or service",
     )
 }
 
-fn tmpfs() -> Result<Yes, No> {
+fn tmpfs() -> ProbeResult {
     let file = memfile::huge_tmpfs_file(CHUNK).map_err(|errno| match errno {
-        Errno::PERM | Errno::ACCESS => No::denied(
+        Errno::PERM | Errno::ACCESS => Refusal::denied(
             "a tmpfs of our own may not be mounted",
             "it needs CAP_SYS_ADMIN; a setting that gives memfds huge pages replaces it",
         )
-        .mend(ALLOW_SHMEM_HUGE),
-        _ => No::or_unsupported(errno),
+        .fix(ALLOW_SHMEM_HUGE),
+        _ => Refusal::or_unsupported(errno),
     })?;
     let memory = Scratch::of_file(file.as_fd(), Sharing::Shared)?;
     let ns = first_touch_of_file(&memory, file.as_fd())?;
     if usage_of(memory.range()).shmem_huge_bytes < CHUNK {
-        return Err(No::unknown(0, "the file got base pages: no free memory in one piece?"));
+        return Err(Refusal::unknown(0, "the file got base pages: no free memory in one piece?"));
     }
-    Ok(Yes::saw("mapped by one entry").costing(ns, "to touch 2 MiB"))
+    Ok(Proof::saw("mapped by one entry").costing(ns, "to touch 2 MiB"))
 }
 
-fn memfd() -> Result<Yes, No> {
+fn memfd() -> ProbeResult {
     let file = memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK)?;
     let memory = Scratch::of_file(file.as_fd(), Sharing::Shared)?;
     let ns = match memory.advise(Advice::HugePage) {
         Ok(()) => first_touch_of_file(&memory, file.as_fd())?,
-        Err(errno) => return Err(No::or_unsupported(errno)),
+        Err(errno) => return Err(Refusal::or_unsupported(errno)),
     };
     let setting = Setting::read(SHMEM_SETTING)?;
     if usage_of(memory.range()).shmem_huge_bytes < CHUNK {
         return Err(setting.refused(ALLOW_SHMEM_HUGE));
     }
-    Ok(Yes::saw(setting.text()).costing(ns, "to touch 2 MiB"))
+    Ok(Proof::saw(setting.text()).costing(ns, "to touch 2 MiB"))
 }
 
-fn anonymous() -> Result<Yes, No> {
+fn anonymous() -> ProbeResult {
     let memory = Scratch::anonymous()?;
-    memory.advise(Advice::HugePage).map_err(No::or_unsupported)?;
+    memory.advise(Advice::HugePage).map_err(Refusal::or_unsupported)?;
     let ns = median(|| {
         memory.advise(Advice::DontNeed)?;
         touch(&memory)
@@ -93,33 +93,33 @@ fn anonymous() -> Result<Yes, No> {
     if usage_of(memory.range()).huge_bytes < CHUNK {
         return Err(setting.refused(ALLOW_ANONYMOUS_HUGE));
     }
-    Ok(Yes::saw(setting.text()).costing(ns, "to touch 2 MiB"))
+    Ok(Proof::saw(setting.text()).costing(ns, "to touch 2 MiB"))
 }
 
-fn collapse_anonymous() -> Result<Yes, No> {
+fn collapse_anonymous() -> ProbeResult {
     collapse(&Scratch::anonymous()?)
 }
 
-fn collapse_shmem() -> Result<Yes, No> {
+fn collapse_shmem() -> ProbeResult {
     let file = memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK)?;
     collapse(&Scratch::of_file(file.as_fd(), Sharing::Shared)?)
 }
 
-fn collapse(memory: &Scratch) -> Result<Yes, No> {
-    memory.advise(Advice::NoHugePage).map_err(No::or_unsupported)?;
+fn collapse(memory: &Scratch) -> ProbeResult {
+    memory.advise(Advice::NoHugePage).map_err(Refusal::or_unsupported)?;
     memory.touch();
     memory.advise(Advice::HugePage)?;
-    let ((), ns) = timed(|| memory.advise(Advice::Collapse)).map_err(No::or_unsupported)?;
+    let ((), ns) = timed(|| memory.advise(Advice::Collapse)).map_err(Refusal::or_unsupported)?;
     memory.touch();
     if usage_of(memory.range()).huge_mapped_bytes() < CHUNK {
-        return Err(No::unknown(0, "madvise(MADV_COLLAPSE) succeeded and left base pages"));
+        return Err(Refusal::unknown(0, "madvise(MADV_COLLAPSE) succeeded and left base pages"));
     }
-    Ok(Yes::saw("").costing(ns, "a chunk"))
+    Ok(Proof::saw("").costing(ns, "a chunk"))
 }
 
-fn pool() -> Result<Yes, No> {
-    let file =
-        memfile::memfd("cowslip-probe", MemfdKind::Hugetlb2M, CHUNK).map_err(No::or_unsupported)?;
+fn pool() -> ProbeResult {
+    let file = memfile::memfd("cowslip-probe", MemfdKind::Hugetlb2M, CHUNK)
+        .map_err(Refusal::or_unsupported)?;
     let free = std::fs::read_to_string(FREE_POOL).unwrap_or_default();
     let free = format!("{} free pages of 2 MiB", free.trim());
     match memory::map_file_reserved(CHUNK_BYTES, file.as_fd(), 0, Sharing::Shared) {
@@ -127,12 +127,10 @@ fn pool() -> Result<Yes, No> {
             #[allow(unsafe_code)]
             // SAFETY: mapped just now, at an address of the kernel's choice, and nobody knows it.
             unsafe { memory::unmap(range) }?;
-            Ok(Yes::saw(free))
+            Ok(Proof::saw(free))
         }
-        Err(Errno::NOMEM) => {
-            Err(No::denied(free, "the pool has no page to spare")
-                .mend("sysctl -w vm.nr_hugepages=512"))
-        }
+        Err(Errno::NOMEM) => Err(Refusal::denied(free, "the pool has no page to spare")
+            .fix("sysctl -w vm.nr_hugepages=512")),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -161,9 +159,9 @@ struct Setting {
 }
 
 impl Setting {
-    fn read(path: &'static str) -> Result<Self, No> {
+    fn read(path: &'static str) -> Result<Self, Refusal> {
         let line = std::fs::read_to_string(path)
-            .map_err(|_| No::unsupported("built without transparent huge pages"))?;
+            .map_err(|_| Refusal::unsupported("built without transparent huge pages"))?;
         Ok(Self { path, word: super::chosen(&line).unwrap_or(line.trim()).to_owned() })
     }
 
@@ -172,11 +170,14 @@ impl Setting {
         format!("{name} is {}", self.word)
     }
 
-    fn refused(&self, mend: &str) -> No {
+    fn refused(&self, fix: &str) -> Refusal {
         if matches!(self.word.as_str(), "never" | "deny") {
-            return No::denied("base pages came", self.text()).mend(mend);
+            return Refusal::denied("base pages came", self.text()).fix(fix);
         }
-        No::unknown(0, format!("{}, and base pages came: no memory in one piece?", self.text()))
+        Refusal::unknown(
+            0,
+            format!("{}, and base pages came: no memory in one piece?", self.text()),
+        )
     }
 }
 
@@ -188,12 +189,12 @@ mod tests {
     fn a_setting_is_told_from_bad_luck() {
         let with = |word: &str| {
             let setting = Setting { path: SHMEM_SETTING, word: word.to_owned() };
-            Capability::new("", Need::Extra, "", Err(setting.refused("mend it")))
+            Capability::new("", Need::Extra, "", Err(setting.refused("fix it")))
         };
-        assert_eq!(with("never").mend.as_deref(), Some("mend it"));
+        assert_eq!(with("never").fix.as_deref(), Some("fix it"));
         assert_eq!(with("never").answer.word(), "denied");
         assert_eq!(with("advise").answer.word(), "unknown");
-        assert_eq!(with("advise").mend, None);
+        assert_eq!(with("advise").fix, None);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::fs;
 
 use super::capability::{Capability, Need};
-use super::outcome::{No, Yes};
-use super::own_process::OwnProcess;
+use super::outcome::{ProbeResult, Proof, Refusal};
+use super::privileges::OwnProcess;
 use super::scratch::Scratch;
 use super::{Answer, memory_and_swap};
 use crate::sys::memfile::{self, MemfdKind};
@@ -35,7 +35,7 @@ fn is_refused(it: &Capability) -> bool {
 }
 
 /// Maps as much as all memory privately, and touches nothing of it.
-fn private_copies() -> Result<Yes, No> {
+fn private_copies() -> ProbeResult {
     let size = memory_and_swap();
     let chunks = usize::try_from(size.0).map_err(|_| Errno::NOMEM)? / CHUNK_BYTES;
     let file = memfile::memfd("cowslip-probe", MemfdKind::Shmem, CHUNK_BYTES as u64)?;
@@ -44,54 +44,54 @@ fn private_copies() -> Result<Yes, No> {
     let mapped = Scratch::reserve(chunks)
         .and_then(|place| place.map_file(file.as_fd(), Sharing::Private, Prot::RW));
     match mapped {
-        Ok(()) => Ok(Yes::saw(format!("{setting}; {size} of memory and swap"))),
+        Ok(()) => Ok(Proof::saw(format!("{setting}; {size} of memory and swap"))),
         Err(Errno::NOMEM) if setting.ends_with('2') => {
             let hint = "every private mapping is charged against CommitLimit, see /proc/meminfo";
-            Err(No::denied(setting, hint).mend("sysctl -w vm.overcommit_memory=0"))
+            Err(Refusal::denied(setting, hint).fix("sysctl -w vm.overcommit_memory=0"))
         }
         Err(Errno::NOMEM) => {
-            Err(No::denied(setting, "address space is limited, see RLIMIT_AS (`ulimit -v`)")
-                .mend("ulimit -v unlimited"))
+            Err(Refusal::denied(setting, "address space is limited, see RLIMIT_AS (`ulimit -v`)")
+                .fix("ulimit -v unlimited"))
         }
         Err(errno) => Err(errno.into()),
     }
 }
 
-fn mappings() -> Result<Yes, No> {
+fn mappings() -> ProbeResult {
     let most = fs::read_to_string("/proc/sys/vm/max_map_count")
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    Ok(Yes::saw(format!("vm.max_map_count is {}", most.trim())))
+    Ok(Proof::saw(format!("vm.max_map_count is {}", most.trim())))
 }
 
-fn memory_limit() -> Result<Yes, No> {
+fn memory_limit() -> ProbeResult {
     // A limit above what the machine has is none; version 1 says 2^63 for it.
     let limit = cgroup::memory_limit().filter(|it| it.limit_bytes < memory_and_swap().0);
-    Ok(Yes::saw(limit.map_or("no control group limits it".to_owned(), |it| {
+    Ok(Proof::saw(limit.map_or("no control group limits it".to_owned(), |it| {
         let (used, limit) = (ByteCount(it.used_bytes), ByteCount(it.limit_bytes));
         format!("{used} of the {limit} of a control group are used")
     })))
 }
 
-fn filter(own: &OwnProcess, refused: &[&Capability]) -> Result<Yes, No> {
+fn filter(own: &OwnProcess, refused: &[&Capability]) -> ProbeResult {
     let names: Vec<_> = refused.iter().map(|it| it.name).collect();
     if !own.is_filtered {
-        return Ok(Yes::saw("no filter is in force"));
+        return Ok(Proof::saw("no filter is in force"));
     }
     if names.is_empty() {
-        return Ok(Yes::saw("a filter is in force, and lets us through"));
+        return Ok(Proof::saw("a filter is in force, and lets us through"));
     }
     let names = format!("a filter is in force; refused: {}", names.join(", "));
     if own.effective_uid != 0 || !refused.iter().any(|it| it.name == "userfaultfd") {
-        return Ok(Yes::saw(format!("{names}, for want of a privilege or by the filter")));
+        return Ok(Proof::saw(format!("{names}, for want of a privilege or by the filter")));
     }
     let hint = "this is root and still refused, as in a container with Docker's default profile: \
         give it one that allows what is missing";
-    Err(No::denied(names, hint).mend("docker run --security-opt seccomp=PROFILE.json …"))
+    Err(Refusal::denied(names, hint).fix("docker run --security-opt seccomp=PROFILE.json …"))
 }
 
-fn swap() -> Result<Yes, No> {
+fn swap() -> ProbeResult {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    Ok(Yes::saw(match procfs::field_bytes(&meminfo, "SwapTotal") {
+    Ok(Proof::saw(match procfs::field_bytes(&meminfo, "SwapTotal") {
         Some(0) => "none".to_owned(),
         Some(bytes) => ByteCount(bytes).to_string(),
         None => "/proc/meminfo does not say".to_owned(),
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_filter_is_blamed_when_root_is_refused() {
         let refused = |name| {
-            let no = No::denied("EPERM", "somebody is in the way");
+            let no = Refusal::denied("EPERM", "somebody is in the way");
             Capability::new(name, Need::Full, "", Err(no))
         };
         let (userfaultfd, tmpfs) = (refused("userfaultfd"), refused("huge-tmpfs"));

@@ -10,17 +10,17 @@ mod huge;
 mod limits;
 mod obstacle;
 mod outcome;
-mod own_process;
+mod privileges;
+mod report;
 mod scratch;
 mod selftest;
-mod verdict;
 
 use crate::units::ByteCount;
-use own_process::OwnProcess;
+use privileges::OwnProcess;
 
 pub use capability::{Answer, Capability, Cost, Need};
 pub use obstacle::{Obstacle, huge_pages_obstacle, thaw_obstacle};
-pub use verdict::{Report, Standing};
+pub use report::{Report, Standing};
 
 /// Memory and swap of this machine.
 pub fn memory_and_swap() -> ByteCount {
@@ -85,7 +85,7 @@ mod tests {
             assert!(it.answer.is_available() || it.cost.is_none(), "{it:?}");
             assert!(it.answer.is_available() || !it.detail.is_empty(), "{it:?}");
         }
-        // Whatever the privileges, the plain way works on every kernel that runs these tests.
+        // Whatever the privileges, a freeze without userfaultfd works on every kernel that runs these tests.
         assert!(report.get("freeze").unwrap().answer.is_available(), "{report:?}");
         assert!(report.get("fork").unwrap().answer.is_available(), "{report:?}");
     }

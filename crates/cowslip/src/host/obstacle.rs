@@ -2,8 +2,8 @@
 
 use super::faults;
 use super::hints;
-use super::outcome::No;
-use super::own_process::OwnProcess;
+use super::outcome::Refusal;
+use super::privileges::OwnProcess;
 use crate::freeze::service::FEATURES;
 use crate::sys::memfile;
 use crate::sys::uffd::{self, Uffd};
@@ -14,16 +14,16 @@ pub struct Obstacle {
     /// What is missing, and why.
     pub what: String,
     /// For root, if it says nothing else.
-    pub mend: Option<String>,
+    pub fix: Option<String>,
 }
 
 impl Obstacle {
-    fn new(missing: &str, no: &No) -> Self {
+    fn new(missing: &str, no: &Refusal) -> Self {
         let why = match no.hint() {
             Some(hint) => hint,
             None => &no.detail,
         };
-        Self { what: format!("{missing}: {why}"), mend: no.mend.clone() }
+        Self { what: format!("{missing}: {why}"), fix: no.fix.clone() }
     }
 }
 
@@ -52,6 +52,6 @@ pub fn huge_pages_obstacle() -> Option<Obstacle> {
         return None;
     }
     let why = "neither a tmpfs of its own (CAP_SYS_ADMIN) nor shmem_enabled gives them";
-    let refused = No::denied("", why).mend(hints::ALLOW_SHMEM_HUGE);
+    let refused = Refusal::denied("", why).fix(hints::ALLOW_SHMEM_HUGE);
     Some(Obstacle::new("huge pages for shared memory", &refused))
 }

@@ -3,14 +3,17 @@
 use super::capability::{Answer, Cost};
 use crate::sys::{Errno, process};
 
+/// What a probe found.
+pub(super) type ProbeResult = Result<Proof, Refusal>;
+
 /// A probe that found what it looked for.
 #[derive(Debug, Default)]
-pub(super) struct Yes {
+pub(super) struct Proof {
     pub(super) cost: Option<Cost>,
     pub(super) detail: String,
 }
 
-impl Yes {
+impl Proof {
     pub(super) fn saw(detail: impl Into<String>) -> Self {
         Self { cost: None, detail: detail.into() }
     }
@@ -23,24 +26,24 @@ impl Yes {
 
 /// A probe that did not.
 #[derive(Clone, Debug)]
-pub(super) struct No {
+pub(super) struct Refusal {
     pub(super) answer: Answer,
     pub(super) detail: String,
-    pub(super) mend: Option<String>,
+    pub(super) fix: Option<String>,
 }
 
-impl No {
+impl Refusal {
     pub(super) fn unsupported(detail: impl Into<String>) -> Self {
-        Self { answer: Answer::Unsupported, detail: detail.into(), mend: None }
+        Self { answer: Answer::Unsupported, detail: detail.into(), fix: None }
     }
 
     pub(super) fn denied(detail: impl Into<String>, hint: impl Into<String>) -> Self {
         let answer = Answer::Denied { hint: hint.into() };
-        Self { answer, detail: detail.into(), mend: None }
+        Self { answer, detail: detail.into(), fix: None }
     }
 
     pub(super) fn unknown(errno: i32, detail: impl Into<String>) -> Self {
-        Self { answer: Answer::Unknown { errno }, detail: detail.into(), mend: None }
+        Self { answer: Answer::Unknown { errno }, detail: detail.into(), fix: None }
     }
 
     /// What is in the way, if something is.
@@ -51,8 +54,8 @@ impl No {
         }
     }
 
-    pub(super) fn mend(mut self, command: impl Into<String>) -> Self {
-        self.mend = Some(command.into());
+    pub(super) fn fix(mut self, command: impl Into<String>) -> Self {
+        self.fix = Some(command.into());
         self
     }
 
@@ -63,7 +66,7 @@ impl No {
 
     /// The same reason, for something that needs what was refused.
     pub(super) fn because(answer: &Answer, detail: impl Into<String>) -> Self {
-        Self { answer: answer.clone(), detail: detail.into(), mend: None }
+        Self { answer: answer.clone(), detail: detail.into(), fix: None }
     }
 
     /// `EINVAL` from a call whose arguments are right: the kernel does not know one of them.
@@ -75,7 +78,7 @@ impl No {
     }
 }
 
-impl From<Errno> for No {
+impl From<Errno> for Refusal {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::NOSYS | Errno::NOTTY | Errno::OPNOTSUPP | Errno::NODEV => {
@@ -90,7 +93,7 @@ impl From<Errno> for No {
     }
 }
 
-impl From<crate::Error> for No {
+impl From<crate::Error> for Refusal {
     fn from(error: crate::Error) -> Self {
         use crate::ErrorKind::{Denied, Unsupported};
         let detail = error.to_string();
@@ -130,13 +133,13 @@ mod tests {
 
     #[test]
     fn a_refusal_is_not_a_lack() {
-        let answer = |errno| No::from(errno).answer;
+        let answer = |errno| Refusal::from(errno).answer;
         assert_eq!(answer(Errno::NOSYS), Answer::Unsupported);
         assert!(matches!(answer(Errno::PERM), Answer::Denied { .. }));
         assert_eq!(answer(Errno::NOMEM), Answer::Unknown { errno: 12 });
         assert_eq!(answer(Errno::INVAL), Answer::Unknown { errno: 22 });
-        assert_eq!(No::or_unsupported(Errno::INVAL).answer, Answer::Unsupported);
-        assert!(matches!(No::or_unsupported(Errno::ACCESS).answer, Answer::Denied { .. }));
+        assert_eq!(Refusal::or_unsupported(Errno::INVAL).answer, Answer::Unsupported);
+        assert!(matches!(Refusal::or_unsupported(Errno::ACCESS).answer, Answer::Denied { .. }));
     }
 
     #[test]

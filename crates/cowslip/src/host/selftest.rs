@@ -3,7 +3,7 @@
 //!
 //! # Safety
 //! All memory of the arena is one slice that only this module knows, and it is used through atomics.
-//! The plain way's thaw runs when the writers have ended.
+//! Without userfaultfd the thaw runs when the writers have ended.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use super::Answer;
 use super::capability::{Capability, Need};
-use super::outcome::{No, Yes, median, middle};
-use super::own_process::usage_of;
+use super::outcome::{ProbeResult, Proof, Refusal, median, middle};
+use super::privileges::usage_of;
 use crate::sys::process;
 use crate::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
-use crate::{Arena, ArenaSlice, Fork, Frozen, Way};
+use crate::{Arena, ArenaSlice, Fork, FreezeMethod, Frozen};
 
 const CHUNKS: usize = 8;
 const WRITERS: usize = 2;
@@ -30,7 +30,7 @@ pub(super) fn probe(faults: &[Capability]) -> Vec<Capability> {
     let of = Capability::new;
     let tried = Bench::new().and_then(|bench| Ok((bench.freeze()?, bench)));
     let (freeze, thaw, fork) = match tried {
-        Ok((seen, bench)) => (seen.freeze(), seen.thaw(faults), bench.fork(seen.way)),
+        Ok((seen, bench)) => (seen.freeze(), seen.thaw(faults), bench.fork(seen.method)),
         Err(no) => (Err(no.clone()), Err(no.clone()), Err(no)),
     };
     vec![
@@ -49,7 +49,7 @@ struct Bench {
 
 /// What came of freezing and thawing.
 struct Seen {
-    way: Way,
+    method: FreezeMethod,
     made_of: String,
     freeze_ns: u64,
     thaw_chunk_ns: u64,
@@ -58,7 +58,7 @@ struct Seen {
 }
 
 impl Bench {
-    fn new() -> Result<Self, No> {
+    fn new() -> Result<Self, Refusal> {
         let len = CHUNKS * CHUNK_BYTES;
         let arena = Arena::new(ByteCount(len as u64))?;
         let mut words = arena.slice::<u64>(len / size_of::<u64>())?;
@@ -90,17 +90,17 @@ impl Bench {
         }
     }
 
-    fn freeze(&self) -> Result<Seen, No> {
-        let mut way = Way::Plain;
+    fn freeze(&self) -> Result<Seen, Refusal> {
+        let mut method = FreezeMethod::WithoutUserfaultfd;
         let (mut thaw_ns, mut thaw_pages) = (Vec::new(), Vec::new());
         let freeze_ns = median(|| {
             let before = self.arena.metrics();
-            way = self.freeze_under_writers()?;
+            method = self.freeze_under_writers()?;
             let metrics = self.arena.metrics();
             let chunks = (metrics.thawed_chunks - before.thawed_chunks).max(1);
             thaw_ns.push(metrics.last_thaw_ns / chunks);
             thaw_pages.push((metrics.thawed_pages - before.thawed_pages) / chunks);
-            Ok::<_, No>(metrics.last_freeze_ns)
+            Ok::<_, Refusal>(metrics.last_freeze_ns)
         })?;
         for page in 0..self.pages() {
             self.word(page, FORK_WORD).store(0, Relaxed);
@@ -108,43 +108,43 @@ impl Bench {
         let huge = ByteCount(usage_of(self.arena.range()).shmem_huge_bytes);
         let made_of = self.arena.pages().to_string();
         let (thaw_chunk_ns, thaw_chunk_pages) = (middle(thaw_ns), middle(thaw_pages));
-        Ok(Seen { way, made_of, freeze_ns, thaw_chunk_ns, thaw_chunk_pages, huge })
+        Ok(Seen { method, made_of, freeze_ns, thaw_chunk_ns, thaw_chunk_pages, huge })
     }
 
-    fn freeze_under_writers(&self) -> Result<Way, No> {
+    fn freeze_under_writers(&self) -> Result<FreezeMethod, Refusal> {
         let go = &AtomicBool::new(true);
-        let (way, still_frozen) = std::thread::scope(|scope| {
+        let (method, still_frozen) = std::thread::scope(|scope| {
             // Dropped before the scope waits for the writers, whichever way it is left.
             let _stop = Stop(go);
             for writer in 0..WRITERS {
                 Builder::new()
                     .spawn_scoped(scope, move || self.write(writer, go))
-                    .map_err(|error| No::unknown(0, format!("start a thread: {error}")))?;
+                    .map_err(|error| Refusal::unknown(0, format!("start a thread: {error}")))?;
             }
             std::thread::sleep(WRITE_FOR);
             let frozen = self.arena.freeze()?;
-            let way = frozen.way();
+            let method = frozen.method();
             self.check_view(&frozen)?;
-            if way == Way::Plain {
-                return Ok((way, Some(frozen)));
+            if method == FreezeMethod::WithoutUserfaultfd {
+                return Ok((method, Some(frozen)));
             }
             drop(frozen);
             if self.arena.wait_live(PATIENCE) {
-                return Ok::<_, No>((way, None));
+                return Ok::<_, Refusal>((method, None));
             }
             let errno = self.arena.metrics().last_thaw_errno as i32;
-            Err(No::unknown(errno, "the thaw did not end"))
+            Err(Refusal::unknown(errno, "the thaw did not end"))
         })?;
         if let Some(frozen) = still_frozen {
             // SAFETY: the scope has waited for the writers, and nobody else knows the arena.
-            unsafe { frozen.thaw_unattended() }?;
+            unsafe { frozen.thaw_exclusive() }?;
         }
         self.check_writers(|page, writer| self.word(page, writer).load(SeqCst), 0)?;
-        Ok(way)
+        Ok(method)
     }
 
     /// The cut is causal, and the view stays as it is.
-    fn check_view(&self, frozen: &Frozen) -> Result<(), No> {
+    fn check_view(&self, frozen: &Frozen) -> Result<(), Refusal> {
         let words_a_page = page_size_bytes() / size_of::<u64>();
         let sum =
             || black_box(frozen.slice(&self.words)).iter().fold(0u64, |a, &b| a.wrapping_add(b));
@@ -153,26 +153,26 @@ impl Bench {
         self.check_writers(|page, writer| view[page * words_a_page + writer], 1)?;
         std::thread::sleep(WRITE_FOR);
         if sum() != before {
-            return Err(No::unknown(0, "a frozen view changed"));
+            return Err(Refusal::unknown(0, "a frozen view changed"));
         }
         Ok(())
     }
 
     /// A writer may be in `open` unfinished rounds.
-    fn check_writers(&self, word: impl Fn(usize, usize) -> u64, open: u64) -> Result<(), No> {
+    fn check_writers(&self, word: impl Fn(usize, usize) -> u64, open: u64) -> Result<(), Refusal> {
         let last_page = self.pages() - 1;
         for writer in 0..WRITERS {
             let (first, last) = (word(0, writer), word(last_page, writer));
             let between: u64 = (1..last_page).map(|page| word(page, writer)).sum();
             if !(last <= between && between <= first && first <= last + open) {
                 let seen = format!("{first}, {between}, {last}");
-                return Err(No::unknown(0, format!("stores lost or out of order: {seen}")));
+                return Err(Refusal::unknown(0, format!("stores lost or out of order: {seen}")));
             }
         }
         Ok(())
     }
 
-    fn fork(&self, way: Way) -> Result<Yes, No> {
+    fn fork(&self, method: FreezeMethod) -> ProbeResult {
         let word = self.word(1, FORK_WORD);
         let ns = median(|| {
             let before = word.load(SeqCst);
@@ -191,44 +191,49 @@ impl Bench {
                     let ns = process::now_ns() - began;
                     word.store(before + 1, SeqCst);
                     if process::wait_for(pid)? != 0 {
-                        return Err(No::unknown(0, "a child did not see memory as it was"));
+                        return Err(Refusal::unknown(0, "a child did not see memory as it was"));
                     }
                     ns
                 }
             };
-            let is_live = way == Way::Plain || self.arena.wait_live(PATIENCE);
+            let is_live =
+                method == FreezeMethod::WithoutUserfaultfd || self.arena.wait_live(PATIENCE);
             if !is_live || word.load(SeqCst) != before + 1 {
-                return Err(No::unknown(0, "the thaw after a fork did not end, or lost a store"));
+                return Err(Refusal::unknown(
+                    0,
+                    "the thaw after a fork did not end, or lost a store",
+                ));
             }
             Ok(ns)
         })?;
-        Ok(Yes::saw("of this small process; the child saw memory as it was").costing(ns, "a fork"))
+        Ok(Proof::saw("of this small process; the child saw memory as it was")
+            .costing(ns, "a fork"))
     }
 }
 
 impl Seen {
-    fn freeze(&self) -> Result<Yes, No> {
-        let way = match self.way {
-            Way::Userfaultfd => "in constant time",
-            Way::Plain => "the plain way: longer for larger memory",
+    fn freeze(&self) -> ProbeResult {
+        let method = match self.method {
+            FreezeMethod::Userfaultfd => "in constant time",
+            FreezeMethod::WithoutUserfaultfd => "without userfaultfd: longer for larger memory",
         };
-        let detail = format!("{way}; {}; {WRITERS} threads wrote", self.made_of);
-        Ok(Yes::saw(detail).costing(self.freeze_ns, "a freeze"))
+        let detail = format!("{method}; {}; {WRITERS} threads wrote", self.made_of);
+        Ok(Proof::saw(detail).costing(self.freeze_ns, "a freeze"))
     }
 
-    fn thaw(&self, faults: &[Capability]) -> Result<Yes, No> {
-        if self.way == Way::Userfaultfd {
+    fn thaw(&self, faults: &[Capability]) -> ProbeResult {
+        if self.method == FreezeMethod::Userfaultfd {
             let all = ByteCount((CHUNKS * CHUNK_BYTES) as u64);
             let detail = format!(
                 "{} pages written in a chunk, no store lost; {} of {all} huge afterwards",
                 self.thaw_chunk_pages, self.huge
             );
-            return Ok(Yes::saw(detail).costing(self.thaw_chunk_ns, "a chunk"));
+            return Ok(Proof::saw(detail).costing(self.thaw_chunk_ns, "a chunk"));
         }
         let detail = "nothing holds writers off, so that memory stays frozen";
         match faults.iter().find(|it| it.need == Need::Full && !it.answer.is_available()) {
-            Some(lacking) => Err(No::because(&lacking.answer, detail)),
-            None => Err(No::because(&Answer::Unknown { errno: 0 }, detail)),
+            Some(lacking) => Err(Refusal::because(&lacking.answer, detail)),
+            None => Err(Refusal::because(&Answer::Unknown { errno: 0 }, detail)),
         }
     }
 }

@@ -25,7 +25,7 @@ use super::format::{
 };
 use super::{OnProgress, Progress};
 use crate::error::{Error, ErrorKind, Result, errno_of, file_error};
-use crate::sys::durable::DurableFile;
+use crate::sys::atomic_file::DurableFile;
 use crate::sys::scheduling;
 use crate::units::CHUNK_BYTES;
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::layout::{Inherit, Layout, Region};
 use super::{Base, File, Owner, Template};
-use crate::arena::store::Pages;
+use crate::arena::backing_file::Pages;
 use crate::error::{During, Error, ErrorKind, Result};
 use crate::freeze::Frozen;
-use crate::sys::held::HeldFd;
 use crate::sys::memfile::{self, MemfdKind, Seals};
+use crate::sys::reserved_fd::ReservedFd;
 use crate::sys::{AsFd, process};
 use crate::units::{VirtRange, page_size_bytes};
 
@@ -73,19 +73,20 @@ impl TemplateBuilder {
             Error::new(ErrorKind::Busy, OPERATION).hint("the view is of this process' parent")
         })?;
         let shared = &handle.shared;
-        if shared.store.pages == Pages::Hugetlb {
+        if shared.backing_file.pages == Pages::Hugetlb {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION)
                 .hint("a clone's write would copy 2 MiB of hugetlb; use Backing::Thp"));
         }
-        shared.store.check()?;
+        shared.backing_file.check()?;
         let layout = self.layout(shared.range)?;
         let shared_file = match layout.has(Inherit::Shared) {
             true => Some(self.copy_shared(&layout).during(OPERATION)?),
             false => None,
         };
-        let file = memfile::reopen_read_only(shared.store.fd()).during(OPERATION).map_err(|e| {
-            e.hint("/proc must be mounted to open the arena's file for reading only")
-        })?;
+        let file =
+            memfile::reopen_read_only(shared.backing_file.fd()).during(OPERATION).map_err(|e| {
+                e.hint("/proc must be mounted to open the arena's file for reading only")
+            })?;
         // The view holds the base until this does.
         let mut state = shared.lock();
         let pin = state.generations.pin().during(OPERATION)?;
@@ -95,10 +96,10 @@ impl TemplateBuilder {
         drop(state);
         let base = Base {
             pin,
-            file: File { fd: HeldFd::hold(file), identity: shared.store.identity() },
+            file: File { fd: ReservedFd::hold(file), identity: shared.backing_file.identity() },
             shared: shared_file,
             layout,
-            is_huge: shared.store.pages.is_huge(),
+            is_huge: shared.backing_file.pages.is_huge(),
             _owner: Some(Owner { arena: Arc::downgrade(handle), pid: process::pid() }),
         };
         Ok(Template { base: Arc::new(base) })
@@ -138,6 +139,6 @@ impl TemplateBuilder {
                 memfile::write_range_at(file.as_fd(), shown, layout.offset(*region))?;
             }
         }
-        File::new(HeldFd::hold(file))
+        File::new(ReservedFd::hold(file))
     }
 }

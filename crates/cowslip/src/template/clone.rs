@@ -16,8 +16,8 @@ use super::layout::{Inherit, Region};
 use super::{Base, File};
 use crate::arena::ArenaSlice;
 use crate::error::{During, Error, ErrorKind, Result};
-use crate::sys::held::same_file;
 use crate::sys::memory::{self, Prot, Sharing};
+use crate::sys::reserved_fd::same_file;
 use crate::sys::{AsFd, BorrowedFd, Errno};
 use crate::units::{CHUNK_BYTES, GIB_BYTES, VirtRange};
 
@@ -144,8 +144,8 @@ impl TemplateClone {
     }
 
     fn range_of<T: Pod>(&self, slice: &ArenaSlice<T>) -> VirtRange {
-        let store = &slice.handle().shared.store;
-        assert!(store.identity() == self.base.file.identity, "a slice of another arena");
+        let backing_file = &slice.handle().shared.backing_file;
+        assert!(backing_file.identity() == self.base.file.identity, "a slice of another arena");
         slice.range()
     }
 

@@ -98,10 +98,10 @@ impl TemplateClone {
     /// # Errors
     /// The kernel's, if it has no random bytes.
     pub fn after_fork(&mut self) -> Result<()> {
-        self.renew()
+        self.remap_zeroed()
     }
 
-    pub(super) fn renew(&mut self) -> Result<()> {
+    pub(super) fn remap_zeroed(&mut self) -> Result<()> {
         self.identity = Identity::new(&self.base)?;
         let mut hooks = std::mem::take(&mut self.hooks.0);
         self.with_identity(|clone, identity| {

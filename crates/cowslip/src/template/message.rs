@@ -20,8 +20,8 @@ use super::layout::{Inherit, Layout, Region};
 use super::{Base, File};
 use crate::error::{During, Error, ErrorKind, Result, errno_of};
 use crate::freeze::readers::Pin;
-use crate::sys::held::{FileIdentity, HeldFd};
 use crate::sys::memory::Prot;
+use crate::sys::reserved_fd::{FileIdentity, ReservedFd};
 use crate::sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile, socket};
 use crate::units::VirtRange;
 
@@ -139,7 +139,7 @@ fn accept(
         Errno::ACCESS => corrupt("the token cannot be written"),
         errno => Error::from_errno(RECEIVE, errno),
     })?;
-    let hold = |file| File::new(HeldFd::hold(file)).during(RECEIVE);
+    let hold = |file| File::new(ReservedFd::hold(file)).during(RECEIVE);
     let (file, shared) = (hold(base)?, shared.map(hold).transpose()?);
     Ok(Base { pin, file, shared, layout, is_huge, _owner: None })
 }

@@ -29,8 +29,8 @@ use std::sync::{Arc, Weak};
 use crate::arena::Handle;
 use crate::error::Result;
 use crate::freeze::readers::Pin;
-use crate::sys::held::{FileIdentity, HeldFd};
 use crate::sys::process;
+use crate::sys::reserved_fd::{FileIdentity, ReservedFd};
 
 pub use builder::TemplateBuilder;
 pub use clone::{Place, TemplateClone};
@@ -89,7 +89,7 @@ struct Owner {
 
 #[derive(Debug)]
 struct File {
-    fd: HeldFd,
+    fd: ReservedFd,
     identity: FileIdentity,
 }
 
@@ -154,7 +154,7 @@ impl Template {
 }
 
 impl File {
-    fn new(fd: HeldFd) -> crate::sys::Result<Self> {
+    fn new(fd: ReservedFd) -> crate::sys::Result<Self> {
         let identity = FileIdentity::of(crate::sys::AsFd::as_fd(&fd))?;
         Ok(Self { fd, identity })
     }

@@ -32,12 +32,12 @@ impl TemplateClone {
         const OPERATION: &str = "reset a clone";
         if self.scans {
             match self.drop_written() {
-                Ok(()) => return self.renew(),
+                Ok(()) => return self.remap_zeroed(),
                 Err(errno) => self.scans = !is_lacking(errno),
             }
         }
         self.map_regions(|inherit| inherit != Inherit::Shared).during(OPERATION)?;
-        self.renew()
+        self.remap_zeroed()
     }
 
     fn drop_written(&mut self) -> Result<(), Errno> {

@@ -17,7 +17,7 @@ use cowslip::sys::memfile::{self, MemfdKind};
 use cowslip::sys::memory::{self, Advice, Prot, Sharing};
 use cowslip::sys::{AsFd, OwnedFd, process};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
-use cowslip::{Arena, ArenaSlice, Frozen, Way};
+use cowslip::{Arena, ArenaSlice, FreezeMethod, Frozen};
 
 use super::Result;
 
@@ -173,11 +173,11 @@ impl Memory {
     }
 
     /// With nobody writing: waits until the last snapshot is over and done with.
-    pub(crate) fn settle(&self, way: Way) -> Result<()> {
+    pub(crate) fn settle(&self, method: FreezeMethod) -> Result<()> {
         let Owner::Arena { arena, .. } = &self.owner else { return Ok(()) };
-        if way == Way::Plain {
+        if method == FreezeMethod::WithoutUserfaultfd {
             // SAFETY: the caller has stopped the only writer.
-            return unsafe { arena.thaw_unattended() }.map_err(during("thaw the store"));
+            return unsafe { arena.thaw_exclusive() }.map_err(during("thaw the store"));
         }
         if arena.wait_live(THAW_PATIENCE) {
             return Ok(());
@@ -264,10 +264,10 @@ impl Snapshot<'_> {
         .map_err(during("write the save"))
     }
 
-    pub(crate) fn way(&self) -> Way {
+    pub(crate) fn method(&self) -> FreezeMethod {
         match &self.kept {
-            Kept::Child(_) => Way::Plain,
-            Kept::View { frozen, .. } => frozen.way(),
+            Kept::Child(_) => FreezeMethod::WithoutUserfaultfd,
+            Kept::View { frozen, .. } => frozen.method(),
         }
     }
 

@@ -54,7 +54,7 @@ struct Taken {
     began: Instant,
     duration: Duration,
     cow_bytes: u64,
-    way: cowslip::Way,
+    way: cowslip::FreezeMethod,
 }
 
 /// A rival, from its first key to its last save.
@@ -182,7 +182,7 @@ impl<'a> Taking<'a> {
         snapshot.write(stop)?;
         let duration = began.elapsed();
         let cow_bytes = memory.mapped()?.own_bytes;
-        let (paused, way) = (snapshot.paused, snapshot.way());
+        let (paused, way) = (snapshot.paused, snapshot.method());
         snapshot.end()?;
         Ok(Taken { paused, cut, began, duration, cow_bytes, way })
     }

@@ -77,7 +77,7 @@ fn capability(it: &Capability) -> Map<String, Value> {
         ("cost_ns", json!(it.cost.map(|cost| cost.ns))),
         ("cost_per", json!(it.cost.map(|cost| cost.per))),
         ("detail", json!(detail)),
-        ("mend", json!(it.mend)),
+        ("fix", json!(it.fix)),
     ];
     let said = fields.into_iter().filter(|(_, value)| !value.is_null());
     said.map(|(name, value)| (name.to_owned(), value)).collect()
@@ -140,10 +140,10 @@ fn table(report: &Report, paint: Paint) -> String {
         {
             lines.extend(below(hint));
         }
-        if let Some(mend) = &it.mend
-            && is_new(&mut told, mend)
+        if let Some(fix) = &it.fix
+            && is_new(&mut told, fix)
         {
-            lines.push(format!("{:NAME$}run: {}", "", paint.paint(BOLD, mend)));
+            lines.push(format!("{:NAME$}run: {}", "", paint.paint(BOLD, fix)));
         }
     }
     lines.push(String::new());

@@ -2,7 +2,9 @@
 
 use clap::ValueEnum;
 use cowslip::Place;
-use cowslip::image::{Apart, ApartWay, Image, OnDamage, RestoreOptions, Restored, Strategy};
+use cowslip::image::{
+    Image, OnDamage, RestoreOptions, Restored, Standalone, StandaloneMode, Strategy,
+};
 use cowslip::units::VirtRange;
 
 /// How an image becomes memory.
@@ -30,16 +32,16 @@ pub(super) enum StrategyArg {
 
 impl StrategyArg {
     /// How the library calls it, if that makes an arena.
-    fn in_arena(self) -> Result<Strategy, ApartWay> {
+    fn in_arena(self) -> Result<Strategy, StandaloneMode> {
         Err(match self {
             Self::Hybrid => return Ok(Strategy::Hybrid),
             Self::Eager => return Ok(Strategy::Eager),
-            Self::Map => ApartWay::Map,
-            Self::Populate => ApartWay::Populate,
-            Self::UffdCopy4k => ApartWay::UffdCopy4k,
-            Self::UffdCopy2m => ApartWay::UffdCopy2m,
-            Self::UffdMove => ApartWay::UffdMove,
-            Self::Resident => ApartWay::Resident,
+            Self::Map => StandaloneMode::Map,
+            Self::Populate => StandaloneMode::Populate,
+            Self::UffdCopy4k => StandaloneMode::UffdCopy4k,
+            Self::UffdCopy2m => StandaloneMode::UffdCopy2m,
+            Self::UffdMove => StandaloneMode::UffdMove,
+            Self::Resident => StandaloneMode::Resident,
         })
     }
 }
@@ -48,7 +50,7 @@ impl StrategyArg {
 #[derive(Debug)]
 pub(super) enum Memory {
     Arena(Restored),
-    Apart(Apart),
+    Standalone(Standalone),
 }
 
 impl Memory {
@@ -66,16 +68,16 @@ impl Memory {
                     RestoreOptions { strategy, record, on_damage, ..RestoreOptions::default() };
                 image.restore(arena, &options, progress).map(Self::Arena)
             }
-            Err(way) => {
-                image.restore_apart(arena, way, Place::Anywhere, on_damage).map(Self::Apart)
-            }
+            Err(way) => image
+                .restore_standalone(arena, way, Place::Anywhere, on_damage)
+                .map(Self::Standalone),
         }
     }
 
     pub(super) fn range(&self) -> VirtRange {
         match self {
             Self::Arena(restored) => restored.arena().range(),
-            Self::Apart(apart) => apart.range(),
+            Self::Standalone(apart) => apart.range(),
         }
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn run(args: &Args) -> Answer {
     }
     match &memory {
         Memory::Arena(restored) => complete(restored, &progress, &stop)?,
-        Memory::Apart(_) => shown.touch(&progress, &stop)?,
+        Memory::Standalone(_) => shown.touch(&progress, &stop)?,
     }
     progress.finish();
     if stop.load(Relaxed) {
@@ -193,7 +193,7 @@ impl Shown<'_> {
                 // SAFETY: see the module.
                 Memory::Arena(restored) => unsafe { restored.arena().protect(range, prot) }?,
                 // SAFETY: see the module.
-                Memory::Apart(_) => unsafe { protect(range, prot) }.map_err(|errno| {
+                Memory::Standalone(_) => unsafe { protect(range, prot) }.map_err(|errno| {
                     exit::io(format_args!("protect {range}"))(io::Error::from(errno))
                 })?,
             }

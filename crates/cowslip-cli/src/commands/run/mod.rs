@@ -187,6 +187,6 @@ fn why_no_better_off(args: &Args) -> Option<String> {
     let thaw = if args.plain { None } else { host::thaw_obstacle() };
     let wants_huge = args.backing == BackingArg::Thp;
     let obstacle = thaw.or_else(|| host::huge_pages_obstacle().filter(|_| wants_huge))?;
-    let mend = obstacle.mend.map(|command| format!("; as root: {command}")).unwrap_or_default();
-    Some(format!("it may not have {}{mend}", obstacle.what))
+    let fix = obstacle.fix.map(|command| format!("; as root: {command}")).unwrap_or_default();
+    Some(format!("it may not have {}{fix}", obstacle.what))
 }

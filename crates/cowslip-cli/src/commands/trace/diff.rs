@@ -8,7 +8,7 @@ use cowslip_report::text::{align, printable, wrap};
 use cowslip_report::{Progress, json as file, sink};
 use cowslip_sys::units::ByteCount;
 use cowslip_trace::diff::{Basis, Diff, GroupDiff, GroupSide, Setting};
-use cowslip_trace::words::{count, counted, duration};
+use cowslip_trace::format::{count, counted, duration};
 use serde_json::{Value, json};
 
 use super::load::{Loaded, load, warn};

@@ -8,8 +8,8 @@ use cowslip_report::Progress;
 use cowslip_trace::analysis::{Analyser, Analysis};
 use cowslip_trace::cost::FaultCost;
 use cowslip_trace::file::Reader;
+use cowslip_trace::format::{CUT_SHORT, count, duration};
 use cowslip_trace::symbols::{Names, Symbols};
-use cowslip_trace::words::{CUT_SHORT, count, duration};
 
 use crate::exit::{CORRUPT, Failure, USAGE};
 

@@ -194,7 +194,7 @@ impl Summary {
         }
         for (count, what) in [
             (outcome.late, "events came late: their times are later than they were"),
-            (outcome.strange, "records were not understood"),
+            (outcome.malformed, "records were not understood"),
             (outcome.throttled, "times the kernel told nothing for a while"),
         ] {
             if count > 0 {
@@ -223,7 +223,7 @@ impl Summary {
             "sampling_period": header.sampling_period,
             "lost": totals.lost,
             "late": outcome.late,
-            "strange": outcome.strange,
+            "malformed": outcome.malformed,
             "throttled": outcome.throttled,
             "ring_bytes": outcome.ring.0,
             "sources": header.sources,

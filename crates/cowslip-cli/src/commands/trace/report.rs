@@ -98,5 +98,5 @@ fn to_json(loaded: &mut Loaded) -> Value {
 /// What faults cost, in words, or nothing.
 fn cost(loaded: &Loaded, sums: &Sums) -> String {
     let cost = loaded.analysis.cost_of(sums);
-    cost.map_or_else(String::new, |cost| cowslip_trace::words::duration(cost.ns))
+    cost.map_or_else(String::new, |cost| cowslip_trace::format::duration(cost.ns))
 }

@@ -20,11 +20,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::copy::{Window, copy_out};
+use crate::arena::backing_file::offset;
 use crate::arena::state::{Chunk, Shared, State};
-use crate::arena::store::offset;
-use crate::sys::held::HeldFd;
 use crate::sys::memory::Prot;
 use crate::sys::pagemap::Scanner;
+use crate::sys::reserved_fd::ReservedFd;
 use crate::sys::uffd::{Outcome, Uffd};
 use crate::sys::{Errno, memfile, process};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -37,8 +37,8 @@ const PART_BYTES: usize = 256 << 10;
 pub(in crate::freeze) struct Thawing<'a> {
     pub(in crate::freeze) shared: &'a Shared,
     /// Holds writers off; without one nobody may write.
-    pub(in crate::freeze) guard: Option<&'a Uffd<HeldFd>>,
-    pub(in crate::freeze) scanner: &'a Scanner<HeldFd>,
+    pub(in crate::freeze) guard: Option<&'a Uffd<ReservedFd>>,
+    pub(in crate::freeze) scanner: &'a Scanner<ReservedFd>,
     pub(in crate::freeze) window: &'a Window,
 }
 
@@ -78,8 +78,8 @@ impl Thawing<'_> {
             last = part;
         }
         if last != range {
-            for (piece, prot) in state.ledger.pieces(range) {
-                if let Err(errno) = shared.store.map_live(shared.range, piece, prot) {
+            for (piece, prot) in state.vma_map.pieces(range) {
+                if let Err(errno) = shared.backing_file.map_live(shared.range, piece, prot) {
                     mark_mixed(shared, state, chunks, range);
                     return Err(errno);
                 }
@@ -88,7 +88,7 @@ impl Thawing<'_> {
         for chunk in chunks.clone() {
             state.set_chunk(chunk, Chunk::Live);
         }
-        state.mixed.retain(|chunk| !chunks.contains(chunk));
+        state.partial_chunks.retain(|chunk| !chunks.contains(chunk));
         state.unmapped.add(range);
         let counters = shared.counters;
         counters.thawed_chunks.fetch_add(chunks.len() as u64, Relaxed);
@@ -101,7 +101,7 @@ impl Thawing<'_> {
     /// Makes a part of `chunks` shared: how many private pages it had.
     fn part(&self, state: &mut State, chunks: Range<usize>, part: VirtRange) -> Result<u64, Errno> {
         let shared = self.shared;
-        let pieces = state.ledger.pieces(part);
+        let pieces = state.vma_map.pieces(part);
         let mut mapped_to = part.start;
         let moved = (|| {
             if let Some(uffd) = self.guard {
@@ -111,7 +111,7 @@ impl Thawing<'_> {
             }
             let pages = self.save_private(state, chunks.clone(), part, &pieces)?;
             for (piece, prot) in &pieces {
-                shared.store.map_live(shared.range, *piece, *prot)?;
+                shared.backing_file.map_live(shared.range, *piece, *prot)?;
                 mapped_to = piece.end();
             }
             Ok(pages)
@@ -152,17 +152,17 @@ impl Thawing<'_> {
         }
         for chunk in chunks {
             let range = shared.chunk_range(chunk, 1);
-            let is_unused = state.ledger.is_unused(range);
+            let is_unused = state.vma_map.is_unused(range);
             let begins = part.start <= range.start;
-            if begins && (is_unused || state.chunk(chunk) == Chunk::Overlay) {
+            if begins && (is_unused || state.chunk(chunk) == Chunk::Anonymous) {
                 // The base's content is nobody's any more. What the program wrote since follows.
                 let at = offset(shared.range, range);
-                memfile::punch_hole(shared.store.fd(), at, range.len as u64)?;
+                memfile::punch_hole(shared.backing_file.fd(), at, range.len as u64)?;
             }
         }
         let mut pages = 0;
         for runs in runs.chunk_by(|(a, _), (b, _)| a.start / CHUNK_BYTES == b.start / CHUNK_BYTES) {
-            pages += copy_out(&shared.store, shared.range, runs, self.window, self.scanner)?;
+            pages += copy_out(&shared.backing_file, shared.range, runs, self.window, self.scanner)?;
         }
         Ok(pages)
     }
@@ -178,8 +178,8 @@ fn mark_mixed(shared: &Shared, state: &mut State, chunks: Range<usize>, done: Vi
         // The file has all its content now, and private pages are newer. A chunk mapped whole needs
         // no more than to be called live, which the next attempt does.
         state.set_chunk(chunk, Chunk::Frozen);
-        if !state.mixed.contains(&chunk) {
-            state.mixed.push(chunk);
+        if !state.partial_chunks.contains(&chunk) {
+            state.partial_chunks.push(chunk);
         }
     }
 }
@@ -194,7 +194,7 @@ pub(crate) fn halves(range: VirtRange) -> (VirtRange, VirtRange) {
 
 /// Has stores to `piece` wait, or no longer.
 pub(crate) fn write_protect(
-    uffd: &Uffd<HeldFd>,
+    uffd: &Uffd<ReservedFd>,
     piece: VirtRange,
     protect: bool,
 ) -> Result<(), Errno> {

@@ -13,10 +13,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::stream;
-use crate::arena::store::{Pages, Store, offset};
-use crate::sys::held::HeldFd;
+use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::sys::memory::{self, Advice, Prot, Sharing};
 use crate::sys::pagemap::Scanner;
+use crate::sys::reserved_fd::ReservedFd;
 use crate::sys::{Errno, memfile};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
@@ -45,10 +45,10 @@ impl Window {
     /// Where it shows `chunk` of the arena's file, if it can be shown at once and all of it.
     fn show(
         &self,
-        store: &Store,
+        backing_file: &BackingFile,
         arena: VirtRange,
         chunk: VirtRange,
-        scanner: &Scanner<HeldFd>,
+        scanner: &Scanner<ReservedFd>,
     ) -> Result<VirtRange, Errno> {
         let start = chunk.start - (chunk.start - arena.start) % WINDOW_BYTES;
         if self.shown.load(Relaxed) != start {
@@ -57,7 +57,13 @@ impl Window {
             let place = VirtRange::new(self.place.start, part.len);
             // SAFETY: the place is this window's own.
             unsafe {
-                memory::map_file(place, store.fd(), offset(arena, part), Sharing::Shared, Prot::RW)
+                memory::map_file(
+                    place,
+                    backing_file.fd(),
+                    offset(arena, part),
+                    Sharing::Shared,
+                    Prot::RW,
+                )
             }?;
             self.shown.store(start, Relaxed);
         }
@@ -65,7 +71,7 @@ impl Window {
         let first = VirtRange::new(place.start, page_size_bytes());
         // SAFETY: as above.
         unsafe { memory::advise(first, Advice::PopulateWrite) }?;
-        if store.pages == Pages::Hugetlb || scanner.is_huge(place)? {
+        if backing_file.pages == Pages::Hugetlb || scanner.is_huge(place)? {
             Ok(place)
         } else {
             Err(Errno::NOTSUP)
@@ -91,11 +97,11 @@ impl Drop for Window {
 
 /// Copies `runs` of private pages, in one chunk, into the file: how many pages they are.
 pub(super) fn copy_out(
-    store: &Store,
+    backing_file: &BackingFile,
     arena: VirtRange,
     runs: &[(VirtRange, Prot)],
     window: &Window,
-    scanner: &Scanner<HeldFd>,
+    scanner: &Scanner<ReservedFd>,
 ) -> Result<u64, Errno> {
     let Some((first, _)) = runs.first() else { return Ok(0) };
     for (run, prot) in runs {
@@ -107,9 +113,9 @@ pub(super) fn copy_out(
         }
     }
     let chunk = VirtRange::new(first.start & !(CHUNK_BYTES - 1), CHUNK_BYTES);
-    let must = store.pages == Pages::Hugetlb;
-    let place = if must || (store.pages.is_huge() && runs.len() > FEW_RUNS) {
-        match window.show(store, arena, chunk, scanner) {
+    let must = backing_file.pages == Pages::Hugetlb;
+    let place = if must || (backing_file.pages.is_huge() && runs.len() > FEW_RUNS) {
+        match window.show(backing_file, arena, chunk, scanner) {
             Ok(place) => Some(place),
             // hugetlbfs has no write(2).
             Err(errno) if must => return Err(errno),
@@ -129,8 +135,10 @@ pub(super) fn copy_out(
                 // written, and nobody has another mapping of them: the arena maps them privately.
                 unsafe { stream::copy(*run, to, next) };
             }
-            // SAFETY: see the module.
-            None => unsafe { memfile::write_range_at(store.fd(), *run, offset(arena, *run)) }?,
+            None => {
+                // SAFETY: see the module.
+                unsafe { memfile::write_range_at(backing_file.fd(), *run, offset(arena, *run)) }?
+            }
         }
         pages += (run.len / page_size_bytes()) as u64;
     }

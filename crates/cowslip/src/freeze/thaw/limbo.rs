@@ -4,8 +4,8 @@
 //! for, if nobody reads them by then: a program that maps, forks, and unmaps in turn needs no more memory under Cowslip,
 //! and what is given back between two forks need not wait for a thaw.
 
-use crate::arena::ledger::Usage;
 use crate::arena::state::{Role, Shared, State};
+use crate::arena::vma_map::Usage;
 use crate::sys::process;
 
 const LOOK_FIRST_NS: u64 = 500_000;
@@ -40,7 +40,7 @@ pub(crate) fn reuse(shared: &Shared, state: &mut State) {
     let mut left = std::mem::take(&mut state.limbo.chunks);
     let before = left.len();
     left.retain(|&chunk| {
-        let is_free = state.ledger.is_all(shared.chunk_range(chunk, 1), Usage::Free);
+        let is_free = state.vma_map.is_all(shared.chunk_range(chunk, 1), Usage::Free);
         // A thaw may have come first.
         if !state.chunk(chunk).is_private() || !is_free {
             return false;

@@ -13,8 +13,8 @@
 //! Only views that nobody has any more are unmapped here.
 
 mod chunk;
+pub(crate) mod clean;
 mod copy;
-pub(crate) mod kept;
 pub(crate) mod limbo;
 mod stream;
 
@@ -25,12 +25,12 @@ pub(super) use self::chunk::Thawing;
 pub(crate) use self::chunk::{halves, write_protect};
 pub(super) use self::copy::Window;
 use super::service::Service;
-use super::{cut, residency};
+use super::{fork, residency};
+use crate::arena::backing_file::Pages;
 use crate::arena::state::{Chunk, Role, Shared, State};
-use crate::arena::store::Pages;
 use crate::error::{During, Error, Result};
-use crate::sys::held::HeldFd;
 use crate::sys::pagemap::Scanner;
+use crate::sys::reserved_fd::ReservedFd;
 use crate::sys::uffd::RegisterMode;
 use crate::sys::{Errno, memfile, memory, process};
 use crate::units::{VirtRange, page_size_bytes};
@@ -98,7 +98,7 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
         return Step::Idle;
     }
     if state.not_live() == 0 {
-        return kept::look(shared, state);
+        return clean::look(shared, state);
     }
     let read = youngest_read(shared, state);
     let now = process::now_ns();
@@ -166,9 +166,9 @@ fn unmap_retired(state: &mut State) -> bool {
 }
 
 /// The youngest generation that other processes read: chunks frozen after it are nobody else's. Children made from here
-/// on, but by a [`super::ForkCut`], have nothing of what is frozen.
+/// on, but by a [`super::PreparedFork`], have nothing of what is frozen.
 pub(crate) fn youngest_read(shared: &Shared, state: &mut State) -> Option<u64> {
-    match cut::withdraw(shared, state) {
+    match fork::withdraw(shared, state) {
         Ok(()) => state.generations.youngest_read(),
         // As long as the token stays mapped here everything counts as read.
         Err(_) => Some(u64::MAX),
@@ -217,7 +217,7 @@ fn thaw_run(
         let mut from = 0;
         while let Some(run) = state.next_unread(from, usize::MAX, read, Chunk::is_private_file) {
             from = run.end;
-            for (piece, _) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
+            for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
                 service.uffd().register(piece, RegisterMode::WP)?;
             }
         }
@@ -228,7 +228,7 @@ fn thaw_run(
         return Ok(());
     };
     let first = run.start;
-    let is_plain = |i| state.chunk(i).is_private_file() && !state.mixed.contains(&i);
+    let is_plain = |i| state.chunk(i).is_private_file() && !state.partial_chunks.contains(&i);
     if !is_plain(first) {
         return thaw_alone(shared, state, first, service);
     }
@@ -245,16 +245,16 @@ fn thaw_run(
         end += 1;
     }
     if tracks && private == 0 && state.chunk(first) == Chunk::Frozen {
-        (first..end).for_each(|chunk| state.set_chunk(chunk, Chunk::Kept));
+        (first..end).for_each(|chunk| state.set_chunk(chunk, Chunk::Clean));
         return Ok(());
     }
     if tracks {
-        for (piece, _) in state.ledger.pieces(shared.chunk_range(first, end - first)) {
+        for (piece, _) in state.vma_map.pieces(shared.chunk_range(first, end - first)) {
             service.uffd().register(piece, RegisterMode::WP)?;
         }
     }
     // What hugetlbfs maps is whole huge pages.
-    if private > chunk::MANY_PAGES && shared.store.pages != Pages::Hugetlb {
+    if private > chunk::MANY_PAGES && shared.backing_file.pages != Pages::Hugetlb {
         return thawing.thaw_gently(state, first);
     }
     thawing.thaw(state, first..end)
@@ -275,7 +275,7 @@ fn first_clean_when_short(
         |state: &State| state.next_unread(state.thaw.clean_from, 1, read, Chunk::is_private_file);
     while let Some(run) = next(state) {
         let chunk = run.start;
-        if !state.mixed.contains(&chunk)
+        if !state.partial_chunks.contains(&chunk)
             && private_pages(shared, state, chunk, 0, service.scanner())? == 0
         {
             return Ok(Some(chunk));
@@ -310,7 +310,7 @@ fn thaw_alone(
     chunk: usize,
     service: &Service,
 ) -> Result<(), Errno> {
-    let pieces = state.ledger.pieces(shared.chunk_range(chunk, 1));
+    let pieces = state.vma_map.pieces(shared.chunk_range(chunk, 1));
     // Without a file there are no markers for pages that are not there: missing faults wait too.
     let mode = RegisterMode::MISSING | RegisterMode::WP;
     let thawed = pieces
@@ -343,11 +343,11 @@ pub(crate) fn at_once(shared: &Shared, state: &mut State, chunk: usize) -> Resul
 /// Makes chunks live that an operation which failed left between two states: a child would lack a
 /// part of them. Nobody reads their base, as nothing was forked since.
 pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
-    for chunk in state.mixed.clone() {
+    for chunk in state.partial_chunks.clone() {
         at_once(shared, state, chunk).map_err(|errno| {
             Error::from_errno("make memory live again after a failure", errno)
                 .on(shared.chunk_range(chunk, 1))
-                .hint("try again; without userfaultfd, use Arena::thaw_unattended")
+                .hint("try again; without userfaultfd, use Arena::thaw_exclusive")
         })?;
     }
     Ok(())
@@ -359,10 +359,10 @@ fn private_pages(
     state: &State,
     chunk: usize,
     most: u64,
-    scanner: &Scanner<HeldFd>,
+    scanner: &Scanner<ReservedFd>,
 ) -> Result<u64, Errno> {
     let mut pages = 0;
-    for (piece, _) in state.ledger.pieces(shared.chunk_range(chunk, 1)) {
+    for (piece, _) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
         pages += scanner.count_private(piece, most)?;
     }
     Ok(pages)
@@ -377,7 +377,7 @@ pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
             "a view, a child or a template still reads the frozen memory, or it is held for I/O",
         ));
     }
-    let pagemap = HeldFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);
+    let pagemap = ReservedFd::hold(memfile::open_proc_self("pagemap").during(OPERATION)?);
     let scanner = Scanner::new(pagemap);
     let window = Window::reserve().during(OPERATION)?;
     let thawing = Thawing { shared, guard: None, scanner: &scanner, window: &window };

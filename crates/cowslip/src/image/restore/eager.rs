@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::OPERATION;
-use super::course::Course;
+use super::schedule::RestoreSchedule;
 use super::source::{Desk, Source};
 use crate::arena::state::Shared;
 use crate::error::{Error, ErrorKind, Result};
@@ -16,7 +16,7 @@ const TELL: Duration = Duration::from_millis(100);
 pub(super) fn fill(
     shared: &Shared,
     source: &Source,
-    course: &Course,
+    schedule: &RestoreSchedule,
     threads: usize,
     progress: OnProgress<'_>,
 ) -> Result<()> {
@@ -24,27 +24,27 @@ pub(super) fn fill(
         for _ in 0..threads {
             scope.spawn(|| {
                 let mut desk = Desk::new();
-                while let Some((chunk, ahead)) = course.claim() {
+                while let Some((chunk, ahead)) = schedule.claim() {
                     ahead.iter().for_each(|&ahead| source.will_need(ahead));
-                    if let Err(error) = source.fetch(&shared.store, chunk, &mut desk) {
-                        course.failed(&error.on(shared.chunk_range(chunk as usize, 1)));
-                        return course.close();
+                    if let Err(error) = source.fetch(&shared.backing_file, chunk, &mut desk) {
+                        schedule.failed(&error.on(shared.chunk_range(chunk as usize, 1)));
+                        return schedule.close();
                     }
-                    course.change(|plan| plan.finish(chunk));
+                    schedule.change(|plan| plan.finish(chunk));
                 }
             });
         }
-        let mut now = course.progress();
+        let mut now = schedule.progress();
         loop {
             if let ControlFlow::Break(()) = progress(now) {
-                course.failed(&Error::new(ErrorKind::Busy, OPERATION).hint("it was broken off"));
-                course.close();
+                schedule.failed(&Error::new(ErrorKind::Busy, OPERATION).hint("it was broken off"));
+                schedule.close();
             }
-            if now.done_bytes == now.total_bytes || course.is_closing() {
+            if now.done_bytes == now.total_bytes || schedule.is_closing() {
                 break;
             }
-            now = course.wait_moved(now, TELL);
+            now = schedule.wait_moved(now, TELL);
         }
     });
-    course.error().map_or(Ok(()), Err)
+    schedule.error().map_or(Ok(()), Err)
 }

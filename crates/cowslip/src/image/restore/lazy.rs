@@ -31,15 +31,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::course::Course;
+use super::schedule::RestoreSchedule;
 use super::source::{Desk, Source};
 use super::{OPERATION, OnDamage, threads};
+use crate::arena::backing_file::BackingFile;
 use crate::arena::state::{Chunk, Shared, State};
-use crate::arena::store::Store;
 use crate::error::{During, Error, ErrorKind, Result};
-use crate::sys::held::HeldFd;
 use crate::sys::memfile::MemfdKind;
 use crate::sys::memory::Sharing;
+use crate::sys::reserved_fd::ReservedFd;
 use crate::sys::thread::Thread;
 use crate::sys::uffd::{self, Features, RegisterMode, Uffd};
 use crate::sys::{AsFd, Errno, memfile, memory, process, waiting};
@@ -55,18 +55,18 @@ const STACK_BYTES: usize = 512 << 10;
 
 /// The threads that bring an arena's absent chunks in.
 #[derive(Debug)]
-pub(crate) struct Filler {
+pub(crate) struct RestoreWorker {
     work: Arc<Work>,
     server: Thread,
 }
 
 pub(super) struct Work {
     source: Source,
-    course: Arc<Course>,
-    uffd: Uffd<HeldFd>,
-    wake: HeldFd,
+    schedule: Arc<RestoreSchedule>,
+    uffd: Uffd<ReservedFd>,
+    wake: ReservedFd,
     /// A file without content, for what is lost.
-    nothing: HeldFd,
+    nothing: ReservedFd,
     /// How many threads shall read; 0: as many as there are processors.
     readers: usize,
     on_damage: Option<OnDamage>,
@@ -74,11 +74,11 @@ pub(super) struct Work {
 
 impl std::fmt::Debug for Work {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Work").field("course", &self.course).finish_non_exhaustive()
+        f.debug_struct("Work").field("schedule", &self.schedule).finish_non_exhaustive()
     }
 }
 
-impl Filler {
+impl RestoreWorker {
     /// Makes `chunks` of the arena absent and goes on to bring them in. Nobody uses the arena yet.
     pub(super) fn start(shared: &Arc<Shared>, chunks: &[u32], work: Work) -> Result<()> {
         if chunks.is_empty() {
@@ -95,22 +95,24 @@ impl Filler {
         let server = {
             let (work, shared) = (Arc::clone(&work), Arc::clone(shared));
             // The threads inherit a mask that blocks every signal: handlers are the program's.
-            let _quiet = process::Quiet::enter();
+            let _quiet = process::BlockedSignals::enter();
             Thread::start(c"cowslip-faults", STACK_BYTES, move || work.serve(&shared))
                 .during(OPERATION)?
         };
         for &chunk in chunks {
-            state.set_chunk(chunk as usize, Chunk::Absent);
+            state.set_chunk(chunk as usize, Chunk::Missing);
         }
         shared.count_restored(&state);
-        state.filler = Some(Self { work, server });
+        state.worker = Some(Self { work, server });
         Ok(())
     }
 
     /// Somebody who holds the arena's lock waits for these chunks.
-    pub(crate) fn hurry(&self, chunks: &[usize]) {
+    pub(crate) fn prioritize(&self, chunks: &[usize]) {
         let want = |chunk: &usize| u32::try_from(*chunk).ok();
-        self.work.course.change(|plan| chunks.iter().filter_map(want).for_each(|it| plan.want(it)));
+        self.work
+            .schedule
+            .change(|plan| chunks.iter().filter_map(want).for_each(|it| plan.want(it)));
         process::notify(self.work.wake.as_fd());
     }
 
@@ -126,32 +128,32 @@ impl Filler {
 impl Work {
     pub(super) fn new(
         source: Source,
-        course: &Arc<Course>,
-        uffd: Uffd<HeldFd>,
+        schedule: &Arc<RestoreSchedule>,
+        uffd: Uffd<ReservedFd>,
         readers: usize,
         on_damage: Option<OnDamage>,
     ) -> Result<Self> {
         let nothing = memfile::memfd("cowslip-lost", MemfdKind::Shmem, 0).during(OPERATION)?;
         Ok(Self {
             source,
-            course: Arc::clone(course),
+            schedule: Arc::clone(schedule),
             uffd,
-            wake: HeldFd::hold(process::eventfd().during(OPERATION)?),
-            nothing: HeldFd::hold(nothing),
+            wake: ReservedFd::hold(process::eventfd().during(OPERATION)?),
+            nothing: ReservedFd::hold(nothing),
             readers,
             on_damage,
         })
     }
 
     fn close(&self) {
-        self.course.close();
+        self.schedule.close();
         process::notify(self.wake.as_fd());
     }
 
     /// What the thread does that faults are told to.
     fn serve(self: &Arc<Self>, shared: &Arc<Shared>) {
         let (mut desk, mut readers, mut patience) = (Desk::new(), Vec::new(), Some(HEAD_START));
-        while !self.course.is_closing() {
+        while !self.schedule.is_closing() {
             let mut ready = [false; 2];
             let fds = [self.uffd.as_fd(), self.wake.as_fd()];
             if process::wait_readable(&fds, &mut ready, patience).is_err() {
@@ -160,19 +162,19 @@ impl Work {
             }
             let _ = process::drain(self.wake.as_fd());
             self.read_faults(shared);
-            while let Some(chunk) = self.course.claim_wanted() {
+            while let Some(chunk) = self.schedule.claim_wanted() {
                 self.source.will_need(chunk);
                 self.bring_in(shared, chunk, &mut desk);
                 self.read_faults(shared);
             }
             if patience.is_some() {
-                let wanted = threads(self.readers, self.course.left());
+                let wanted = threads(self.readers, self.schedule.left());
                 // Those that there are bring everything in.
                 readers.extend((0..wanted).filter_map(|_| self.start_reader(shared).ok()));
                 patience = readers.is_empty().then_some(HEAD_START);
             }
             if readers.is_empty()
-                && let Some(chunk) = self.course.claim_now()
+                && let Some(chunk) = self.schedule.claim_now()
             {
                 self.bring_in(shared, chunk, &mut desk);
             }
@@ -193,21 +195,21 @@ impl Work {
         };
         shared.counters.waits.fetch_add(events.faults, Relaxed);
         if !touched.is_empty() {
-            self.course.change(|plan| touched.iter().for_each(|&chunk| plan.touch(chunk)));
+            self.schedule.change(|plan| touched.iter().for_each(|&chunk| plan.touch(chunk)));
         }
     }
 
     /// What the other threads do.
     fn read(&self, shared: &Shared) {
         let mut desk = Desk::new();
-        while let Some((chunk, ahead)) = self.course.claim() {
+        while let Some((chunk, ahead)) = self.schedule.claim() {
             ahead.iter().for_each(|&ahead| self.source.will_need(ahead));
             self.bring_in(shared, chunk, &mut desk);
         }
     }
 
     fn bring_in(&self, shared: &Shared, chunk: u32, desk: &mut Desk) {
-        self.put(shared, chunk, fetch(&self.source, &shared.store, chunk, desk));
+        self.put(shared, chunk, fetch(&self.source, &shared.backing_file, chunk, desk));
     }
 
     /// Makes a claimed chunk live, or lost.
@@ -222,21 +224,21 @@ impl Work {
         };
         shared.changed.notify_all();
         let _ = insist(|| self.uffd.wake(range));
-        self.course.change(|plan| plan.finish(chunk));
+        self.schedule.change(|plan| plan.finish(chunk));
         if last.is_some() {
             self.close();
         }
     }
 
     /// As [`settle`].
-    fn lose(&self, shared: &Shared, chunk: usize, error: &Error) -> Option<Filler> {
-        self.course.failed(error);
+    fn lose(&self, shared: &Shared, chunk: usize, error: &Error) -> Option<RestoreWorker> {
+        self.schedule.failed(error);
         let range = shared.chunk_range(chunk, 1);
         if let Some(tell) = &self.on_damage {
             let _ = panic::catch_unwind(AssertUnwindSafe(|| tell.0(error, range)));
         }
         let mut state = shared.lock();
-        for (piece, prot) in state.ledger.pieces(range) {
+        for (piece, prot) in state.vma_map.pieces(range) {
             // SAFETY: see the module.
             let mapped = insist(|| unsafe {
                 memory::map_file(piece, self.nothing.as_fd(), 0, Sharing::Shared, prot)
@@ -246,42 +248,47 @@ impl Work {
                 let _ = insist(|| unsafe { memory::unmap(piece) });
             }
         }
-        settle(shared, &mut state, chunk, Chunk::Lost)
+        settle(shared, &mut state, chunk, Chunk::Poisoned)
     }
 }
 
 /// Brings the first chunk of the plan in, unless somebody would have to wait for the disk: which, if it is
 /// there.
-pub(super) fn bring_first(shared: &Shared, source: &Source, course: &Course) -> Option<u32> {
-    let first = *course.change(|plan| plan.ahead(1)).first()?;
+pub(super) fn bring_first(
+    shared: &Shared,
+    source: &Source,
+    schedule: &RestoreSchedule,
+) -> Option<u32> {
+    let first = *schedule.change(|plan| plan.ahead(1)).first()?;
     source.fetch_cached(shared, first).then(|| {
-        course.change(|plan| plan.claim().map(|chunk| plan.finish(chunk)));
+        schedule.change(|plan| plan.claim().map(|chunk| plan.finish(chunk)));
         first
     })
 }
 
 /// As [`Source::fetch`], whatever happens in it.
-fn fetch(source: &Source, store: &Store, chunk: u32, desk: &mut Desk) -> Result<()> {
-    panic::catch_unwind(AssertUnwindSafe(|| source.fetch(store, chunk, desk))).unwrap_or_else(
-        |_| Err(Error::new(ErrorKind::System, OPERATION).hint("the thread that reads it panicked")),
-    )
+fn fetch(source: &Source, backing_file: &BackingFile, chunk: u32, desk: &mut Desk) -> Result<()> {
+    panic::catch_unwind(AssertUnwindSafe(|| source.fetch(backing_file, chunk, desk)))
+        .unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::System, OPERATION).hint("the thread that reads it panicked"))
+        })
 }
 
 /// Lets everybody see what the file has of a chunk. As [`settle`].
-fn show(shared: &Shared, chunk: usize) -> Result<Option<Filler>, Errno> {
+fn show(shared: &Shared, chunk: usize) -> Result<Option<RestoreWorker>, Errno> {
     let mut state = shared.lock();
-    for (piece, prot) in state.ledger.pieces(shared.chunk_range(chunk, 1)) {
-        insist(|| shared.store.map_live(shared.range, piece, prot))?;
+    for (piece, prot) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
+        insist(|| shared.backing_file.map_live(shared.range, piece, prot))?;
     }
     Ok(settle(shared, &mut state, chunk, Chunk::Live))
 }
 
 /// A chunk is not absent any more. With the last one the arena gives its filler up, in the same step: a
 /// child that is forked from then on has none, as it would wait for threads that it does not have.
-fn settle(shared: &Shared, state: &mut State, chunk: usize, now: Chunk) -> Option<Filler> {
+fn settle(shared: &Shared, state: &mut State, chunk: usize, now: Chunk) -> Option<RestoreWorker> {
     state.set_chunk(chunk, now);
     shared.count_restored(state);
-    if state.absent() == 0 { state.filler.take() } else { None }
+    if state.absent() == 0 { state.worker.take() } else { None }
 }
 
 fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
@@ -295,7 +302,7 @@ fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
 }
 
 /// What a lazy restore needs, or why it is not possible in this process.
-pub(super) fn open_uffd() -> Result<Uffd<HeldFd>> {
+pub(super) fn open_uffd() -> Result<Uffd<ReservedFd>> {
     let (fd, _) = uffd::open().during(OPERATION)?;
-    Uffd::new(HeldFd::hold(fd), FEATURES).during(OPERATION)
+    Uffd::new(ReservedFd::hold(fd), FEATURES).during(OPERATION)
 }

@@ -8,12 +8,12 @@
 //! ```
 //! What others do, without an arena, is in [`apart`].
 
-mod apart;
-mod course;
 mod eager;
 mod lazy;
 mod plan;
+mod schedule;
 mod source;
+mod standalone;
 mod window;
 mod working_set;
 
@@ -23,22 +23,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::course::Course;
 use self::plan::Plan;
+use self::schedule::RestoreSchedule;
 use self::source::Source;
 use super::description::{ArenaDescription, Root};
 use super::format::Identity;
 use super::open::Image;
 use super::{OnProgress, Progress};
-use crate::arena::store::Store;
+use crate::arena::backing_file::BackingFile;
 use crate::arena::{Arena, ArenaBuilder, Backing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::template::Place;
 use crate::units::{ByteCount, CHUNK_BYTES, VirtRange};
 
-pub use self::apart::{Apart, ApartWay};
-pub(crate) use self::lazy::Filler;
+pub(crate) use self::lazy::RestoreWorker;
 use self::lazy::Work;
+pub use self::standalone::{Standalone, StandaloneMode};
 
 const OPERATION: &str = "restore an image";
 /// More threads than this only wait for one another.
@@ -110,7 +110,7 @@ pub struct Restored {
     arena: Arena,
     strategy: Strategy,
     roots: BTreeMap<String, VirtRange>,
-    course: Arc<Course>,
+    schedule: Arc<RestoreSchedule>,
     recording: Option<Recording>,
 }
 
@@ -185,24 +185,24 @@ impl Image {
         let file = working_set::file_of(self.path());
         let first = working_set::load(&file, self.identity(), arena);
         let plan = Plan::new(chunks.clone(), &first, options.record);
-        let course = Arc::new(Course::new(plan));
+        let schedule = Arc::new(RestoreSchedule::new(plan));
         let source = Source { image: self.clone(), arena };
         let builder = builder(described, options)?;
-        let store = builder.open_store()?;
+        let backing_file = builder.open_store()?;
         let restored = match uffd.filter(|_| !chunks.is_empty()) {
             Some(uffd) => {
-                let restored = make_arena(builder, store, described)?;
-                let first = lazy::bring_first(restored.shared(), &source, &course);
+                let restored = make_arena(builder, backing_file, described)?;
+                let first = lazy::bring_first(restored.shared(), &source, &schedule);
                 chunks.retain(|&chunk| Some(chunk) != first);
                 let readers = options.threads;
-                let work = Work::new(source, &course, uffd, readers, options.on_damage.clone())?;
-                Filler::start(&restored.handle.shared, &chunks, work)?;
+                let work = Work::new(source, &schedule, uffd, readers, options.on_damage.clone())?;
+                RestoreWorker::start(&restored.handle.shared, &chunks, work)?;
                 restored
             }
             None => {
-                let restored = make_arena(builder, store, described)?;
+                let restored = make_arena(builder, backing_file, described)?;
                 let threads = threads(options.threads, chunks.len());
-                eager::fill(restored.shared(), &source, &course, threads, progress)?;
+                eager::fill(restored.shared(), &source, &schedule, threads, progress)?;
                 restored
             }
         };
@@ -215,7 +215,7 @@ impl Image {
             (name.clone(), range)
         };
         let roots = roots.map(place).collect();
-        Ok(Restored { arena: restored, strategy, roots, course, recording })
+        Ok(Restored { arena: restored, strategy, roots, schedule, recording })
     }
 }
 
@@ -240,10 +240,10 @@ fn builder(described: &ArenaDescription, options: &RestoreOptions) -> Result<Are
 /// An arena whose memory is handed out as it was.
 fn make_arena(
     builder: ArenaBuilder,
-    store: Arc<Store>,
+    backing_file: Arc<BackingFile>,
     described: &ArenaDescription,
 ) -> Result<Arena> {
-    let arena = builder.build_on(store)?;
+    let arena = builder.build_on(backing_file)?;
     let start = arena.range().start;
     for piece in &described.pieces {
         let range =
@@ -281,7 +281,7 @@ impl Restored {
 
     /// How much of it is there.
     pub fn progress(&self) -> Progress {
-        self.course.progress()
+        self.schedule.progress()
     }
 
     /// Waits until all is there, and free of the file; `false` if that took longer than `patience`.
@@ -296,9 +296,9 @@ impl Restored {
             if left.is_zero() {
                 return Ok(false);
             }
-            now = self.course.wait_moved(now, left);
+            now = self.schedule.wait_moved(now, left);
         }
-        self.course.error().map_or(Ok(true), Err)
+        self.schedule.error().map_or(Ok(true), Err)
     }
 
     /// Writes beside the image which chunks were touched so far, in that order, and goes on to restore the
@@ -311,7 +311,7 @@ impl Restored {
             return Err(Error::new(ErrorKind::Usage, "record a working set")
                 .hint("ask for it when the image is restored"));
         };
-        let touched = self.course.change(Plan::end_recording);
+        let touched = self.schedule.change(Plan::end_recording);
         working_set::save(file, *image, *arena, &touched)?;
         Ok(file)
     }

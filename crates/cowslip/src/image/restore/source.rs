@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
+use crate::arena::backing_file::BackingFile;
 use crate::arena::state::Shared;
-use crate::arena::store::Store;
 use crate::error::{During, Result};
 use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
@@ -48,13 +48,18 @@ impl Source {
     }
 
     /// Brings a chunk into the arena's file, and checks it. After an error there is a hole.
-    pub(super) fn fetch(&self, store: &Store, chunk: u32, desk: &mut Desk) -> Result<()> {
-        if self.copy(store, chunk, desk) == Some(true) {
+    pub(super) fn fetch(
+        &self,
+        backing_file: &BackingFile,
+        chunk: u32,
+        desk: &mut Desk,
+    ) -> Result<()> {
+        if self.copy(backing_file, chunk, desk) == Some(true) {
             return Ok(());
         }
-        let read = self.read(store, chunk, desk);
+        let read = self.read(backing_file, chunk, desk);
         if read.is_err() {
-            let _ = memfile::punch_hole(store.fd(), place(chunk), CHUNK_BYTES as u64);
+            let _ = memfile::punch_hole(backing_file.fd(), place(chunk), CHUNK_BYTES as u64);
         }
         read
     }
@@ -65,7 +70,7 @@ impl Source {
         let cached = self.image.verbatim(self.arena, chunk).filter(|(image, stored)| {
             // To ask for each page takes a third of the time that reading them does.
             let last = stored.offset_bytes + (CHUNK_BYTES - PAGE_BYTES) as u64;
-            arena.store.pages.is_huge() && cache::holds(image.as_fd(), last) == Ok(true)
+            arena.backing_file.pages.is_huge() && cache::holds(image.as_fd(), last) == Ok(true)
         });
         if let Some((image, stored)) = cached {
             let copy = arena.chunk_range(chunk as usize, 1);
@@ -76,7 +81,7 @@ impl Source {
             // SAFETY: nobody uses the arena yet, and the file keeps its content. Were the hole refused, who
             // touches this would have to see nothing of it: without an entry here it is a minor fault.
             let _ = unsafe { memory::advise(copy, Advice::DontNeed) };
-            let _ = memfile::punch_hole(arena.store.fd(), place(chunk), CHUNK_BYTES as u64);
+            let _ = memfile::punch_hole(arena.backing_file.fd(), place(chunk), CHUNK_BYTES as u64);
         }
         self.will_need(chunk);
         false
@@ -85,20 +90,20 @@ impl Source {
     /// Has the kernel copy a chunk from one file into the other, and checks it there: it moves once instead of
     /// twice, and through no buffer, which would take its pages first. Whether it is right; if not, or if
     /// this cannot be done, [`Self::fetch`] finds out why.
-    fn copy(&self, store: &Store, chunk: u32, desk: &mut Desk) -> Option<bool> {
-        let window = desk.window.as_mut().filter(|_| store.pages.is_huge())?;
+    fn copy(&self, backing_file: &BackingFile, chunk: u32, desk: &mut Desk) -> Option<bool> {
+        let window = desk.window.as_mut().filter(|_| backing_file.pages.is_huge())?;
         let (image, stored) = self.image.verbatim(self.arena, chunk)?;
-        let is_right = window.show(store, place(chunk), |copy| {
+        let is_right = window.show(backing_file, place(chunk), |copy| {
             read_into(copy, image.as_fd(), stored, memfile::read_at)
         });
         is_right.ok()
     }
 
-    fn read(&self, store: &Store, chunk: u32, desk: &mut Desk) -> Result<()> {
+    fn read(&self, backing_file: &BackingFile, chunk: u32, desk: &mut Desk) -> Result<()> {
         let Desk { content, scratch, .. } = desk;
         self.image.read_chunk_with(scratch, self.arena, chunk, content)?;
-        let (file, at) = (store.fd(), place(chunk));
-        if store.pages.is_huge() {
+        let (file, at) = (backing_file.fd(), place(chunk));
+        if backing_file.pages.is_huge() {
             // At once: the kernel need not clear the huge page first.
             return patiently(|| memfile::write_at(file, content, at)).during(OPERATION);
         }

@@ -4,7 +4,7 @@
 //! # Safety
 //! A [`Window`] owns its addresses, and hands them out only while they show what was asked for.
 
-use crate::arena::store::{Pages, Store};
+use crate::arena::backing_file::{BackingFile, Pages};
 use crate::sys::Errno;
 use crate::sys::memory::{self, Advice, Prot, Sharing};
 use crate::units::{CHUNK_BYTES, VirtRange};
@@ -27,7 +27,7 @@ impl Window {
     /// Shows `look` a chunk of the file behind an arena, which it may read and write.
     pub(super) fn show<T>(
         &mut self,
-        store: &Store,
+        backing_file: &BackingFile,
         offset_bytes: u64,
         look: impl FnOnce(VirtRange) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
@@ -39,9 +39,9 @@ impl Window {
         let place = VirtRange::new(self.range.start + self.used * CHUNK_BYTES, CHUNK_BYTES);
         // SAFETY: see the module. A child, also one that nobody told of, has no business with it.
         unsafe {
-            memory::map_file(place, store.fd(), offset_bytes, Sharing::Shared, Prot::RW)?;
+            memory::map_file(place, backing_file.fd(), offset_bytes, Sharing::Shared, Prot::RW)?;
             memory::advise(place, Advice::DontFork)?;
-            if store.pages == Pages::HugeMemfd {
+            if backing_file.pages == Pages::HugeMemfd {
                 memory::advise(place, Advice::HugePage)?;
             }
         }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Result, file_error};
 use crate::image::bytes::{Record, field, u32_at, u64_at};
 use crate::image::format::{Checksum, Identity};
-use crate::sys::durable::DurableFile;
+use crate::sys::atomic_file::DurableFile;
 use crate::sys::regular;
 
 const MAGIC: [u8; 8] = *b"COWSLIPW";

@@ -5,7 +5,7 @@ use cowslip_report::units;
 use cowslip_sys::units::ByteCount;
 use cowslip_trace::analysis::{Analysis, Rate, Sums};
 use cowslip_trace::attribute::Kind;
-use cowslip_trace::words::{count, counted, duration, mappings, percent};
+use cowslip_trace::format::{count, counted, duration, mappings, percent};
 
 use super::cost;
 use crate::commands::trace::load::Loaded;

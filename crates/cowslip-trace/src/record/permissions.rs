@@ -26,7 +26,7 @@ pub enum Answer {
     /// The kernel could, but a privilege or a setting is in the way.
     Denied {
         /// The command that takes it out of the way, for root.
-        mend: &'static str,
+        fix: &'static str,
     },
     /// It failed for another reason.
     Unknown {
@@ -47,9 +47,9 @@ impl Answer {
     }
 
     /// What is to be said after naming what is not seen.
-    pub(super) fn or_mend(self) -> String {
+    pub(super) fn or_fix(self) -> String {
         match self {
-            Self::Denied { mend } => format!(": run `{mend}`, or as root"),
+            Self::Denied { fix } => format!(": run `{fix}`, or as root"),
             Self::Unsupported => ": this kernel cannot tell".into(),
             other => format!(": {other}"),
         }
@@ -72,7 +72,7 @@ impl fmt::Display for Answer {
 
 /// A step of the ladder.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Rung {
+pub struct Permission {
     /// A name that does not change between versions.
     pub name: &'static str,
     /// What it lets one see.
@@ -82,31 +82,31 @@ pub struct Rung {
 }
 
 /// Every step, from what everybody may to what is rarely there.
-pub fn ladder() -> Vec<Rung> {
+pub fn permissions() -> Vec<Permission> {
     let faults = |kind, in_kernel| open(kind, in_kernel, 0, 0);
-    let rung = |name, gives, answer| Rung { name, gives, answer };
+    let permission = |name, gives, answer| Permission { name, gives, answer };
     vec![
-        rung(
+        permission(
             "faults",
             "each page fault of one's own programs, and new mappings",
             answer(faults(Kind::MinorFaults, false), PERMIT_OWN),
         ),
-        rung(
+        permission(
             "latency",
             "how long each fault took (--detail access)",
             answer(faults(Kind::PageFaults, false), PERMIT_OWN),
         ),
-        rung(
+        permission(
             "kernel-faults",
             "faults that the kernel takes for them (read(2) into fresh memory)",
             answer(faults(Kind::MinorFaults, true), PERMIT_KERNEL),
         ),
-        rung(
+        permission(
             "rings",
             "rings of 8 MiB a processor: room for 170,000 faults each",
             answer(map_rings(), PERMIT_RINGS),
         ),
-        rung(
+        permission(
             "calls",
             "mmap, munmap, mremap, madvise and brk exactly, and who mapped",
             tracepoints(CALLS.iter().flat_map(|(call, name)| {
@@ -114,22 +114,22 @@ pub fn ladder() -> Vec<Rung> {
                 [(of("enter"), Role::Enter(*call)), (of("exit"), Role::Leave(*call))]
             })),
         ),
-        rung(
+        permission(
             "access",
             "read, write or execute; whether a page was there (--detail access)",
             tracepoints(ENTRIES.iter().map(|name| (name.to_string(), Role::Entry))),
         ),
-        rung(
+        permission(
             "huge",
             "whether a huge page was the answer (--detail access)",
             tracepoints([(ALLOCATION.to_owned(), Role::HugePage)]),
         ),
-        rung(
+        permission(
             "others",
             "programs of other users",
             answer(open(Kind::MinorFaults, true, 1, 0), PERMIT_OTHERS),
         ),
-        rung(
+        permission(
             "bpf",
             "the kernel's result of each fault (VM_FAULT_*): not in this build",
             Answer::Unsupported,
@@ -161,17 +161,17 @@ fn tracepoints(all: impl IntoIterator<Item = (String, Role)>) -> Answer {
     found.err().unwrap_or(Answer::Available)
 }
 
-pub(super) fn answer<T>(tried: Result<T, Errno>, mend: &'static str) -> Answer {
+pub(super) fn answer<T>(tried: Result<T, Errno>, fix: &'static str) -> Answer {
     match tried.map_err(refused) {
         Ok(_) => Answer::Available,
-        Err(Answer::Denied { .. }) => Answer::Denied { mend },
+        Err(Answer::Denied { .. }) => Answer::Denied { fix },
         Err(other) => other,
     }
 }
 
 pub(super) fn refused(errno: Errno) -> Answer {
     match Refusal::of(errno) {
-        Refusal::Denied => Answer::Denied { mend: PERMIT_TRACEPOINTS },
+        Refusal::Denied => Answer::Denied { fix: PERMIT_TRACEPOINTS },
         Refusal::Unsupported => Answer::Unsupported,
         _ => Answer::Unknown { errno: errno.raw_os_error() },
     }
@@ -180,8 +180,8 @@ pub(super) fn refused(errno: Errno) -> Answer {
 pub(super) fn unfound(error: TracepointError) -> Answer {
     match error {
         TracepointError::Absent => Answer::Unsupported,
-        TracepointError::Unmounted => Answer::Denied { mend: MOUNT_TRACEFS },
-        TracepointError::Denied => Answer::Denied { mend: PERMIT_TRACEPOINTS },
+        TracepointError::Unmounted => Answer::Denied { fix: MOUNT_TRACEFS },
+        TracepointError::Denied => Answer::Denied { fix: PERMIT_TRACEPOINTS },
         TracepointError::Other(errno) => refused(errno),
         TracepointError::Strange => Answer::Unknown { errno: 0 },
     }

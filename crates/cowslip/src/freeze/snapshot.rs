@@ -9,27 +9,27 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Way;
-use super::handover::Handover;
+use super::FreezeMethod;
+use super::colocate::Colocate;
 use super::pinned::Copies;
 use super::service::Service;
 use super::thaw;
-use crate::arena::ledger::Usage;
+use crate::arena::backing_file::{POOL_HINT, Pages, offset};
 use crate::arena::state::{Chunk, Shared, State};
-use crate::arena::store::{POOL_HINT, Pages, offset};
+use crate::arena::vma_map::Usage;
 use crate::error::{During, Error, ErrorKind, Result};
 use crate::sys::Errno;
 use crate::sys::memory::{self, Advice, Prot, Sharing};
-use crate::sys::process::{self, Quiet};
+use crate::sys::process::{self, BlockedSignals};
 use crate::sys::uffd::RegisterMode;
 use crate::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
-mod kept;
+mod clean;
 
 const OPERATION: &str = "freeze";
 
 /// One arena of a freeze, locked.
-pub(crate) struct Flip<'a> {
+pub(crate) struct Snapshot<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) state: MutexGuard<'a, State>,
     /// Mappings to make private: each of one protection, in live or kept chunks that hold used memory.
@@ -49,8 +49,8 @@ pub(crate) struct Flip<'a> {
     pub(super) copies: Copies,
 }
 
-impl<'a> Flip<'a> {
-    /// Works out what to flip and gets ready all that can fail beforehand. Somebody keeps the view, or
+impl<'a> Snapshot<'a> {
+    /// Works out what to snapshot and gets ready all that can fail beforehand. Somebody keeps the view, or
     /// it is only where the pages go.
     pub(crate) fn plan(
         shared: &'a Shared,
@@ -60,30 +60,30 @@ impl<'a> Flip<'a> {
         if state.is_empty() {
             return Ok(Self::nothing(shared, state));
         }
-        shared.store.check()?;
+        shared.backing_file.check()?;
         thaw::mend(shared, &mut state)?;
         shared.counters.has_userfaultfd.store(u64::from(state.service.is_some()), Relaxed);
         if state.is_pinned && !keeps_view {
             let copies = Copies::make(shared, &state)
                 .map_err(|errno| Error::from_errno(OPERATION, errno).on(shared.range))?;
-            let mut flip = Self::nothing(shared, state);
-            flip.copies = copies;
-            return Ok(flip);
+            let mut snapshot = Self::nothing(shared, state);
+            snapshot.copies = copies;
+            return Ok(snapshot);
         }
         if keeps_view && state.kept() > 0 {
-            thaw::kept::thaw_written(shared, &mut state)
-                .and_then(|()| thaw::kept::thaw_short_runs(shared, &mut state))
+            thaw::clean::thaw_written(shared, &mut state)
+                .and_then(|()| thaw::clean::thaw_short_runs(shared, &mut state))
                 .map_err(|errno| Error::from_errno(OPERATION, errno).on(shared.range))?;
         }
-        let mut flip = Self::nothing(shared, state);
-        flip.choose(keeps_view)?;
-        if keeps_view || !flip.pieces.is_empty() {
-            flip.generation = flip.state.generations.begin()?;
-            let whole = if keeps_view { shared.range } else { flip.moved_range() };
-            flip.view = memory::reserve(whole.len, GIB_BYTES).during(OPERATION)?;
-            flip.view_of = whole.start;
+        let mut snapshot = Self::nothing(shared, state);
+        snapshot.choose(keeps_view)?;
+        if keeps_view || !snapshot.pieces.is_empty() {
+            snapshot.generation = snapshot.state.generations.begin()?;
+            let whole = if keeps_view { shared.range } else { snapshot.moved_range() };
+            snapshot.view = memory::reserve(whole.len, GIB_BYTES).during(OPERATION)?;
+            snapshot.view_of = whole.start;
         }
-        Ok(flip)
+        Ok(snapshot)
     }
 
     /// What is moved, and no more than that: a view that nobody keeps needs no more address space. Pages move as
@@ -94,11 +94,11 @@ impl<'a> Flip<'a> {
         VirtRange::between(start - start % GIB_BYTES, end)
     }
 
-    /// Works out what to flip: of kept chunks nothing for a fork, whose children read their base as they
+    /// Works out what to snapshot: of kept chunks nothing for a fork, whose children read their base as they
     /// read that of frozen ones.
     fn choose(&mut self, keeps_view: bool) -> Result<()> {
         let Self { shared, state, pieces, kept, .. } = self;
-        let is_wanted = |chunk| chunk == Chunk::Live || (chunk == Chunk::Kept && keeps_view);
+        let is_wanted = |chunk| chunk == Chunk::Live || (chunk == Chunk::Clean && keeps_view);
         let mut from = 0;
         while let Some(first) = state.next_run(from, 1, is_wanted) {
             let kind = state.chunk(first.start);
@@ -107,8 +107,8 @@ impl<'a> Flip<'a> {
             from = run.end;
             if let Some(range) = used_part(shared, state, run) {
                 open_free_space(state, range)?;
-                let of_run = state.ledger.pieces(range);
-                if kind == Chunk::Kept {
+                let of_run = state.vma_map.pieces(range);
+                if kind == Chunk::Clean {
                     kept.extend(of_run.iter().map(|(piece, _)| *piece));
                 }
                 pieces.extend(of_run);
@@ -117,14 +117,14 @@ impl<'a> Flip<'a> {
         Ok(())
     }
 
-    /// Has nothing kept any more: what the plain way maps over is live.
+    /// Has nothing kept any more: what a freeze without userfaultfd maps over is live.
     fn give_up_kept(&mut self) -> Result<()> {
         if self.kept.is_empty() {
             return Ok(());
         }
         self.pieces.clear();
         self.kept.clear();
-        thaw::kept::thaw_all(self.shared, &mut self.state)
+        thaw::clean::thaw_all(self.shared, &mut self.state)
             .map_err(|errno| Error::from_errno(OPERATION, errno).on(self.shared.range))?;
         self.choose(true)
     }
@@ -164,10 +164,10 @@ impl<'a> Flip<'a> {
                 state.set_since(chunk, self.generation);
             }
             state.unmapped.add_frozen(*piece);
-            let free: Vec<_> = state.ledger.free_within(*piece).collect();
+            let free: Vec<_> = state.vma_map.free_within(*piece).collect();
             for whole in free.into_iter().map(|free| free.inner_aligned(CHUNK_BYTES)) {
                 for chunk in self.shared.chunks_of(whole) {
-                    state.set_chunk(chunk, Chunk::Spare);
+                    state.set_chunk(chunk, Chunk::FreePrivate);
                 }
             }
         }
@@ -176,7 +176,7 @@ impl<'a> Flip<'a> {
         if let Some((next, _)) = self.pieces.get(done) {
             let border = self.shared.chunks_of(*next).start;
             if self.state.chunk(border) != Chunk::Live {
-                self.state.mixed.push(border);
+                self.state.partial_chunks.push(border);
             }
         }
     }
@@ -194,12 +194,12 @@ impl<'a> Flip<'a> {
     }
 
     /// Keeps the view for a reader in this process.
-    pub(crate) fn into_view(mut self, way: Way) -> Result<VirtRange> {
+    pub(crate) fn into_view(mut self, method: FreezeMethod) -> Result<VirtRange> {
         self.state.views += 1;
         // If it fails, a fork that goes around us shares what a thaw will change.
-        let _ = super::cut::set_inherited(self.shared, &self.state, Advice::DontFork);
+        let _ = super::fork::set_inherited(self.shared, &self.state, Advice::DontFork);
         let mapped: Result<()> = (|| {
-            if way == Way::Plain {
+            if method == FreezeMethod::WithoutUserfaultfd {
                 for (piece, _) in &self.pieces {
                     let place = self.in_view(*piece);
                     let at = offset(self.shared.range, *piece);
@@ -207,7 +207,7 @@ impl<'a> Flip<'a> {
                     unsafe {
                         memory::map_file(
                             place,
-                            self.shared.store.fd(),
+                            self.shared.backing_file.fd(),
                             at,
                             Sharing::Shared,
                             Prot::READ,
@@ -259,7 +259,7 @@ impl<'a> Flip<'a> {
     }
 }
 
-impl Drop for Flip<'_> {
+impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
         if self.discard_view() {
             self.state.notify();
@@ -275,7 +275,7 @@ fn make_readable(part_of_view: VirtRange) -> Result<()> {
 /// From the first to the last chunk of a run that holds used memory.
 fn used_part(shared: &Shared, state: &State, run: std::ops::Range<usize>) -> Option<VirtRange> {
     let whole = shared.chunk_range(run.start, run.len());
-    let mut used = state.ledger.within(whole).filter(|span| span.usage == Usage::Used);
+    let mut used = state.vma_map.within(whole).filter(|span| span.usage == Usage::Used);
     let first = used.next()?;
     let last = used.last().unwrap_or(first);
     Some(VirtRange::between(first.range.start, last.range.end()).outer_aligned(CHUNK_BYTES))
@@ -285,7 +285,7 @@ fn used_part(shared: &Shared, state: &State, run: std::ops::Range<usize>) -> Opt
 /// mapping to the kernel, which moves at once. Until it is used again an access to it is not caught.
 fn open_free_space(state: &mut State, range: VirtRange) -> Result<()> {
     let closed: Vec<_> = state
-        .ledger
+        .vma_map
         .within(range)
         .filter(|span| span.usage == Usage::Free && span.prot != Prot::RW)
         .map(|span| span.range)
@@ -296,78 +296,80 @@ fn open_free_space(state: &mut State, range: VirtRange) -> Result<()> {
             memory::protect(free, Prot::RW).during(OPERATION)?;
             memory::advise(free, Advice::DoDump).during(OPERATION)?;
         }
-        state.ledger.set(free, Usage::Free, Prot::RW);
+        state.vma_map.set(free, Usage::Free, Prot::RW);
     }
     Ok(())
 }
 
-/// Freezes all of `flips` at one instant.
-pub(crate) fn flip(flips: &mut [Flip<'_>]) -> Result<Way> {
-    let can_move = flips.iter().all(|flip| {
-        flip.state.service.as_ref().is_some_and(|service| !service.is_blind())
-            && flip.shared.store.pages != Pages::Hugetlb
-            && !process::stands_in(flip.shared.range)
+/// Freezes all of `snapshots` at one instant.
+pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
+    let can_move = snapshots.iter().all(|snapshot| {
+        snapshot.state.service.as_ref().is_some_and(|service| !service.is_blind())
+            && snapshot.shared.backing_file.pages != Pages::Hugetlb
+            && !process::stands_in(snapshot.shared.range)
     });
     // A handler could touch what waits for this very thread.
-    let quiet = can_move.then(Quiet::enter);
-    let handover = can_move.then(|| Handover::begin(flips));
+    let quiet = can_move.then(BlockedSignals::enter);
+    let colocate = can_move.then(|| Colocate::begin(snapshots));
     let began = process::now_ns();
-    let plain_way = |flips: &mut [Flip<'_>]| {
-        flips.iter_mut().try_for_each(Flip::give_up_kept)?;
-        plain(flips).map(|()| Way::Plain)
+    let plain_way = |snapshots: &mut [Snapshot<'_>]| {
+        snapshots.iter_mut().try_for_each(Snapshot::give_up_kept)?;
+        plain(snapshots).map(|()| FreezeMethod::WithoutUserfaultfd)
     };
     let result = if can_move {
-        match move_all(flips) {
-            Ok(()) => map_all(flips).map(|()| Way::Userfaultfd),
+        match move_all(snapshots) {
+            Ok(()) => map_all(snapshots).map(|()| FreezeMethod::Userfaultfd),
             Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(error),
             // What was live is so still: the other way may work.
-            Err(_) => plain_way(flips),
+            Err(_) => plain_way(snapshots),
         }
     } else {
-        plain_way(flips)
+        plain_way(snapshots)
     };
     let ns = process::now_ns() - began;
-    drop(handover);
+    drop(colocate);
     drop(quiet);
     if result.is_err() {
-        flips.iter_mut().for_each(Flip::undo);
+        snapshots.iter_mut().for_each(Snapshot::undo);
     }
-    for flip in flips.iter_mut() {
-        let counters = flip.shared.counters;
+    for snapshot in snapshots.iter_mut() {
+        let counters = snapshot.shared.counters;
         if result.is_err() {
             counters.failed_freezes.fetch_add(1, Relaxed);
             continue;
         }
         counters.freezes.fetch_add(1, Relaxed);
-        counters.plain_freezes.fetch_add(u64::from(matches!(result, Ok(Way::Plain))), Relaxed);
+        counters
+            .plain_freezes
+            .fetch_add(u64::from(matches!(result, Ok(FreezeMethod::WithoutUserfaultfd))), Relaxed);
         counters.last_freeze_ns.store(ns, Relaxed);
         counters.longest_freeze_ns.fetch_max(ns, Relaxed);
         counters.stalled(ns);
-        counters.frozen_chunks.store(flip.state.not_live() as u64, Relaxed);
+        counters.frozen_chunks.store(snapshot.state.not_live() as u64, Relaxed);
     }
     result
 }
 
 /// Moves the pages away, so that every access waits, and has what is under them be their content. If that
 /// fails, all is live again.
-fn move_all(flips: &mut [Flip<'_>]) -> Result<()> {
-    let moved = try_move(flips);
+fn move_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
+    let moved = try_move(snapshots);
     // For all of them, whatever happened to one.
-    let ended = flips.iter().filter_map(|flip| flip.state.service.as_ref());
+    let ended = snapshots.iter().filter_map(|snapshot| snapshot.state.service.as_ref());
     let ended = ended.map(Service::end_moves).fold(Ok(()), Result::and);
-    let moved = moved.and(ended).and_then(|()| flips.iter_mut().try_for_each(kept::settle));
+    let moved = moved.and(ended).and_then(|()| snapshots.iter_mut().try_for_each(clean::settle));
     if moved.is_err() {
-        for flip in flips.iter() {
-            let Some(service) = &flip.state.service else { continue };
-            kept::move_back(flip, service);
-            for (piece, _) in &flip.pieces {
+        for snapshot in snapshots.iter() {
+            let Some(service) = &snapshot.state.service else { continue };
+            clean::move_back(snapshot, service);
+            for (piece, _) in &snapshot.pieces {
                 // Not registered is fine; what was moved is a shared mapping again, and live.
                 insist(|| service.uffd().unregister(*piece));
                 insist(|| service.uffd().wake(*piece));
             }
         }
     }
-    moved.map_err(|errno| Error::from_errno(OPERATION, errno).on(flips[0].shared.range))
+    moved.map_err(|errno| Error::from_errno(OPERATION, errno).on(snapshots[0].shared.range))
 }
 
 /// Does what must be done for threads that wait (I6) until the kernel agrees, within reason. Whether it did: not if
@@ -384,23 +386,23 @@ fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> bool {
     false
 }
 
-fn try_move(flips: &mut [Flip<'_>]) -> Result<(), Errno> {
-    for flip in flips.iter() {
-        let service = flip.state.service.as_ref().ok_or(Errno::NODEV)?;
+fn try_move(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
+    for snapshot in snapshots.iter() {
+        let service = snapshot.state.service.as_ref().ok_or(Errno::NODEV)?;
         service.begin_moves()?;
-        for (piece, _) in &flip.pieces {
+        for (piece, _) in &snapshot.pieces {
             service.uffd().register(*piece, RegisterMode::MISSING | RegisterMode::MINOR)?;
         }
     }
-    for flip in flips {
-        let mut kept = flip.kept.iter().peekable();
-        for (piece, _) in &flip.pieces {
+    for snapshot in snapshots {
+        let mut kept = snapshot.kept.iter().peekable();
+        for (piece, _) in &snapshot.pieces {
             if kept.next_if_eq(&piece).is_some() {
-                let place = flip.in_view(*piece);
-                kept::move_out(*piece, place, &mut flip.moved_to)?;
+                let place = snapshot.in_view(*piece);
+                clean::move_out(*piece, place, &mut snapshot.moved_to)?;
             } else {
                 // SAFETY: see the module.
-                unsafe { memory::move_pages_out(*piece, flip.in_view(*piece)) }?;
+                unsafe { memory::move_pages_out(*piece, snapshot.in_view(*piece)) }?;
             }
         }
     }
@@ -408,20 +410,20 @@ fn try_move(flips: &mut [Flip<'_>]) -> Result<(), Errno> {
 }
 
 /// Maps everything privately and wakes who waits.
-fn map_all(flips: &mut [Flip<'_>]) -> Result<()> {
-    let mapped = try_map(flips);
-    for flip in flips.iter() {
-        let Some(service) = &flip.state.service else { continue };
+fn map_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
+    let mapped = try_map(snapshots);
+    for snapshot in snapshots.iter() {
+        let Some(service) = &snapshot.state.service else { continue };
         if mapped.is_err() {
             // What was not mapped privately is live again.
-            for (piece, _) in &flip.pieces {
+            for (piece, _) in &snapshot.pieces {
                 insist(|| service.uffd().unregister(*piece));
             }
         }
-        insist(|| service.uffd().wake(flip.shared.range));
+        insist(|| service.uffd().wake(snapshot.shared.range));
         // The view took the registration along; a reader of it must not wait for anybody.
-        for (piece, _) in &flip.pieces {
-            insist(|| service.uffd().unregister(flip.in_view(*piece)));
+        for (piece, _) in &snapshot.pieces {
+            insist(|| service.uffd().unregister(snapshot.in_view(*piece)));
         }
     }
     mapped.map_err(|errno| Error::from_errno(OPERATION, errno).hint(MAP_HINT))
@@ -430,19 +432,25 @@ fn map_all(flips: &mut [Flip<'_>]) -> Result<()> {
 const MAP_HINT: &str = "the kernel refused a private mapping: too many mappings \
     (vm.max_map_count), or vm.overcommit_memory=2 leaves no room for private copies";
 
-fn try_map(flips: &mut [Flip<'_>]) -> Result<(), Errno> {
-    for flip in flips.iter_mut() {
+fn try_map(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
+    for snapshot in snapshots.iter_mut() {
         let mut done = 0;
-        let mapped = flip.pieces.iter().try_for_each(|(piece, prot)| {
-            let at = offset(flip.shared.range, *piece);
+        let mapped = snapshot.pieces.iter().try_for_each(|(piece, prot)| {
+            let at = offset(snapshot.shared.range, *piece);
             // SAFETY: see the module.
             unsafe {
-                memory::map_file(*piece, flip.shared.store.fd(), at, Sharing::Private, *prot)
+                memory::map_file(
+                    *piece,
+                    snapshot.shared.backing_file.fd(),
+                    at,
+                    Sharing::Private,
+                    *prot,
+                )
             }?;
             done += 1;
             Ok(())
         });
-        flip.mark_frozen(done);
+        snapshot.mark_frozen(done);
         mapped?;
     }
     Ok(())
@@ -450,14 +458,14 @@ fn try_map(flips: &mut [Flip<'_>]) -> Result<(), Errno> {
 
 /// One mapping over the other, for each piece. They are made elsewhere first: what the kernel or the
 /// hugetlb pool, which pays for every copy beforehand, has to refuse it refuses before anything changes.
-fn plain(flips: &mut [Flip<'_>]) -> Result<()> {
+fn plain(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     let mut ready = Vec::new();
-    for flip in flips.iter() {
-        for (piece, prot) in &flip.pieces {
-            match private_elsewhere(flip, *piece, *prot) {
+    for snapshot in snapshots.iter() {
+        for (piece, prot) in &snapshot.pieces {
+            match private_elsewhere(snapshot, *piece, *prot) {
                 Ok(place) => ready.push(place),
                 Err(errno) => {
-                    let hint = match flip.shared.store.pages {
+                    let hint = match snapshot.shared.backing_file.pages {
                         Pages::Hugetlb => POOL_HINT,
                         _ => MAP_HINT,
                     };
@@ -468,9 +476,9 @@ fn plain(flips: &mut [Flip<'_>]) -> Result<()> {
         }
     }
     let mut ready = ready.into_iter();
-    for flip in flips.iter_mut() {
+    for snapshot in snapshots.iter_mut() {
         let mut done = 0;
-        let moved = flip.pieces.iter().try_for_each(|(piece, _)| {
+        let moved = snapshot.pieces.iter().try_for_each(|(piece, _)| {
             let place = ready.as_slice()[0];
             // SAFETY: see the module.
             unsafe { memory::move_mapping(place, *piece) }?;
@@ -478,7 +486,7 @@ fn plain(flips: &mut [Flip<'_>]) -> Result<()> {
             done += 1;
             Ok(())
         });
-        flip.mark_frozen(done);
+        snapshot.mark_frozen(done);
         if let Err(errno) = moved {
             give_up(ready);
             return Err(Error::from_errno(OPERATION, errno).hint(MAP_HINT));
@@ -495,10 +503,14 @@ fn give_up(places: impl IntoIterator<Item = VirtRange>) {
 }
 
 /// A private mapping of a piece, elsewhere. For hugetlb the pool has set pages aside for its copies.
-fn private_elsewhere(flip: &Flip<'_>, piece: VirtRange, prot: Prot) -> Result<VirtRange, Errno> {
-    let at = offset(flip.shared.range, piece);
-    let file = flip.shared.store.fd();
-    let is_hugetlb = flip.shared.store.pages == Pages::Hugetlb;
+fn private_elsewhere(
+    snapshot: &Snapshot<'_>,
+    piece: VirtRange,
+    prot: Prot,
+) -> Result<VirtRange, Errno> {
+    let at = offset(snapshot.shared.range, piece);
+    let file = snapshot.shared.backing_file.fd();
+    let is_hugetlb = snapshot.shared.backing_file.pages == Pages::Hugetlb;
     let place = if is_hugetlb {
         memory::map_file_reserved(piece.len, file, at, Sharing::Private)?
     } else {

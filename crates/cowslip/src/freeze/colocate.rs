@@ -8,24 +8,24 @@
 //! apiece on a virtual machine, and another thread's whole turn on a busy one. So while every access waits, both
 //! threads run on one processor, before ordinary threads if the process may ask for that.
 
-use super::flip::Flip;
 use super::service::Service;
+use super::snapshot::Snapshot;
 use crate::sys::scheduling::{self, Processors};
 
 const THIS_THREAD: i32 = 0;
 
 /// The freezer on one processor with the service threads of its arenas, until this is dropped. Those stay there until
 /// they have something to do.
-pub(super) struct Handover {
-    /// Where the freezer ran before, if it was kept here; else the handover takes longer.
+pub(super) struct Colocate {
+    /// Where the freezer ran before, if it was kept here; else the colocate takes longer.
     before: Option<Processors>,
     is_urgent: bool,
 }
 
-impl Handover {
+impl Colocate {
     /// Every call is one more that the caller of the freeze waits for.
-    pub(super) fn begin(flips: &[Flip<'_>]) -> Self {
-        let services = || flips.iter().filter_map(|flip| flip.state.service.as_ref());
+    pub(super) fn begin(snapshots: &[Snapshot<'_>]) -> Self {
+        let services = || snapshots.iter().filter_map(|snapshot| snapshot.state.service.as_ref());
         let is_urgent = services().any(Service::is_crowded)
             && scheduling::is_ordinary()
             && scheduling::set_urgent(THIS_THREAD, true).is_ok();
@@ -33,14 +33,14 @@ impl Handover {
         let before = Processors::only(processor).ok().and_then(|here| {
             let before = Processors::of(THIS_THREAD).ok()?;
             here.assign(THIS_THREAD).ok()?;
-            services().for_each(|service| service.bring_near(processor, here));
+            services().for_each(|service| service.pin_to_cpu(processor, here));
             Some(before)
         });
         Self { before, is_urgent }
     }
 }
 
-impl Drop for Handover {
+impl Drop for Colocate {
     fn drop(&mut self) {
         if let Some(before) = self.before {
             // Who ran wherever its group may was not restricted, and is not to be when that has more processors later:

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! The same contract without userfaultfd: the plain way.
+//! The same contract without userfaultfd.
 //!
 //! All of it runs twice: here, with arenas that do not want userfaultfd, and in a process of an
 //! unprivileged user, which is refused it (and a tmpfs of its own).
@@ -12,7 +12,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip::{Arena, ErrorKind, Pages, Prot, Way};
+use cowslip::{Arena, ErrorKind, FreezeMethod, Pages, Prot};
 use support::{
     Counters, Setting, Watchdog, Writers, checksum, eventually, fork_child, pattern, scaled, skip,
     status_of,
@@ -32,7 +32,7 @@ fn arena(mib: u64) -> Arena {
 
 fn freeze(arena: &Arena) -> cowslip::Frozen {
     let frozen = arena.freeze().unwrap();
-    assert_eq!(frozen.way(), Way::Plain);
+    assert_eq!(frozen.method(), FreezeMethod::WithoutUserfaultfd);
     frozen
 }
 
@@ -46,7 +46,7 @@ fn holds(counters: &Counters, value: u64) -> bool {
 
 #[test]
 fn i1_i2_the_view_stands_still_and_no_update_is_lost() {
-    let _watchdog = Watchdog::start("the plain way");
+    let _watchdog = Watchdog::start("without userfaultfd");
     let arena = arena(64);
     let counters = Counters::new(&arena, ByteCount::mib(16));
     let mut total = 0;
@@ -64,7 +64,7 @@ fn i1_i2_the_view_stands_still_and_no_update_is_lost() {
         assert!(frozen_sum <= total);
         assert_eq!(counters.sum(), total, "round {round}");
         // SAFETY: the writers have ended.
-        unsafe { frozen.thaw_unattended() }.unwrap();
+        unsafe { frozen.thaw_exclusive() }.unwrap();
         assert_eq!(counters.sum(), total, "round {round}, thawed");
         let metrics = arena.metrics();
         assert_eq!((metrics.frozen_chunks, metrics.has_userfaultfd), (0, 0));
@@ -73,7 +73,7 @@ fn i1_i2_the_view_stands_still_and_no_update_is_lost() {
 
 #[test]
 fn i2_i5_a_child_and_its_parent_keep_their_own() {
-    let _watchdog = Watchdog::start("the plain way");
+    let _watchdog = Watchdog::start("without userfaultfd");
     let arena = arena(32);
     let counters = Counters::new(&arena, ByteCount::mib(8));
     let ours = Counters::new(&arena, ByteCount::mib(2));
@@ -92,20 +92,20 @@ fn i2_i5_a_child_and_its_parent_keep_their_own() {
     }
     assert_eq!(arena.freeze().unwrap_err().kind(), ErrorKind::Busy);
     // SAFETY: no other thread uses the arena.
-    unsafe { arena.thaw_unattended() }.unwrap();
+    unsafe { arena.thaw_exclusive() }.unwrap();
     assert!(holds(&counters, u64::MAX - scaled(20) as u64) && holds(&ours, 0));
     drop(freeze(&arena));
 }
 
 #[test]
 fn i2_a_thaw_is_refused_while_somebody_reads() {
-    let _watchdog = Watchdog::start("the plain way");
+    let _watchdog = Watchdog::start("without userfaultfd");
     let arena = arena(16);
     let counters = Counters::new(&arena, ByteCount::mib(4));
     fill(&counters, 1);
     let frozen = freeze(&arena);
     // SAFETY: no other thread uses the arena, here and below.
-    assert_eq!(unsafe { arena.thaw_unattended() }.unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(unsafe { arena.thaw_exclusive() }.unwrap_err().kind(), ErrorKind::Busy);
     let (read, write) = std::io::pipe().unwrap();
     let child = fork_child(&[&arena], || {
         use std::io::Read;
@@ -116,17 +116,17 @@ fn i2_a_thaw_is_refused_while_somebody_reads() {
     fill(&counters, 2);
     assert!(frozen.slice(counters.slice()).iter().all(|&value| value == 1));
     // SAFETY: as above.
-    assert_eq!(unsafe { frozen.thaw_unattended() }.unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(unsafe { frozen.thaw_exclusive() }.unwrap_err().kind(), ErrorKind::Busy);
     std::io::Write::write_all(&mut &write, &[1]).unwrap();
     assert_eq!(status_of(child), 0);
     // SAFETY: as above.
-    unsafe { arena.thaw_unattended() }.unwrap();
+    unsafe { arena.thaw_exclusive() }.unwrap();
     assert!(holds(&counters, 2));
 }
 
 #[test]
 fn i5_dropped_and_released_memory_is_zero_in_every_state() {
-    let _watchdog = Watchdog::start("the plain way");
+    let _watchdog = Watchdog::start("without userfaultfd");
     let arena = arena(64);
     let page = page_size_bytes();
     let zeroes = |slice: &[u8]| slice.iter().all(|&byte| byte == 0);
@@ -148,7 +148,7 @@ fn i5_dropped_and_released_memory_is_zero_in_every_state() {
         let other = arena.slice::<u8>(CHUNK_BYTES).unwrap();
         assert!(zeroes(&other) && zeroes(frozen.slice(&other)), "allocated after the freeze");
         // SAFETY: as above.
-        unsafe { frozen.thaw_unattended() }.unwrap();
+        unsafe { frozen.thaw_exclusive() }.unwrap();
         assert!(dropped(&slice));
         assert_eq!((slice[0], slice[CHUNK_BYTES], slice[3 * CHUNK_BYTES - 1]), (7, 9, 7));
     }
@@ -156,7 +156,7 @@ fn i5_dropped_and_released_memory_is_zero_in_every_state() {
 
 #[test]
 fn i4_i5_protections_and_what_they_hide_survive() {
-    let _watchdog = Watchdog::start("the plain way");
+    let _watchdog = Watchdog::start("without userfaultfd");
     let arena = arena(16);
     let mut slice = arena.slice::<u64>(2 * CHUNK_BYTES / 8).unwrap();
     slice.iter_mut().enumerate().for_each(|(i, value)| *value = pattern(i));
@@ -176,7 +176,7 @@ fn i4_i5_protections_and_what_they_hide_survive() {
         assert!(view.iter().enumerate().all(|it| is_right(&it)), "the view shows guarded memory");
         assert_eq!(view[3], if round == 0 { pattern(3) } else { round - 1 });
         // SAFETY: no other thread uses the arena.
-        unsafe { frozen.thaw_unattended() }.unwrap();
+        unsafe { frozen.thaw_exclusive() }.unwrap();
     }
     // SAFETY: it was writable before.
     unsafe { arena.protect(guard, Prot::RW) }.unwrap();
@@ -195,7 +195,7 @@ fn nobody_has_neither_userfaultfd_nor_a_tmpfs() {
     let arena = arena(8);
     assert!(matches!(arena.pages(), Pages::HugeMemfd | Pages::Base), "{}", arena.pages());
     let frozen = freeze(&arena);
-    assert_eq!(frozen.way(), Way::Plain);
+    assert_eq!(frozen.method(), FreezeMethod::WithoutUserfaultfd);
     assert_eq!(arena.metrics().plain_freezes, 1);
 }
 
@@ -262,7 +262,7 @@ fn drop_is_enough_to_end_a_view() {
     fill(&counters, 5);
     drop(freeze(&arena));
     // SAFETY: no other thread uses the arena.
-    unsafe { arena.thaw_unattended() }.unwrap();
+    unsafe { arena.thaw_exclusive() }.unwrap();
     assert!(holds(&counters, 5));
     drop(freeze(&arena));
 }
@@ -270,7 +270,7 @@ fn drop_is_enough_to_end_a_view() {
 /// Nobody holds the writers off: memory leaves all the same, live and frozen, where it lies.
 #[test]
 fn i1_memory_leaves_while_threads_write_to_it() {
-    let _watchdog = Watchdog::start("leaving the plain way");
+    let _watchdog = Watchdog::start("leaving without userfaultfd");
     let arena = arena(64);
     let counters = Counters::new(&arena, ByteCount::mib(16));
     let range = counters.slice().range();

@@ -1,6 +1,6 @@
-//! A seam for tests: the n-th call of an operation fails with a chosen errno.
+//! Points of failure, for tests: the n-th call of an operation fails with a chosen errno.
 //!
-//! Without the feature `seam` there is nothing here. With it, one rule per operation is kept in an
+//! Without the feature `failpoints` there is nothing here. With it, one rule per operation is kept in an
 //! atomic, so that it works from any thread and from the service thread of an arena.
 
 use crate::Result;
@@ -45,21 +45,21 @@ pub enum Op {
     DurableRename,
 }
 
-#[cfg(not(feature = "seam"))]
+#[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub(crate) fn check(_: Op) -> Result<()> {
     Ok(())
 }
 
 /// Panics instead of failing.
-#[cfg(not(feature = "seam"))]
+#[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub fn panic_if_told(_: Op) {}
 
-#[cfg(feature = "seam")]
+#[cfg(feature = "failpoints")]
 pub use active::*;
 
-#[cfg(feature = "seam")]
+#[cfg(feature = "failpoints")]
 mod active {
     use super::{Op, Result};
     use crate::Errno;
@@ -124,7 +124,7 @@ mod active {
     }
 }
 
-#[cfg(all(test, feature = "seam"))]
+#[cfg(all(test, feature = "failpoints"))]
 mod tests {
     use super::*;
     use crate::Errno;

@@ -10,7 +10,7 @@
 //! process pays. The service thread withdraws the offer before it asks for readers, which it does not
 //! before [`QUIET_AFTER_FORK_NS`] have passed without a fork.
 //!
-//! The locks are held over the fork, so that the child's copy of the ledger is whole. The kernel's
+//! The locks are held over the fork, so that the child's copy of the vma_map is whole. The kernel's
 //! fork copies no page table of an arena that was just frozen: there is none. If an earlier child
 //! still reads the base, only the tables of chunks written since are copied.
 //!
@@ -20,19 +20,19 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 
-use super::Way;
-use super::flip::{self, Flip};
+use super::FreezeMethod;
 use super::io;
 use super::readers::UsersToken;
 use super::residency::Unmapped;
 use super::service::Service;
 use super::share::{self, Child};
+use super::snapshot::{self, Snapshot};
 use super::thaw;
 use super::thaw::limbo::Limbo;
 use crate::arena::Arena;
-use crate::arena::ledger::Usage;
-use crate::arena::state::{Chunk, Offer, Role, Shared, State, ThawState};
-use crate::arena::store::Pages;
+use crate::arena::backing_file::Pages;
+use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState};
+use crate::arena::vma_map::Usage;
 use crate::error::{During, Result};
 use crate::sys;
 use crate::sys::memory::{self, Advice, Prot};
@@ -45,15 +45,15 @@ const QUIET_AFTER_FORK_NS: u64 = 10_000_000;
 /// Arenas frozen and locked, about to be forked.
 ///
 /// For those who call `fork` themselves, such as the preload library; others use [`fork`].
-pub struct ForkCut<'a> {
-    flips: Vec<Flip<'a>>,
+pub struct PreparedFork<'a> {
+    snapshots: Vec<Snapshot<'a>>,
     /// Who is watched, as whole in the child as the arenas. Locked last: the service thread waits for it while it should read
     /// the events of a freeze.
     watched: Vec<MutexGuard<'a, Vec<Arc<Child>>>>,
-    way: Option<Way>,
+    method: Option<FreezeMethod>,
 }
 
-impl<'a> ForkCut<'a> {
+impl<'a> PreparedFork<'a> {
     /// Freezes what is live in `arenas` (each given once) and keeps them locked.
     ///
     /// # Errors
@@ -63,45 +63,50 @@ impl<'a> ForkCut<'a> {
         let mut order: Vec<&'a Arena> = arenas.to_vec();
         order.sort_by_key(|arena| arena.range().start);
         order.iter().for_each(|arena| arena.shared().wait_restored());
-        let mut flips = Vec::with_capacity(order.len());
+        let mut snapshots = Vec::with_capacity(order.len());
         for (arena, mut state) in order.iter().zip(io::lock_released(&order)) {
             let shared = arena.shared();
             thaw::before_fork(shared, &mut state);
-            flips.push(match state.role {
-                Role::Owner => Flip::plan(shared, state, false)?,
-                Role::Reader => Flip::nothing(shared, state),
+            snapshots.push(match state.role {
+                Role::Owner => Snapshot::plan(shared, state, false)?,
+                Role::Reader => Snapshot::nothing(shared, state),
             });
         }
-        let way =
-            if flips.iter().all(Flip::is_empty) { None } else { Some(flip::flip(&mut flips)?) };
+        let method = if snapshots.iter().all(Snapshot::is_empty) {
+            None
+        } else {
+            Some(snapshot::take(&mut snapshots)?)
+        };
         // Before the fork: whoever is woken after it runs, and then the child does, before the caller goes on.
-        flips.iter().for_each(|flip| tell_service(flip, way));
-        let mut cut = Self { flips, watched: Vec::new(), way };
+        snapshots.iter().for_each(|snapshot| tell_service(snapshot, method));
+        let mut cut = Self { snapshots, watched: Vec::new(), method };
         // Last: whatever failed before leaves nobody counted as a reader.
-        cut.flips.iter_mut().try_for_each(offer)?;
-        cut.watched.extend(cut.flips.iter().map(|flip| share::watched(flip.shared)));
+        cut.snapshots.iter_mut().try_for_each(inheritance)?;
+        cut.watched.extend(cut.snapshots.iter().map(|snapshot| share::watched(snapshot.shared)));
         Ok(cut)
     }
 
     /// How the memory that was live was frozen; `None` if there was none.
-    pub fn way(&self) -> Option<Way> {
-        self.way
+    pub fn method(&self) -> Option<FreezeMethod> {
+        self.method
     }
 
-    /// Whether the child empties memory itself, in [`Self::in_child`]: what [`Arena::wipe_in_children`] was told of, and
+    /// Whether the child empties memory itself, in [`Self::in_child`]: what [`Arena::wipe_on_fork`] was told of, and
     /// the kernel does not empty. What others write there before, is lost.
     #[must_use]
     pub fn empties_in_child(&self) -> bool {
-        self.flips.iter().any(|flip| flip.shared.emptied_in_child(&flip.state).next().is_some())
+        self.snapshots
+            .iter()
+            .any(|snapshot| snapshot.shared.emptied_in_child(&snapshot.state).next().is_some())
     }
 
     /// In the parent, after the fork or its failure.
     pub fn in_parent(mut self) {
-        for flip in &mut self.flips {
+        for snapshot in &mut self.snapshots {
             let now = process::now_ns();
-            flip.state.forks_often = now < flip.state.quiet_until_ns;
-            flip.state.quiet_until_ns = now + QUIET_AFTER_FORK_NS;
-            flip.discard_view();
+            snapshot.state.forks_often = now < snapshot.state.quiet_until_ns;
+            snapshot.state.quiet_until_ns = now + QUIET_AFTER_FORK_NS;
+            snapshot.discard_view();
         }
     }
 
@@ -120,11 +125,11 @@ impl<'a> ForkCut<'a> {
         for children in &mut self.watched {
             children.drain(..).for_each(|child| child.in_child(shares_descriptors));
         }
-        for flip in &mut self.flips {
-            let state = &mut *flip.state;
+        for snapshot in &mut self.snapshots {
+            let state = &mut *snapshot.state;
             if state.role == Role::Owner {
-                keep_place(flip.shared, state);
-                flip.copies.place(flip.shared, state);
+                keep_place(snapshot.shared, state);
+                snapshot.copies.place(snapshot.shared, state);
                 state.generations.in_child(shares_descriptors);
                 state.thaw = ThawState::default();
                 state.limbo = Limbo::default();
@@ -137,27 +142,27 @@ impl<'a> ForkCut<'a> {
             }
             let services = state.service.take().into_iter().chain(state.buried.drain(..));
             services.for_each(|service| Service::abandon(service, shares_descriptors));
-            flip.shared.wipe(state);
-            flip.shared.copy_limit.in_child();
+            snapshot.shared.wipe(state);
+            snapshot.shared.copy_limit.in_child();
             // Views are the parent's: the kernel left their mappings out of this process.
             state.retired_views.clear();
             state.unmapped = Unmapped::default();
             state.views = 0;
-            flip.discard_view();
-            flip.shared.counters.is_owner.store(0, Relaxed);
-            flip.shared.counters.pid.store(process::pid() as u64, Relaxed);
+            snapshot.discard_view();
+            snapshot.shared.counters.is_owner.store(0, Relaxed);
+            snapshot.shared.counters.pid.store(process::pid() as u64, Relaxed);
         }
     }
 }
 
 /// Has the service thread look at this arena when the fork is over: it finds it locked, and looks again soon. It does so
 /// anyway if it reads the event of a freeze, which hugetlbfs has none of, or looked a moment ago.
-fn tell_service(flip: &Flip<'_>, way: Option<Way>) {
-    let has_event = !flip.is_empty()
-        && way == Some(Way::Userfaultfd)
-        && flip.shared.store.pages != Pages::Hugetlb;
-    if !has_event && process::now_ns() >= flip.state.quiet_until_ns {
-        flip.state.notify();
+fn tell_service(snapshot: &Snapshot<'_>, method: Option<FreezeMethod>) {
+    let has_event = !snapshot.is_empty()
+        && method == Some(FreezeMethod::Userfaultfd)
+        && snapshot.shared.backing_file.pages != Pages::Hugetlb;
+    if !has_event && process::now_ns() >= snapshot.state.quiet_until_ns {
+        snapshot.state.notify();
     }
 }
 
@@ -167,7 +172,7 @@ fn keep_place(shared: &Shared, state: &State) {
     let mut from = 0;
     while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
         from = run.end;
-        let live = state.ledger.within(shared.chunk_range(run.start, run.len()));
+        let live = state.vma_map.within(shared.chunk_range(run.start, run.len()));
         for span in live.filter(|span| matches!(span.usage, Usage::Free | Usage::Used)) {
             // SAFETY: a part of the arena that the fork left out, so that nothing is mapped there yet.
             // It can fail only for the lack of a mapping, of which the parent has one more.
@@ -177,46 +182,46 @@ fn keep_place(shared: &Shared, state: &State) {
 }
 
 /// Lets children have the frozen memory of an arena, and counts them as readers.
-fn offer(flip: &mut Flip<'_>) -> Result<()> {
-    let state = &mut *flip.state;
+fn inheritance(snapshot: &mut Snapshot<'_>) -> Result<()> {
+    let state = &mut *snapshot.state;
     // From here on the child reads their base.
-    thaw::kept::end(state);
+    thaw::clean::end(state);
     if state.role != Role::Owner || state.not_live() == 0 || state.is_empty() {
         return Ok(());
     }
     // First: whoever is forked with the memory is counted.
     state.generations.show()?;
-    if state.offer != Offer::Whole {
-        state.offer = Offer::Part;
-        set_inherited(flip.shared, state, Advice::DoFork)
+    if state.inheritance != ForkInheritance::Whole {
+        state.inheritance = ForkInheritance::Part;
+        set_inherited(snapshot.shared, state, Advice::DoFork)
             .during("let a child have the memory of an arena")?;
-        state.offer = Offer::Whole;
+        state.inheritance = ForkInheritance::Whole;
     }
     state.thaw.forked = true;
-    flip.shared.counters.forks.fetch_add(1, Relaxed);
+    snapshot.shared.counters.forks.fetch_add(1, Relaxed);
     Ok(())
 }
 
 /// Ends the offer: children made from now on, by whatever means, are no readers.
 pub(super) fn withdraw(shared: &Shared, state: &mut State) -> Result<()> {
-    if state.offer == Offer::None {
+    if state.inheritance == ForkInheritance::None {
         return Ok(());
     }
-    state.offer = Offer::Part;
+    state.inheritance = ForkInheritance::Part;
     set_inherited(shared, state, Advice::DontFork).during("keep an arena from children")?;
     state.generations.hide()?;
-    state.offer = Offer::None;
+    state.inheritance = ForkInheritance::None;
     Ok(())
 }
 
-/// Frozen memory goes to the children of a [`ForkCut`], and to no others while it is not offered: all
+/// Frozen memory goes to the children of a [`PreparedFork`], and to no others while it is not offered: all
 /// who have it are counted as readers.
 pub(super) fn set_inherited(shared: &Shared, state: &State, advice: Advice) -> sys::Result<()> {
     let mut result = Ok(());
     let mut from = 0;
     while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
         from = run.end;
-        for (piece, _) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
+        for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
             // SAFETY: a part of an arena; the advice changes no content. It can fail only where a
             // mapping would have to be split, and a piece is whole mappings.
             result = result.and(unsafe { memory::advise(piece, advice) });
@@ -227,7 +232,7 @@ pub(super) fn set_inherited(shared: &Shared, state: &State, advice: Advice) -> s
 
 impl Arena {
     /// Has the child `pid`, forked just now, looked at: its end, so that thawing starts sooner than by looking now and
-    /// then, and [what it gets](Self::share_with_children) of the processors.
+    /// then, and [what it gets](Self::set_child_cpu_share) of the processors.
     ///
     /// Nothing is done while the program forks often: looking now and then is cheaper.
     pub fn watch_child(&self, pid: i32) {
@@ -267,16 +272,16 @@ impl Arena {
         let mut from = 0;
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
             from = run.end;
-            for (piece, prot) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
-                shared.store.map_live(shared.range, piece, prot).during(OPERATION)?;
+            for (piece, prot) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
+                shared.backing_file.map_live(shared.range, piece, prot).during(OPERATION)?;
             }
         }
         // What is frozen is inherited still, until somebody is asked who reads it.
-        state.offer = Offer::Part;
+        state.inheritance = ForkInheritance::Part;
         state.role = Role::Owner;
         let is_limbo = |state: &State, chunk: &usize| {
             state.chunk(*chunk).is_private()
-                && state.ledger.is_all(shared.chunk_range(*chunk, 1), Usage::Free)
+                && state.vma_map.is_all(shared.chunk_range(*chunk, 1), Usage::Free)
         };
         for chunk in shared.chunks_of(shared.range) {
             if is_limbo(&state, &chunk) {
@@ -301,7 +306,7 @@ pub enum Fork {
 /// neither copied nor split. Arenas that are not named are missing in the child.
 ///
 /// # Errors
-/// As [`ForkCut::prepare`], or the kernel's for the fork itself.
+/// As [`PreparedFork::prepare`], or the kernel's for the fork itself.
 ///
 /// # Safety
 /// As for fork(2): in the child of a program with threads only async-signal-safe functions may be
@@ -310,7 +315,7 @@ pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
     for arena in arenas {
         arena.start_service();
     }
-    let cut = ForkCut::prepare(arenas)?;
+    let cut = PreparedFork::prepare(arenas)?;
     // SAFETY: the caller keeps to what a child may do; `in_child` takes no lock and starts nothing.
     match unsafe { process::fork() } {
         Ok(0) => {

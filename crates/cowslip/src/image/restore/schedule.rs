@@ -13,7 +13,7 @@ use crate::units::CHUNK_BYTES;
 const AHEAD: usize = 8;
 
 #[derive(Debug)]
-pub(super) struct Course {
+pub(super) struct RestoreSchedule {
     plan: Mutex<Plan>,
     moved: Condvar,
     error: Mutex<Option<Error>>,
@@ -24,7 +24,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-impl Course {
+impl RestoreSchedule {
     pub(super) fn new(plan: Plan) -> Self {
         let (moved, error, closing) = (Condvar::new(), Mutex::new(None), AtomicBool::new(false));
         Self { plan: Mutex::new(plan), moved, error, closing }

@@ -17,27 +17,27 @@ pub(super) struct Ticket(u64);
 
 #[derive(Debug)]
 enum Place {
-    Held,
-    Given(Event),
-    GivenUp,
+    Pending,
+    Ready(Event),
+    Cancelled,
 }
 
 /// The queue in front of a sink.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(super) struct ReorderBuffer {
     queue: VecDeque<Place>,
     /// The number of the first in the queue.
     first: u64,
 }
 
-impl Outbox {
+impl ReorderBuffer {
     pub(super) fn push(&mut self, event: Event, sink: &mut dyn Sink) -> io::Result<()> {
         if self.queue.is_empty() {
             return sink.event(&event);
         }
-        self.queue.push_back(Place::Given(event));
+        self.queue.push_back(Place::Ready(event));
         if self.queue.len() > MOST_WAITING {
-            self.queue[0] = Place::GivenUp;
+            self.queue[0] = Place::Cancelled;
             return self.flush(sink);
         }
         Ok(())
@@ -45,7 +45,7 @@ impl Outbox {
 
     /// Holds the next place.
     pub(super) fn hold(&mut self) -> Ticket {
-        self.queue.push_back(Place::Held);
+        self.queue.push_back(Place::Pending);
         Ticket(self.first + self.queue.len() as u64 - 1)
     }
 
@@ -60,7 +60,7 @@ impl Outbox {
         let Some(place) = place.and_then(|place| self.queue.get_mut(place as usize)) else {
             return Ok(false);
         };
-        *place = event.map_or(Place::GivenUp, Place::Given);
+        *place = event.map_or(Place::Cancelled, Place::Ready);
         self.flush(sink)?;
         Ok(true)
     }
@@ -68,17 +68,17 @@ impl Outbox {
     /// Gives up every place that is still held.
     pub(super) fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
         for place in &mut self.queue {
-            if matches!(place, Place::Held) {
-                *place = Place::GivenUp;
+            if matches!(place, Place::Pending) {
+                *place = Place::Cancelled;
             }
         }
         self.flush(sink)
     }
 
     fn flush(&mut self, sink: &mut dyn Sink) -> io::Result<()> {
-        while !matches!(self.queue.front(), None | Some(Place::Held)) {
+        while !matches!(self.queue.front(), None | Some(Place::Pending)) {
             self.first += 1;
-            if let Some(Place::Given(event)) = self.queue.pop_front() {
+            if let Some(Place::Ready(event)) = self.queue.pop_front() {
                 sink.event(&event)?;
             }
         }
@@ -89,7 +89,7 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{StackId, What};
+    use crate::model::{EventKind, StackId};
 
     #[derive(Default)]
     struct Times(Vec<u64>);
@@ -106,37 +106,40 @@ mod tests {
     }
 
     fn at(time_ns: u64) -> Event {
-        Event { time_ns, pid: 1, tid: 1, what: What::Exit }
+        Event { time_ns, pid: 1, tid: 1, what: EventKind::Exit }
     }
 
     #[test]
     fn events_keep_their_places_and_those_that_come_to_nothing_leave_none() {
-        let (mut outbox, mut times) = (Outbox::default(), Times::default());
-        outbox.push(at(1), &mut times).unwrap();
+        let (mut reorder_buffer, mut times) = (ReorderBuffer::default(), Times::default());
+        reorder_buffer.push(at(1), &mut times).unwrap();
         let [second, fifth] = [2, 5].map(|time| {
-            let ticket = outbox.hold();
-            outbox.push(at(time + 1), &mut times).unwrap();
+            let ticket = reorder_buffer.hold();
+            reorder_buffer.push(at(time + 1), &mut times).unwrap();
             ticket
         });
         assert_eq!(times.0, [1]);
-        assert!(outbox.settle(fifth, None, &mut times).unwrap());
-        assert!(outbox.settle(second, Some(at(2)), &mut times).unwrap());
+        assert!(reorder_buffer.settle(fifth, None, &mut times).unwrap());
+        assert!(reorder_buffer.settle(second, Some(at(2)), &mut times).unwrap());
         assert_eq!(times.0, [1, 2, 3, 6]);
-        assert!(!outbox.settle(second, Some(at(2)), &mut times).unwrap(), "settled already");
-        outbox.hold();
-        outbox.push(at(8), &mut times).unwrap();
-        outbox.finish(&mut times).unwrap();
+        assert!(
+            !reorder_buffer.settle(second, Some(at(2)), &mut times).unwrap(),
+            "settled already"
+        );
+        reorder_buffer.hold();
+        reorder_buffer.push(at(8), &mut times).unwrap();
+        reorder_buffer.finish(&mut times).unwrap();
         assert_eq!(times.0, [1, 2, 3, 6, 8]);
     }
 
     #[test]
     fn what_never_settles_does_not_hold_the_rest_for_ever() {
-        let (mut outbox, mut times) = (Outbox::default(), Times::default());
-        let ticket = outbox.hold();
+        let (mut reorder_buffer, mut times) = (ReorderBuffer::default(), Times::default());
+        let ticket = reorder_buffer.hold();
         for time in 1..=MOST_WAITING as u64 + 1 {
-            outbox.push(at(time), &mut times).unwrap();
+            reorder_buffer.push(at(time), &mut times).unwrap();
         }
         assert_eq!(times.0.len(), MOST_WAITING + 1);
-        assert!(!outbox.settle(ticket, Some(at(0)), &mut times).unwrap());
+        assert!(!reorder_buffer.settle(ticket, Some(at(0)), &mut times).unwrap());
     }
 }

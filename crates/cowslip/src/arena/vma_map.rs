@@ -37,11 +37,11 @@ pub(crate) struct Span {
 }
 
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct VmaMap {
     spans: Vec<Span>,
 }
 
-impl Ledger {
+impl VmaMap {
     pub(crate) fn new(range: VirtRange) -> Self {
         Self { spans: vec![Span { range, usage: Usage::Free, prot: Prot::NONE }] }
     }
@@ -167,28 +167,28 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    fn whole(ledger: &Ledger) -> Vec<(usize, usize, Usage)> {
-        ledger.spans.iter().map(|s| (s.range.start, s.range.end(), s.usage)).collect()
+    fn whole(vma_map: &VmaMap) -> Vec<(usize, usize, Usage)> {
+        vma_map.spans.iter().map(|s| (s.range.start, s.range.end(), s.usage)).collect()
     }
 
     #[test]
     fn spans_split_and_merge() {
-        let mut ledger = Ledger::new(VirtRange::between(0, 100));
-        ledger.set(VirtRange::between(10, 20), Usage::Used, Prot::RW);
-        ledger.set(VirtRange::between(20, 30), Usage::Used, Prot::RW);
+        let mut vma_map = VmaMap::new(VirtRange::between(0, 100));
+        vma_map.set(VirtRange::between(10, 20), Usage::Used, Prot::RW);
+        vma_map.set(VirtRange::between(20, 30), Usage::Used, Prot::RW);
         assert_eq!(
-            whole(&ledger),
+            whole(&vma_map),
             [(0, 10, Usage::Free), (10, 30, Usage::Used), (30, 100, Usage::Free)]
         );
-        ledger.set(VirtRange::between(15, 18), Usage::Used, Prot::READ);
-        assert_eq!(ledger.pieces(VirtRange::between(12, 40)).len(), 4);
-        ledger.set(VirtRange::between(0, 100), Usage::Free, Prot::NONE);
-        assert_eq!(whole(&ledger), [(0, 100, Usage::Free)]);
+        vma_map.set(VirtRange::between(15, 18), Usage::Used, Prot::READ);
+        assert_eq!(vma_map.pieces(VirtRange::between(12, 40)).len(), 4);
+        vma_map.set(VirtRange::between(0, 100), Usage::Free, Prot::NONE);
+        assert_eq!(whole(&vma_map), [(0, 100, Usage::Free)]);
     }
 
     #[test]
     fn any_sequence_keeps_the_cover_whole() {
-        let mut ledger = Ledger::new(VirtRange::between(0, 64));
+        let mut vma_map = VmaMap::new(VirtRange::between(0, 64));
         let mut model = [Usage::Free; 64];
         let mut x = 0x9e37_79b9_7f4a_7c15u64;
         for _ in 0..5000 {
@@ -198,9 +198,9 @@ mod tests {
             let start = (x >> 8) as usize % 64;
             let end = start + 1 + (x >> 20) as usize % (64 - start);
             let usage = [Usage::Free, Usage::Used, Usage::Foreign][(x >> 40) as usize % 3];
-            ledger.set(VirtRange::between(start, end), usage, Prot::NONE);
+            vma_map.set(VirtRange::between(start, end), usage, Prot::NONE);
             model[start..end].fill(usage);
-            let spans = whole(&ledger);
+            let spans = whole(&vma_map);
             assert!(spans.windows(2).all(|w| w[0].1 == w[1].0 && w[0].2 != w[1].2), "{spans:?}");
             for (start, end, usage) in spans {
                 assert!(model[start..end].iter().all(|&m| m == usage));

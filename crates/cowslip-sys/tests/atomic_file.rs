@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 
-use cowslip_sys::durable::{DurableFile, replace};
+use cowslip_sys::atomic_file::{DurableFile, replace};
 
 /// More than any process has.
 const NOBODY: i32 = i32::MAX;

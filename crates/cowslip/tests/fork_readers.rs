@@ -74,7 +74,7 @@ impl Family {
     fn is_let_go(&self) {
         assert!(self.arena.wait_live(PATIENCE), "{:?}", self.arena.metrics());
         assert!(self.holds(3));
-        drop(self.arena.freeze_within(PATIENCE).unwrap());
+        drop(self.arena.freeze_timeout(PATIENCE).unwrap());
     }
 }
 

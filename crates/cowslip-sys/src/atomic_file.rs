@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, CWD, linkat};
 use rustix::process::Pid;
 
 use crate::Errno;
-use crate::seam::{self, Op};
+use crate::failpoints::{self, Op};
 
 /// What direct I/O wants memory, offsets and lengths to be multiples of: a page is enough everywhere.
 const DIRECT_BYTES: usize = 4096;
@@ -53,7 +53,7 @@ impl DurableFile {
     }
 
     fn with_mode(target: &Path, mode: u32) -> io::Result<Self> {
-        seam::check(Op::DurableCreate)?;
+        failpoints::check(Op::DurableCreate)?;
         let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let mut hidden = OsString::from(".");
         hidden.push(name);
@@ -63,7 +63,7 @@ impl DurableFile {
         let temporary = target.with_file_name(hidden);
         let mut options = OpenOptions::new();
         options.write(true).mode(mode);
-        let nameless = seam::check(Op::DurableNameless)
+        let nameless = failpoints::check(Op::DurableNameless)
             .map_err(io::Error::from)
             .and_then(|()| options.clone().custom_flags(libc::O_TMPFILE).open(folder_of(target)));
         let (file, has_temporary) = match nameless {
@@ -103,16 +103,16 @@ impl DurableFile {
     }
 
     fn write_once(&self, bytes: &[u8], offset_bytes: u64) -> io::Result<usize> {
-        seam::check(Op::DurableWrite)?;
+        failpoints::check(Op::DurableWrite)?;
         // As if a signal or a full disk had cut it short.
-        let is_cut = seam::check(Op::DurableShort).is_err();
+        let is_cut = failpoints::check(Op::DurableShort).is_err();
         let bytes = if is_cut { &bytes[..bytes.len().div_ceil(2)] } else { bytes };
         let parts = [bytes.as_ptr() as usize, bytes.len(), offset_bytes as usize];
         let is_whole = parts.iter().all(|part| part.is_multiple_of(DIRECT_BYTES));
         if let Some(direct) = self.direct.as_ref().filter(|_| is_whole)
             && !self.refuses_direct.load(Relaxed)
         {
-            let written = seam::check(Op::DurableDirect).map_err(io::Error::from);
+            let written = failpoints::check(Op::DurableDirect).map_err(io::Error::from);
             match written.and_then(|()| direct.write_at(bytes, offset_bytes)) {
                 // Some file systems say so only here.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -130,9 +130,9 @@ impl DurableFile {
     /// The file system's (`fsync(2)`, `rename(2)`). If the last step alone fails, the file has its name,
     /// but may lose it again in a crash of the machine.
     pub fn commit(mut self) -> io::Result<()> {
-        seam::check(Op::DurableSync)?;
+        failpoints::check(Op::DurableSync)?;
         self.file.sync_all()?;
-        seam::check(Op::DurableRename)?;
+        failpoints::check(Op::DurableRename)?;
         if !self.has_temporary {
             // What a process of this number left behind when it was killed.
             let _ = fs::remove_file(&self.temporary);
@@ -141,7 +141,7 @@ impl DurableFile {
         }
         fs::rename(&self.temporary, &self.target)?;
         self.has_temporary = false;
-        seam::check(Op::DurableSync)?;
+        failpoints::check(Op::DurableSync)?;
         File::open(folder_of(&self.target))?.sync_all()
     }
 }

@@ -29,7 +29,7 @@ const OPERATION: &str = "restore an image apart from an arena";
 /// How an image becomes memory without an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum ApartWay {
+pub enum StandaloneMode {
     /// Map the file privately. Nothing is checked, and the memory needs the file as long as it lives: who
     /// truncates it takes the program's memory away (`SIGBUS`). Chunks that are not stored byte for byte are
     /// decoded, and checked, at once.
@@ -52,7 +52,7 @@ pub enum ApartWay {
 /// While a way with userfaultfd is at work, children that the process forks do not have the memory, and
 /// [`OnDamage`] is told of chunks that are damaged or cannot be read; an access to one is a `SIGBUS`.
 #[derive(Debug)]
-pub struct Apart {
+pub struct Standalone {
     range: VirtRange,
     _kept: Kept,
 }
@@ -84,7 +84,7 @@ impl Image {
     ///
     /// ```
     /// use std::ops::ControlFlow;
-    /// use cowslip::image::{ApartWay, Image, SaveOptions, save};
+    /// use cowslip::image::{StandaloneMode, Image, SaveOptions, save};
     /// use cowslip::{Arena, Place, units::ByteCount};
     ///
     /// # let path = std::env::temp_dir().join(format!("doc-apart-{}.cowslip", std::process::id()));
@@ -94,7 +94,7 @@ impl Image {
     /// save(&[&arena.freeze()?], &path, &SaveOptions::default(), &mut |_| ControlFlow::Continue(()))?;
     ///
     /// let image = Image::open(&path)?;
-    /// let memory = image.restore_apart(0, ApartWay::Map, Place::Anywhere, None)?;
+    /// let memory = image.restore_standalone(0, StandaloneMode::Map, Place::Anywhere, None)?;
     /// let first = image.description().arenas[0].pieces[0].offset_bytes as usize;
     /// # #[allow(unsafe_code)]
     /// // SAFETY: the description says that it is handed out, readable.
@@ -103,26 +103,26 @@ impl Image {
     /// # std::fs::remove_file(&path).unwrap();
     /// # Ok::<(), cowslip::Error>(())
     /// ```
-    pub fn restore_apart(
+    pub fn restore_standalone(
         &self,
         arena: u32,
-        way: ApartWay,
+        way: StandaloneMode,
         place: Place,
         on_damage: Option<OnDamage>,
-    ) -> Result<Apart> {
+    ) -> Result<Standalone> {
         let Some(described) = self.description().arenas.get(arena as usize) else {
             return Err(Error::new(ErrorKind::Usage, OPERATION)
                 .hint(format!("it has {} arenas", self.description().arenas.len())));
         };
-        if way == ApartWay::Resident {
+        if way == StandaloneMode::Resident {
             return resident(self, arena, described, place);
         }
         let space = Space::reserve(described, place)?;
         let range = space.0;
         let pieces = pieces(described, range)?;
         let kept = match way {
-            ApartWay::Map | ApartWay::Populate => {
-                mapped::map(self, arena, range, &pieces, way == ApartWay::Populate)?;
+            StandaloneMode::Map | StandaloneMode::Populate => {
+                mapped::map(self, arena, range, &pieces, way == StandaloneMode::Populate)?;
                 Kept::Mapped { _space: space }
             }
             _ => {
@@ -131,11 +131,11 @@ impl Image {
                 Kept::Faulting { _server: server, _space: space, _uffd: uffd }
             }
         };
-        Ok(Apart { range, _kept: kept })
+        Ok(Standalone { range, _kept: kept })
     }
 }
 
-impl Apart {
+impl Standalone {
     /// Its addresses: as long as the arena was, of which what was handed out is mapped.
     pub fn range(&self) -> VirtRange {
         self.range
@@ -148,7 +148,7 @@ fn resident(
     arena: u32,
     described: &ArenaDescription,
     place: Place,
-) -> Result<Apart> {
+) -> Result<Standalone> {
     let options = RestoreOptions { strategy: Strategy::Eager, place, ..Default::default() };
     let loaded = image.restore(arena, &options, &mut |_| ControlFlow::Continue(()))?.into_arena();
     let from = loaded.range().start;
@@ -158,7 +158,7 @@ fn resident(
     let first = template.regions()[0].range().start;
     let start = clone.address(first) - (first - from);
     let range = VirtRange::new(start, described.length_bytes as usize);
-    Ok(Apart { range, _kept: Kept::Resident { _clone: clone } })
+    Ok(Standalone { range, _kept: Kept::Resident { _clone: clone } })
 }
 
 /// Addresses that are this value's, and all that is mapped there.

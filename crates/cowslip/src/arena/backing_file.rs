@@ -4,9 +4,9 @@ use std::fmt;
 
 use crate::error::{During, Error, ErrorKind, Result};
 use crate::host;
-use crate::sys::held::{FileIdentity, HeldFd};
 use crate::sys::memfile::{self, MemfdKind, Seals};
 use crate::sys::memory::{self, Advice, Prot, Sharing};
+use crate::sys::reserved_fd::{FileIdentity, ReservedFd};
 use crate::sys::{AsFd, BorrowedFd, Errno};
 use crate::units::{ByteCount, VirtRange};
 
@@ -55,13 +55,13 @@ impl fmt::Display for Pages {
 }
 
 #[derive(Debug)]
-pub(crate) struct Store {
-    file: HeldFd,
+pub(crate) struct BackingFile {
+    file: ReservedFd,
     identity: FileIdentity,
     pub(crate) pages: Pages,
 }
 
-impl Store {
+impl BackingFile {
     pub(crate) fn open(backing: Backing, capacity: ByteCount) -> Result<Self> {
         const OPERATION: &str = "make the file behind an arena";
         let (file, pages) = match backing {
@@ -89,7 +89,7 @@ impl Store {
         // A file of a tmpfs refuses seals; nobody else can open it, so that it needs none.
         let _ = memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW);
         let identity = FileIdentity::of(file.as_fd()).during(OPERATION)?;
-        Ok(Self { file: HeldFd::hold(file), identity, pages })
+        Ok(Self { file: ReservedFd::hold(file), identity, pages })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -103,7 +103,7 @@ impl Store {
     /// Fails if the program has closed our descriptor or put another file in its place: mapping that
     /// would replace the program's memory by strange content.
     pub(crate) fn check(&self) -> Result<()> {
-        if crate::sys::held::same_file(self.fd(), self.identity) {
+        if crate::sys::reserved_fd::same_file(self.fd(), self.identity) {
             return Ok(());
         }
         Err(Error::new(ErrorKind::System, "find the arena's file behind its descriptor")

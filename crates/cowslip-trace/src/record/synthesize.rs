@@ -4,7 +4,7 @@ use std::fs;
 
 use cowslip_sys::procfs;
 
-use crate::model::{Event, Map, What};
+use crate::model::{Event, EventKind, Map};
 
 const MAP_SHARED: u32 = 1;
 const MAP_PRIVATE: u32 = 2;
@@ -21,7 +21,7 @@ pub(super) fn events(pid: u32, threads: &[u32], time_ns: u64) -> Vec<Event> {
     let mut events = Vec::new();
     for &tid in threads {
         if let Ok(name) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")) {
-            let what = What::Name { name: name.trim_end().into() };
+            let what = EventKind::Name { name: name.trim_end().into() };
             events.push(Event { time_ns, pid, tid, what });
         }
     }
@@ -29,7 +29,7 @@ pub(super) fn events(pid: u32, threads: &[u32], time_ns: u64) -> Vec<Event> {
     for mapping in procfs::mappings(&String::from_utf8_lossy(&text)) {
         let sharing = if mapping.is_private { MAP_PRIVATE } else { MAP_SHARED };
         let anonymous = if mapping.has_file { 0 } else { MAP_ANONYMOUS };
-        let what = What::Map(Map {
+        let what = EventKind::Map(Map {
             range: mapping.range,
             protection: mapping.protection,
             flags: sharing | anonymous,

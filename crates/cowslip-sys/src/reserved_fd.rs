@@ -1,7 +1,7 @@
 #![allow(unsafe_code)]
 //! Descriptors that the host program does not know of, must not close, and must not trip over.
 //!
-//! A [`HeldFd`] sits at a high number and in a table that the preload library asks before it lets the
+//! A [`ReservedFd`] sits at a high number and in a table that the preload library asks before it lets the
 //! program close a descriptor. It is closed by system call, not through libc's `close`, which that
 //! library replaces.
 //!
@@ -38,12 +38,12 @@ pub fn next_held(first: RawFd, last: RawFd) -> Option<RawFd> {
 
 /// A descriptor of ours.
 #[derive(Debug)]
-pub struct HeldFd {
+pub struct ReservedFd {
     fd: AtomicI32,
     slot: Option<usize>,
 }
 
-impl HeldFd {
+impl ReservedFd {
     /// Takes `fd` over and moves it to a high number if there is room (`F_DUPFD_CLOEXEC`). For a moment it has
     /// the number that it came with, which a descriptor that another thread opens then cannot have.
     ///
@@ -109,7 +109,7 @@ impl HeldFd {
     }
 }
 
-impl AsFd for HeldFd {
+impl AsFd for ReservedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the number is never -1. The descriptor is ours and nothing here closes it as long as `self` is used,
         // which the borrow is tied to, but `close_early`, after which the number is one that is never open. A
@@ -119,7 +119,7 @@ impl AsFd for HeldFd {
     }
 }
 
-impl AsRawFd for HeldFd {
+impl AsRawFd for ReservedFd {
     fn as_raw_fd(&self) -> RawFd {
         match self.fd.load(Ordering::Relaxed) {
             FREE => NEVER_OPEN,
@@ -128,7 +128,7 @@ impl AsRawFd for HeldFd {
     }
 }
 
-impl Drop for HeldFd {
+impl Drop for ReservedFd {
     fn drop(&mut self) {
         self.close_early();
     }
@@ -164,7 +164,7 @@ impl Kept {
     /// Keeps `fd`, which is alone on its device, unless another thread was faster.
     pub(crate) fn set(&self, fd: OwnedFd) {
         let before = self.0.load(Ordering::Acquire);
-        let held = HeldFd::hold(fd);
+        let held = ReservedFd::hold(fd);
         if self.get().is_none()
             && let Ok(identity) = FileIdentity::of(held.as_fd())
         {

@@ -12,22 +12,23 @@ use std::process::Command;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 
-use cowslip::image::{Apart, ApartWay, Image, OnDamage, SaveOptions, save};
+use cowslip::image::{Image, OnDamage, SaveOptions, Standalone, StandaloneMode, save};
 use cowslip::sys::memfile::{self, MemfdKind};
 use cowslip::sys::{AsFd, Errno, process};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Place, Prot};
 use support::{Watchdog, eventually, pattern, skip};
 
-const WAYS: [ApartWay; 6] = [
-    ApartWay::Map,
-    ApartWay::Populate,
-    ApartWay::UffdCopy4k,
-    ApartWay::UffdCopy2m,
-    ApartWay::UffdMove,
-    ApartWay::Resident,
+const WAYS: [StandaloneMode; 6] = [
+    StandaloneMode::Map,
+    StandaloneMode::Populate,
+    StandaloneMode::UffdCopy4k,
+    StandaloneMode::UffdCopy2m,
+    StandaloneMode::UffdMove,
+    StandaloneMode::Resident,
 ];
-const FAULTING: [ApartWay; 3] = [ApartWay::UffdCopy4k, ApartWay::UffdCopy2m, ApartWay::UffdMove];
+const FAULTING: [StandaloneMode; 3] =
+    [StandaloneMode::UffdCopy4k, StandaloneMode::UffdCopy2m, StandaloneMode::UffdMove];
 const CHUNKS: usize = 6;
 const WORDS: usize = CHUNKS * CHUNK_BYTES / 8;
 
@@ -75,13 +76,13 @@ impl Saved {
         file.write_all_at(&[told[0] ^ 4], at as u64).unwrap();
     }
 
-    fn words<'a>(&self, memory: &'a Apart) -> &'a [u64] {
+    fn words<'a>(&self, memory: &'a Standalone) -> &'a [u64] {
         let start = memory.range().start + self.offset_bytes;
         // SAFETY: handed out when it was saved, readable; nobody writes to it.
         unsafe { std::slice::from_raw_parts(start as *const u64, WORDS) }
     }
 
-    fn chunk(&self, memory: &Apart, chunk: usize) -> VirtRange {
+    fn chunk(&self, memory: &Standalone, chunk: usize) -> VirtRange {
         let start = memory.range().start + self.offset_bytes + chunk * CHUNK_BYTES;
         VirtRange::new(start, CHUNK_BYTES)
     }
@@ -94,12 +95,13 @@ impl Drop for Saved {
 }
 
 /// `None`, said and counted, where the kernel or this process cannot.
-fn restore(path: &Path, way: ApartWay, on_damage: Option<OnDamage>) -> Option<Apart> {
-    match Image::open(path).unwrap().restore_apart(0, way, Place::Anywhere, on_damage) {
+fn restore(path: &Path, way: StandaloneMode, on_damage: Option<OnDamage>) -> Option<Standalone> {
+    match Image::open(path).unwrap().restore_standalone(0, way, Place::Anywhere, on_damage) {
         Ok(memory) => Some(memory),
         Err(error) if FAULTING.contains(&way) => {
             assert!(matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied), "{error}");
-            skip("userfaultfd", &error.to_string());
+            let needs = if way == StandaloneMode::UffdMove { "uffd_move" } else { "userfaultfd" };
+            skip(needs, &error.to_string());
             None
         }
         Err(error) => panic!("{way:?}: {error}"),
@@ -153,13 +155,14 @@ fn the_original_addresses_are_taken_or_refused() {
     let image = Image::open(&saved.path).unwrap();
     let start = image.description().arenas[0].start_address as usize;
     for way in WAYS.into_iter().filter(|way| !FAULTING.contains(way)) {
-        let memory = image.restore_apart(0, way, Place::Original, None).unwrap();
+        let memory = image.restore_standalone(0, way, Place::Original, None).unwrap();
         assert_eq!(memory.range().start, start, "{way:?}");
         assert!(saved.words(&memory) == saved.content, "{way:?}");
-        let taken = image.restore_apart(0, way, Place::Original, None).unwrap_err();
+        let taken = image.restore_standalone(0, way, Place::Original, None).unwrap_err();
         assert_eq!(taken.kind(), ErrorKind::Busy, "{way:?}: {taken}");
     }
-    let missing = image.restore_apart(1, ApartWay::Map, Place::Anywhere, None).unwrap_err();
+    let missing =
+        image.restore_standalone(1, StandaloneMode::Map, Place::Anywhere, None).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::Usage, "{missing}");
 }
 
@@ -189,14 +192,14 @@ fn a_file_that_lies_is_told_of_and_its_chunk_cannot_be_read() {
             }
         }
     }
-    let resident = Image::open(&saved.path).unwrap().restore_apart(
+    let resident = Image::open(&saved.path).unwrap().restore_standalone(
         0,
-        ApartWay::Resident,
+        StandaloneMode::Resident,
         Place::Anywhere,
         None,
     );
     assert_eq!(resident.unwrap_err().kind(), ErrorKind::Corrupt);
-    let mapped = restore(&saved.path, ApartWay::Map, None).unwrap();
+    let mapped = restore(&saved.path, StandaloneMode::Map, None).unwrap();
     assert_eq!(saved.words(&mapped)[word], saved.content[word] ^ 4, "as documented: not checked");
 }
 
@@ -247,7 +250,7 @@ fn a_truncated_file_is_an_error_or_a_sigbus() {
         }
         file.write_all_at(&whole, 0).unwrap();
     }
-    let mapped = restore(&saved.path, ApartWay::Map, None).unwrap();
+    let mapped = restore(&saved.path, StandaloneMode::Map, None).unwrap();
     File::options().write(true).open(&saved.path).unwrap().set_len(5000).unwrap();
     let page = VirtRange::new(saved.chunk(&mapped, 4).start, page_size_bytes());
     assert_eq!(read_by_kernel(page), Err(Errno::FAULT), "it needs its file");

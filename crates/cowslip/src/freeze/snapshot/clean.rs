@@ -17,9 +17,9 @@
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Flip, insist};
+use super::{Snapshot, insist};
+use crate::arena::backing_file::offset;
 use crate::arena::state::State;
-use crate::arena::store::offset;
 use crate::freeze::service::Service;
 use crate::freeze::thaw;
 use crate::sys::{Errno, memfile, memory};
@@ -46,8 +46,8 @@ pub(super) fn move_out(from: VirtRange, to: VirtRange, moved_to: &mut usize) -> 
 }
 
 /// Has the file hold what was written since the last freeze, while every access to R waits.
-pub(super) fn settle(flip: &mut Flip<'_>) -> Result<(), Errno> {
-    let Flip { shared, state, kept, view, view_of, .. } = flip;
+pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
+    let Snapshot { shared, state, kept, view, view_of, .. } = snapshot;
     let State { service, tracking, .. } = &mut **state;
     let Some(service) = service.as_ref() else { return Ok(()) };
     let mut pages = 0;
@@ -63,7 +63,7 @@ pub(super) fn settle(flip: &mut Flip<'_>) -> Result<(), Errno> {
             shared.chunks_of(run_in_arena).for_each(|chunk| tracking.forget(chunk));
             let at = offset(shared.range, run_in_arena);
             // SAFETY: the view is mapped there, and nobody knows it yet.
-            written = unsafe { memfile::write_range_at(shared.store.fd(), run, at) };
+            written = unsafe { memfile::write_range_at(shared.backing_file.fd(), run, at) };
         })?;
         written?;
     }
@@ -72,15 +72,15 @@ pub(super) fn settle(flip: &mut Flip<'_>) -> Result<(), Errno> {
 }
 
 /// Moves back what was moved: the copies are what the program wrote.
-pub(super) fn move_back(flip: &Flip<'_>, service: &Service) {
-    let arena = flip.shared.range;
-    for piece in &flip.kept {
+pub(super) fn move_back(snapshot: &Snapshot<'_>, service: &Service) {
+    let arena = snapshot.shared.range;
+    for piece in &snapshot.kept {
         let moved =
-            piece.intersect(VirtRange::between(arena.start, flip.moved_to.max(arena.start)));
+            piece.intersect(VirtRange::between(arena.start, snapshot.moved_to.max(arena.start)));
         if moved.is_empty() {
             continue;
         }
-        let shown = flip.in_view(moved);
+        let shown = snapshot.in_view(moved);
         // Or the move would be an event that somebody has to read.
         insist(|| service.uffd().unregister(shown));
         let mut done = 0;
@@ -103,15 +103,15 @@ pub(super) fn move_back(flip: &Flip<'_>, service: &Service) {
 
 /// What is written to a kept chunk after a freeze has looked at it and before it moves it away: nobody
 /// outside could say when that is.
-#[cfg(all(test, feature = "seam"))]
+#[cfg(all(test, feature = "failpoints"))]
 mod tests {
     use std::time::Duration;
 
     use crate::arena::Arena;
-    use crate::freeze::Way;
-    use crate::freeze::flip::{Flip, flip};
+    use crate::freeze::FreezeMethod;
+    use crate::freeze::snapshot::{Snapshot, take};
     use crate::sys::Errno;
-    use crate::sys::seam::{Op, fail};
+    use crate::sys::failpoints::{Op, fail};
     use crate::units::{ByteCount, CHUNK_BYTES};
 
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -119,7 +119,7 @@ mod tests {
 
     /// Freezes an arena of ten chunks, two of them live, with copies in two that are kept, while a call fails:
     /// whether it did, and how the freeze was done.
-    fn freeze_while(op: Op, pass: u32, errno: Errno) -> Option<(bool, Option<Way>)> {
+    fn freeze_while(op: Op, pass: u32, errno: Errno) -> Option<(bool, Option<FreezeMethod>)> {
         let arena = Arena::new(ByteCount::mib(32)).unwrap();
         if !arena.track_changes(true) {
             return None;
@@ -131,28 +131,28 @@ mod tests {
         (words[4 * CHUNK_WORDS], words[7 * CHUNK_WORDS]) = (1, 1);
 
         let shared = arena.shared();
-        let mut flips = [Flip::plan(shared, shared.lock(), true).unwrap()];
-        assert_eq!(flips[0].kept.len(), 3);
+        let mut snapshots = [Snapshot::plan(shared, shared.lock(), true).unwrap()];
+        assert_eq!(snapshots[0].kept.len(), 3);
         for place in [CHUNK_WORDS, 5 * CHUNK_WORDS + 9, 5 * CHUNK_WORDS + 1025] {
             words[place] = 2;
         }
         let expected = words.to_vec();
         let rule = fail(op, pass, 1, errno);
-        let way = flip(&mut flips).ok();
+        let method = take(&mut snapshots).ok();
         let has_failed = rule.is_spent();
         drop(rule);
         assert!(*words == expected, "{op:?} {pass}");
-        let [mut it] = flips;
-        if let Some(way) = way {
+        let [mut it] = snapshots;
+        if let Some(method) = method {
             let known = it.state.number_freeze();
             let is_unchanged = |chunk| known.is_unchanged_since(chunk, 1);
-            if way == Way::Userfaultfd {
+            if method == FreezeMethod::Userfaultfd {
                 let unchanged: Vec<_> = (0..10).filter(|chunk| is_unchanged(*chunk)).collect();
                 assert_eq!(unchanged, [0, 2, 3, 6, 8, 9]);
             } else {
                 assert!(!(0..10).any(is_unchanged));
             }
-            let view = it.into_view(way).unwrap();
+            let view = it.into_view(method).unwrap();
             words[5 * CHUNK_WORDS + 10] = 3;
             #[allow(unsafe_code)]
             // SAFETY: the view is mapped, readable, until it is given up below.
@@ -173,7 +173,7 @@ mod tests {
         let now = arena.freeze().unwrap();
         assert_eq!(words[5 * CHUNK_WORDS + 10], 3);
         assert!(now.slice(&words) == &words[..] && words[..CHUNK_WORDS] == expected[..CHUNK_WORDS]);
-        Some((has_failed, way))
+        Some((has_failed, method))
     }
 
     /// The rules that make calls fail hold for the whole process.
@@ -200,9 +200,9 @@ mod tests {
             for errno in [Errno::NOMEM, Errno::AGAIN] {
                 let mut calls = 0;
                 loop {
-                    let Some((has_failed, way)) = freeze_while(op, calls, errno) else { return };
+                    let Some((has_failed, method)) = freeze_while(op, calls, errno) else { return };
                     if !has_failed {
-                        assert_eq!(way, Some(Way::Userfaultfd));
+                        assert_eq!(method, Some(FreezeMethod::Userfaultfd));
                         break;
                     }
                     calls += 1;

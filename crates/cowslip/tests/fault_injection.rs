@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use cowslip::image::{ApartWay, Image, OnDamage, RestoreOptions, Restored, Strategy};
+use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, StandaloneMode, Strategy};
+use cowslip::sys::failpoints::{Op, fail};
 use cowslip::sys::memfile;
-use cowslip::sys::seam::{Op, fail};
 use cowslip::sys::{AsFd, Errno};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip::{Arena, ErrorKind, Inherit, Pages, Place, Prot, Template, Way, freeze_all};
+use cowslip::{Arena, ErrorKind, FreezeMethod, Inherit, Pages, Place, Prot, Template, freeze_all};
 use support::images::{Folder, patterned, proceed, saved, words};
 use support::world::{World, explains_itself};
 use support::{
@@ -340,20 +340,20 @@ fn i6_dropped_memory_can_be_touched_while_its_thaw_fails() {
 #[test]
 fn without_userfaultfd_the_plain_way() {
     let _alone = alone();
-    let _watchdog = Watchdog::start("the plain way");
+    let _watchdog = Watchdog::start("without userfaultfd");
     let arena = Arena::new(ByteCount::mib(8)).unwrap();
     let counters = Counters::new(&arena, ByteCount::mib(2));
     let writers = Writers::start(&counters, 1);
     let rule = fail(Op::UffdOpen, 0, ALWAYS, Errno::PERM);
     let frozen = arena.freeze().unwrap();
-    assert_eq!(frozen.way(), Way::Plain);
+    assert_eq!(frozen.method(), FreezeMethod::WithoutUserfaultfd);
     let child = fork_child(&[&arena], || true).unwrap();
     assert_eq!(status_of(child), 0);
     drop(frozen);
     assert_eq!(arena.freeze().unwrap_err().kind(), ErrorKind::Busy, "nothing thaws it");
     drop(rule);
-    let frozen = arena.freeze_within(PATIENCE).expect("thawed once userfaultfd can be had");
-    assert_eq!(frozen.way(), Way::Userfaultfd);
+    let frozen = arena.freeze_timeout(PATIENCE).expect("thawed once userfaultfd can be had");
+    assert_eq!(frozen.method(), FreezeMethod::Userfaultfd);
     drop(frozen);
     let written = writers.stop();
     assert_eq!(counters.sum(), written);
@@ -369,7 +369,7 @@ fn without_a_tmpfs_a_memfd_and_without_that_an_error() {
     let counters = Counters::new(&arena, ByteCount::mib(4));
     let writers = Writers::start(&counters, 1);
     for _ in 0..3 {
-        drop(arena.freeze_within(PATIENCE).unwrap());
+        drop(arena.freeze_timeout(PATIENCE).unwrap());
     }
     assert!(arena.wait_live(PATIENCE));
     let written = writers.stop();
@@ -411,7 +411,7 @@ fn template(arena: &Arena) -> cowslip::Result<(Template, [VirtRange; 3])> {
         // Handed out as long as the arena is.
         std::mem::forget(slice);
     }
-    let frozen = arena.freeze_within(PATIENCE)?;
+    let frozen = arena.freeze_timeout(PATIENCE)?;
     let declared = frozen.template().region(ranges[1], Inherit::Shared);
     Ok((declared.region(ranges[2], Inherit::Fresh).build()?, ranges))
 }
@@ -532,12 +532,17 @@ fn memory_apart_is_whole_or_refused_or_told_of_whatever_fails() {
     let offset_bytes = slice.range().start - arena.range().start;
     let ops = [Op::Mmap, Op::Madvise, Op::Mprotect, Op::UffdOpen, Op::UffdRegister, Op::UffdCopy];
     let mut failures = 0;
-    for way in [ApartWay::Map, ApartWay::Populate, ApartWay::UffdCopy4k, ApartWay::UffdCopy2m] {
+    for way in [
+        StandaloneMode::Map,
+        StandaloneMode::Populate,
+        StandaloneMode::UffdCopy4k,
+        StandaloneMode::UffdCopy2m,
+    ] {
         for (op, pass) in ops.into_iter().flat_map(|op| (0..5).map(move |pass| (op, pass))) {
             let (tell, told) = mpsc::channel();
             let on_damage = OnDamage::new(move |error, _| tell.send(error.kind()).unwrap());
             let rule = fail(op, pass, 1, Errno::NOMEM);
-            let memory = image.restore_apart(0, way, Place::Anywhere, Some(on_damage));
+            let memory = image.restore_standalone(0, way, Place::Anywhere, Some(on_damage));
             let memory = match memory {
                 Ok(memory) => memory,
                 Err(error) => {

@@ -11,7 +11,7 @@ use cowslip_sys::perf::{Record, Stamp};
 /// Through which attached thread each thread is believed. Empty, and without cost, if no thread came while
 /// the process was attached to.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub(super) struct Dedup {
     owners: HashMap<u32, Owner>,
 }
 
@@ -21,7 +21,7 @@ struct Owner {
     has_ended: bool,
 }
 
-impl Claims {
+impl Dedup {
     /// Each of `threads`, attached in this order, is believed through itself.
     pub(super) fn own(&mut self, threads: &[i32]) {
         for (number, tid) in threads.iter().enumerate() {
@@ -64,27 +64,27 @@ impl Claims {
 mod tests {
     use super::*;
 
-    fn name(claims: &mut Claims, thread: u32, tid: u32) -> bool {
+    fn name(dedup: &mut Dedup, thread: u32, tid: u32) -> bool {
         let stamp = Stamp { tid, ..Stamp::default() };
-        claims.believes(thread, &stamp, &Record::Name { is_exec: false, name: b"" })
+        dedup.believes(thread, &stamp, &Record::Name { is_exec: false, name: b"" })
     }
 
     #[test]
     fn each_thread_is_believed_once() {
-        let mut claims = Claims::default();
-        assert!(name(&mut claims, 5, 100), "nothing is contested");
-        claims.own(&[100, 101]);
-        assert!(name(&mut claims, 0, 100) && name(&mut claims, 1, 101));
-        assert!(!name(&mut claims, 0, 101), "inherited from the first");
+        let mut dedup = Dedup::default();
+        assert!(name(&mut dedup, 5, 100), "nothing is contested");
+        dedup.own(&[100, 101]);
+        assert!(name(&mut dedup, 0, 100) && name(&mut dedup, 1, 101));
+        assert!(!name(&mut dedup, 0, 101), "inherited from the first");
 
         let stamp = Stamp { tid: 101, ..Stamp::default() };
         let (made, gone) =
             (Record::Fork { pid: 100, tid: 102 }, Record::Exit { pid: 100, tid: 102 });
         for _ in 0..2 {
-            assert!(claims.believes(1, &stamp, &made) && !claims.believes(0, &stamp, &made));
-            assert!(name(&mut claims, 1, 102) && !name(&mut claims, 0, 102));
-            assert!(!claims.believes(0, &stamp, &gone) && claims.believes(1, &stamp, &gone));
-            assert!(!claims.believes(1, &stamp, &gone));
+            assert!(dedup.believes(1, &stamp, &made) && !dedup.believes(0, &stamp, &made));
+            assert!(name(&mut dedup, 1, 102) && !name(&mut dedup, 0, 102));
+            assert!(!dedup.believes(0, &stamp, &gone) && dedup.believes(1, &stamp, &gone));
+            assert!(!dedup.believes(1, &stamp, &gone));
         }
     }
 }

@@ -58,9 +58,9 @@ impl Report {
     /// The commands that would bring what is missing, each once.
     pub fn mends(&self) -> Vec<&str> {
         let mut mends: Vec<&str> = Vec::new();
-        for mend in self.missing().filter_map(|it| it.mend.as_deref()) {
-            if !mends.contains(&mend) {
-                mends.push(mend);
+        for fix in self.missing().filter_map(|it| it.fix.as_deref()) {
+            if !mends.contains(&fix) {
+                mends.push(fix);
             }
         }
         mends
@@ -86,7 +86,7 @@ impl Report {
         let thaws = self.get("thaw").is_some_and(|it| it.answer.is_available());
         let mut sentence = format!(
             "Cowslip works here {}: huge pages {}, thaw while the program runs {}",
-            if thaws { "in part" } else { "the plain way" },
+            if thaws { "in part" } else { "without userfaultfd" },
             yes_or_no(self.has_huge_pages()),
             yes_or_no(thaws),
         );
@@ -118,10 +118,10 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::super::outcome::{No, Yes};
+    use super::super::outcome::{Proof, Refusal};
     use super::*;
 
-    fn report(refused: &[(&'static str, No)]) -> Report {
+    fn report(refused: &[(&'static str, Refusal)]) -> Report {
         use Need::{Essential, Extra, Full, HugePages};
         let all = [
             ("freeze", Essential),
@@ -134,14 +134,14 @@ mod tests {
         ];
         let capabilities = all.map(|(name, need)| {
             let no = refused.iter().find(|(refused, _)| *refused == name);
-            let yes = Yes::default().costing(20_000, "a chunk");
+            let yes = Proof::default().costing(20_000, "a chunk");
             Capability::new(name, need, "", no.map_or(Ok(yes), |(_, no)| Err(no.clone())))
         });
         Report { capabilities: capabilities.into() }
     }
 
-    fn denied(mend: &str) -> No {
-        No::denied("EPERM", "hint").mend(mend)
+    fn denied(fix: &str) -> Refusal {
+        Refusal::denied("EPERM", "hint").fix(fix)
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn the_plain_way_names_what_mends_it() {
         let report = report(&[
-            ("thaw", No::denied("", "hint")),
+            ("thaw", Refusal::denied("", "hint")),
             ("userfaultfd", denied("A")),
             ("huge-tmpfs", denied("B")),
             ("huge-memfd", denied("B")),
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(report.standing(), Standing::Denied);
         assert_eq!(
             report.sentence(),
-            "Cowslip works here the plain way: huge pages no, thaw while the program runs no; \
+            "Cowslip works here without userfaultfd: huge pages no, thaw while the program runs no; \
              `cowslip run` leaves programs alone; as \
              root run `A` and `B`."
         );
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_no_permission_brings_is_partly() {
-        let report = report(&[("private-copies", No::unknown(12, "no memory"))]);
+        let report = report(&[("private-copies", Refusal::unknown(12, "no memory"))]);
         assert_eq!(report.standing(), Standing::Partly);
         assert_eq!(
             report.sentence(),
@@ -187,10 +187,10 @@ mod tests {
     #[test]
     fn without_the_essential_nothing_works() {
         let standing = |no| report(&[("freeze", no)]).standing();
-        assert_eq!(standing(No::unsupported("")), Standing::Unsupported);
+        assert_eq!(standing(Refusal::unsupported("")), Standing::Unsupported);
         assert_eq!(standing(denied("A")), Standing::Denied);
-        assert_eq!(standing(No::unknown(5, "")), Standing::Failed);
-        let sentence = report(&[("freeze", No::unsupported("no memfd"))]).sentence();
+        assert_eq!(standing(Refusal::unknown(5, "")), Standing::Failed);
+        let sentence = report(&[("freeze", Refusal::unsupported("no memfd"))]).sentence();
         assert_eq!(sentence, "Cowslip does not work here: freeze: no memfd.");
     }
 }

@@ -24,13 +24,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::super::OnDamage;
-use super::{ApartWay, OPERATION, Pieces, parts};
+use super::{OPERATION, Pieces, StandaloneMode, parts};
 use crate::error::{During, Error, ErrorKind, Result};
 use crate::image::Image;
 use crate::image::chunk::Scratch;
-use crate::sys::held::HeldFd;
 use crate::sys::memfile::{self, MemfdKind};
 use crate::sys::memory::{self, Advice, Prot, Sharing};
+use crate::sys::reserved_fd::ReservedFd;
 use crate::sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
 use crate::sys::{AsFd, Errno, process, waiting};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -53,8 +53,8 @@ pub(super) struct Lifeline {
 
 #[derive(Debug)]
 struct Tools {
-    uffd: Uffd<HeldFd>,
-    wake: HeldFd,
+    uffd: Uffd<ReservedFd>,
+    wake: ReservedFd,
     closing: AtomicBool,
 }
 
@@ -63,14 +63,14 @@ impl Server {
     pub(super) fn start(
         image: Image,
         arena: u32,
-        way: ApartWay,
+        way: StandaloneMode,
         space: VirtRange,
         pieces: Pieces,
         on_damage: Option<OnDamage>,
     ) -> Result<(Self, Lifeline)> {
         let uffd = open(way)?;
         let advice = match way {
-            ApartWay::UffdCopy4k => Advice::NoHugePage,
+            StandaloneMode::UffdCopy4k => Advice::NoHugePage,
             _ => Advice::HugePage,
         };
         for (piece, prot) in &pieces {
@@ -83,26 +83,26 @@ impl Server {
             }
             uffd.register(*piece, RegisterMode::MISSING).during(OPERATION)?;
         }
-        let wake = HeldFd::hold(process::eventfd().during(OPERATION)?);
+        let wake = ReservedFd::hold(process::eventfd().during(OPERATION)?);
         let tools = Arc::new(Tools { uffd, wake, closing: AtomicBool::new(false) });
         let grave = memfile::memfd("cowslip-lost", MemfdKind::Shmem, 0).during(OPERATION)?;
         let filling = Filling {
             tools: Arc::clone(&tools),
             image,
             arena,
-            step: if way == ApartWay::UffdCopy4k { page_size_bytes() } else { CHUNK_BYTES },
+            step: if way == StandaloneMode::UffdCopy4k { page_size_bytes() } else { CHUNK_BYTES },
             space,
             pieces,
             on_damage,
             scratch: Scratch::default(),
             kept: Vec::new(),
-            stage: (way == ApartWay::UffdMove).then(Stage::new).transpose()?,
+            stage: (way == StandaloneMode::UffdMove).then(Stage::new).transpose()?,
             damaged: None,
-            grave: HeldFd::hold(grave),
+            grave: ReservedFd::hold(grave),
         };
         let thread = {
             // The thread inherits a mask that blocks every signal: handlers are the program's.
-            let _quiet = process::Quiet::enter();
+            let _quiet = process::BlockedSignals::enter();
             std::thread::Builder::new().name("cowslip-restore".into()).spawn(move || filling.run())
         };
         let thread = thread.map_err(|error| {
@@ -113,11 +113,11 @@ impl Server {
     }
 }
 
-fn open(way: ApartWay) -> Result<Uffd<HeldFd>> {
+fn open(way: StandaloneMode) -> Result<Uffd<ReservedFd>> {
     let (fd, _) = uffd::open().during(OPERATION)?;
-    let moves = way == ApartWay::UffdMove;
+    let moves = way == StandaloneMode::UffdMove;
     let features = if moves { Features::MOVE } else { Features::empty() };
-    Uffd::new(HeldFd::hold(fd), features).map_err(|errno| match errno {
+    Uffd::new(ReservedFd::hold(fd), features).map_err(|errno| match errno {
         Errno::INVAL if moves => Error::new(ErrorKind::Unsupported, OPERATION)
             .hint("this kernel has no UFFDIO_MOVE (Linux 6.8)"),
         errno => Error::from_errno(OPERATION, errno),
@@ -150,7 +150,7 @@ struct Filling {
     stage: Option<Stage>,
     /// The chunk that was told of last.
     damaged: Option<u32>,
-    grave: HeldFd,
+    grave: ReservedFd,
 }
 
 impl Filling {

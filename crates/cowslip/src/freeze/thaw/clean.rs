@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use super::chunk::MANY_PAGES;
 use super::{Step, backoff, private_pages};
+use crate::arena::backing_file::Pages;
 use crate::arena::state::{Chunk, Look, Shared, State};
-use crate::arena::store::Pages;
 use crate::freeze::service::Service;
 use crate::sys::pagemap::Method;
 use crate::sys::uffd::RegisterMode;
@@ -34,7 +34,7 @@ const MOST_RUNS: usize = 64;
 /// Whether changes can be tracked at the cost that is promised: a look at pages mapped one by one, or at
 /// their entries, would take milliseconds a GiB.
 pub(crate) fn can_keep(shared: &Shared, service: &Service) -> bool {
-    let is_huge = matches!(shared.store.pages, Pages::HugeTmpfs | Pages::HugeMemfd);
+    let is_huge = matches!(shared.backing_file.pages, Pages::HugeTmpfs | Pages::HugeMemfd);
     is_huge && service.scanner().method() == Method::Scan
 }
 
@@ -68,7 +68,7 @@ pub(super) fn look(shared: &Shared, state: &mut State) -> Step {
 
 /// Whether there is more to look at.
 fn look_on(shared: &Shared, state: &mut State, service: &Service) -> Result<bool, Errno> {
-    let is_kept = |chunk| chunk == Chunk::Kept;
+    let is_kept = |chunk| chunk == Chunk::Clean;
     let Some(run) = state.next_run(state.thaw.look.next, LOOK_CHUNKS, is_kept) else {
         return Ok(false);
     };
@@ -84,7 +84,7 @@ fn look_on(shared: &Shared, state: &mut State, service: &Service) -> Result<bool
 /// Makes every kept chunk live that was written: what is left for a freeze to find is few.
 pub(crate) fn thaw_written(shared: &Shared, state: &mut State) -> Result<(), Errno> {
     let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Kept) {
+    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Clean) {
         from = run.end;
         with_service(state, |state, service| {
             if let Some(chunk) = first_written(shared, state, run, service)? {
@@ -101,7 +101,7 @@ pub(crate) fn thaw_written(shared: &Shared, state: &mut State) -> Result<(), Err
 pub(crate) fn thaw_short_runs(shared: &Shared, state: &mut State) -> Result<(), Errno> {
     let mut runs = Vec::new();
     let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Kept) {
+    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Clean) {
         from = run.end;
         runs.push(run);
     }
@@ -115,7 +115,7 @@ pub(crate) fn thaw_short_runs(shared: &Shared, state: &mut State) -> Result<(), 
 /// Makes all of them live.
 pub(crate) fn thaw_all(shared: &Shared, state: &mut State) -> Result<(), Errno> {
     let mut from = 0;
-    while let Some(one) = state.next_run(from, 1, |chunk| chunk == Chunk::Kept) {
+    while let Some(one) = state.next_run(from, 1, |chunk| chunk == Chunk::Clean) {
         from = one.end;
         with_service(state, |state, service| thaw(shared, state, service, one.start))?;
     }
@@ -128,7 +128,7 @@ pub(crate) fn end(state: &mut State) {
         return;
     }
     let mut from = 0;
-    while let Some(one) = state.next_run(from, 1, |chunk| chunk == Chunk::Kept) {
+    while let Some(one) = state.next_run(from, 1, |chunk| chunk == Chunk::Clean) {
         from = one.end;
         state.set_chunk(one.start, Chunk::Frozen);
     }
@@ -141,7 +141,7 @@ fn first_written(
     run: Range<usize>,
     service: &Service,
 ) -> Result<Option<usize>, Errno> {
-    for (piece, _) in state.ledger.pieces(shared.chunk_range(run.start, run.len())) {
+    for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
         if let Some(address) = service.scanner().first_private(piece)? {
             return Ok(Some((address - shared.range.start) / CHUNK_BYTES));
         }
@@ -150,7 +150,7 @@ fn first_written(
 }
 
 fn thaw(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> Result<(), Errno> {
-    for (piece, _) in state.ledger.pieces(shared.chunk_range(chunk, 1)) {
+    for (piece, _) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
         service.uffd().register(piece, RegisterMode::WP)?;
     }
     let thawing = service.thawing(shared);

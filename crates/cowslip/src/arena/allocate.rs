@@ -14,10 +14,10 @@
 //! The ranges these functions change were checked to be parts of the arena, which this library owns;
 //! that its users no longer rely on the content of what they give back is what giving back means.
 
+use super::backing_file::{POOL_HINT, Pages, offset};
 use super::detach::Departure;
-use super::ledger::Usage;
 use super::state::{Chunk, Role, Shared, State};
-use super::store::{POOL_HINT, Pages, offset};
+use super::vma_map::Usage;
 use crate::error::{During, Error, ErrorKind, Result};
 use crate::freeze::thaw::{self, limbo};
 use crate::sys::memory::{self, Advice, Prot};
@@ -33,7 +33,7 @@ const MANY_SPANS: usize = 32;
 
 impl Shared {
     fn unit(&self) -> usize {
-        if self.store.pages == Pages::Hugetlb { CHUNK_BYTES } else { page_size_bytes() }
+        if self.backing_file.pages == Pages::Hugetlb { CHUNK_BYTES } else { page_size_bytes() }
     }
 
     /// Hands out `len` bytes of zeroed memory, aligned to 2 MiB if they are as many.
@@ -47,7 +47,7 @@ impl Shared {
         let len = round_up(len.max(1), self.unit()).ok_or_else(full)?;
         let align = if len >= CHUNK_BYTES { CHUNK_BYTES } else { self.unit() };
         let range = state
-            .ledger
+            .vma_map
             .find_free(len, align, |free| self.usable_parts(state, free))
             .ok_or_else(|| full().hint("the arena is full; give it more capacity"))?;
         self.hand_out(state, range, prot).map(|()| range)
@@ -83,27 +83,27 @@ impl Shared {
 
     fn is_free(&self, state: &State, range: VirtRange) -> bool {
         state.role == Role::Owner
-            && self.store.pages != Pages::Hugetlb
+            && self.backing_file.pages != Pages::Hugetlb
             && self.range.covers(range)
-            && state.ledger.is_all(range, Usage::Free)
+            && state.vma_map.is_all(range, Usage::Free)
             && self.usable_parts(state, range) == [range]
     }
 
     /// Hands out free space that can be used now.
     fn hand_out(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<()> {
         for chunk in self.chunks_of(range) {
-            if state.chunk(chunk) == Chunk::Spare {
-                for (piece, prot) in state.ledger.pieces(self.chunk_range(chunk, 1)) {
-                    self.store.map_live(self.range, piece, prot).during(ALLOCATE)?;
+            if state.chunk(chunk) == Chunk::FreePrivate {
+                for (piece, prot) in state.vma_map.pieces(self.chunk_range(chunk, 1)) {
+                    self.backing_file.map_live(self.range, piece, prot).during(ALLOCATE)?;
                 }
                 state.set_chunk(chunk, Chunk::Live);
-            } else if state.chunk(chunk) == Chunk::Kept {
+            } else if state.chunk(chunk) == Chunk::Clean {
                 thaw::at_once(self, state, chunk).during(ALLOCATE)?;
             }
         }
         self.clean(range).during(ALLOCATE)?;
-        if self.store.pages == Pages::Hugetlb {
-            memfile::allocate(self.store.fd(), offset(self.range, range), range.len as u64)
+        if self.backing_file.pages == Pages::Hugetlb {
+            memfile::allocate(self.backing_file.fd(), offset(self.range, range), range.len as u64)
                 .during(ALLOCATE)
                 .map_err(|error| error.hint(POOL_HINT))?;
         }
@@ -117,7 +117,7 @@ impl Shared {
             memory::protect(range, prot).during(ALLOCATE)?;
             memory::advise(range, Advice::DoDump).during(ALLOCATE)?;
         }
-        state.ledger.set(range, Usage::Used, prot);
+        state.vma_map.set(range, Usage::Used, prot);
         self.count_used(state);
         Ok(())
     }
@@ -130,9 +130,9 @@ impl Shared {
         let mut parts: Vec<VirtRange> = Vec::new();
         // A view shows what is under spare chunks too: they are not to change while it lives.
         let is_usable = |i| match state.chunk(i) {
-            Chunk::Live | Chunk::Kept => true,
-            Chunk::Spare => state.views == 0,
-            Chunk::Frozen | Chunk::Overlay | Chunk::Absent | Chunk::Lost => false,
+            Chunk::Live | Chunk::Clean => true,
+            Chunk::FreePrivate => state.views == 0,
+            Chunk::Frozen | Chunk::Anonymous | Chunk::Missing | Chunk::Poisoned => false,
         };
         for (_, part) in self.by_chunk(free).filter(|(i, _)| is_usable(*i)) {
             match parts.last_mut() {
@@ -145,7 +145,7 @@ impl Shared {
 
     /// Makes live space read as zeroes.
     fn clean(&self, range: VirtRange) -> Result<(), Errno> {
-        let file = self.store.fd();
+        let file = self.backing_file.fd();
         let start = offset(self.range, range);
         if memfile::next_data(file, start, start + range.len as u64)?.is_none() {
             return Ok(());
@@ -167,7 +167,7 @@ impl Shared {
 
     /// Takes memory back (`munmap`).
     pub(crate) fn release(&self, state: &mut State, range: VirtRange) -> Result<()> {
-        for span in state.ledger.within(range).collect::<Vec<_>>() {
+        for span in state.vma_map.within(range).collect::<Vec<_>>() {
             match (span.usage, state.role) {
                 (Usage::Free, _) => {}
                 (Usage::Used, Role::Owner) => self.release_used(state, span.range)?,
@@ -175,7 +175,7 @@ impl Shared {
                 | (Usage::Used, Role::Reader) => {
                     // SAFETY: see the module. What is unmapped here is never handed out again.
                     unsafe { memory::unmap(span.range) }.during(RELEASE)?;
-                    state.ledger.set(span.range, Usage::Foreign, Prot::NONE);
+                    state.vma_map.set(span.range, Usage::Foreign, Prot::NONE);
                 }
             }
         }
@@ -186,27 +186,29 @@ impl Shared {
     fn release_used(&self, state: &mut State, range: VirtRange) -> Result<()> {
         // SAFETY: see the module.
         unsafe { memory::protect(range, Prot::NONE) }.during(RELEASE)?;
-        state.ledger.set(range, Usage::Free, Prot::NONE);
+        state.vma_map.set(range, Usage::Free, Prot::NONE);
         for (i, part) in self.by_chunk(range) {
             match state.chunk(i) {
                 Chunk::Live if part.len == CHUNK_BYTES => {
                     // If it fails the memory is cleaned when it is handed out again.
                     let _ = memfile::punch_hole(
-                        self.store.fd(),
+                        self.backing_file.fd(),
                         offset(self.range, part),
                         part.len as u64,
                     );
                 }
-                Chunk::Lost if part.len == CHUNK_BYTES => self.revive(state, i).during(RELEASE)?,
-                Chunk::Kept if part.len == CHUNK_BYTES => {
+                Chunk::Poisoned if part.len == CHUNK_BYTES => {
+                    self.revive(state, i).during(RELEASE)?
+                }
+                Chunk::Clean if part.len == CHUNK_BYTES => {
                     // If it fails it is as with live memory.
                     let _ = self.revive(state, i);
                 }
-                Chunk::Live | Chunk::Spare | Chunk::Absent | Chunk::Lost => {}
-                Chunk::Frozen | Chunk::Overlay | Chunk::Kept => {
+                Chunk::Live | Chunk::FreePrivate | Chunk::Missing | Chunk::Poisoned => {}
+                Chunk::Frozen | Chunk::Anonymous | Chunk::Clean => {
                     // SAFETY: see the module; this drops private copies only.
                     let _ = unsafe { memory::advise(part, Advice::DontNeed) };
-                    if state.ledger.is_all(self.chunk_range(i, 1), Usage::Free) {
+                    if state.vma_map.is_all(self.chunk_range(i, 1), Usage::Free) {
                         state.limbo.add(i);
                     }
                 }
@@ -218,7 +220,7 @@ impl Shared {
     /// Makes memory read as zeroes and gives its pages back where that does not split a huge page
     /// (`MADV_DONTNEED`).
     pub(crate) fn discard(&self, state: &mut State, range: VirtRange) -> Result<()> {
-        for span in state.ledger.within(range).collect::<Vec<_>>() {
+        for span in state.vma_map.within(range).collect::<Vec<_>>() {
             match (span.usage, state.role) {
                 (Usage::Free, _) => {}
                 (Usage::Used, Role::Owner) => self.discard_used(state, span.range)?,
@@ -242,7 +244,7 @@ impl Shared {
     }
 
     fn discard_used(&self, state: &mut State, range: VirtRange) -> Result<()> {
-        if self.store.pages == Pages::Hugetlb {
+        if self.backing_file.pages == Pages::Hugetlb {
             // hugetlbfs has no write(2), and a page given back to the pool may be another's when it is
             // touched again, which kills.
             return zero_in_place(state, range);
@@ -250,29 +252,29 @@ impl Shared {
         for (i, part) in self.by_chunk(range) {
             match state.chunk(i) {
                 Chunk::Live => self.clean(part).during(DISCARD)?,
-                Chunk::Overlay => {
+                Chunk::Anonymous => {
                     // SAFETY: see the module; private memory that is not of the file.
                     unsafe { memory::advise(part, Advice::DontNeed) }.during(DISCARD)?;
                 }
                 Chunk::Frozen if part.len == CHUNK_BYTES => {
-                    for (piece, prot) in state.ledger.pieces(part) {
+                    for (piece, prot) in state.vma_map.pieces(part) {
                         // SAFETY: see the module; the base stays as it is for its readers.
                         unsafe { memory::map_anonymous(piece, prot) }.during(DISCARD)?;
                     }
-                    state.set_chunk(i, Chunk::Overlay);
+                    state.set_chunk(i, Chunk::Anonymous);
                 }
                 Chunk::Frozen => self.zero_frozen(state, part)?,
-                Chunk::Lost | Chunk::Kept if part.len == CHUNK_BYTES => {
+                Chunk::Poisoned | Chunk::Clean if part.len == CHUNK_BYTES => {
                     self.revive(state, i).during(DISCARD)?;
                 }
-                Chunk::Kept => {
+                Chunk::Clean => {
                     thaw::at_once(self, state, i).during(DISCARD)?;
                     self.clean(part).during(DISCARD)?;
                 }
-                Chunk::Lost => return Err(lost(DISCARD, part)),
+                Chunk::Poisoned => return Err(lost(DISCARD, part)),
                 // Nothing that is handed out lies in a spare chunk, and nobody gets here before the rest
                 // is restored.
-                Chunk::Spare | Chunk::Absent => {}
+                Chunk::FreePrivate | Chunk::Missing => {}
             }
         }
         Ok(())
@@ -283,8 +285,8 @@ impl Shared {
         let range = self.chunk_range(chunk, 1);
         state.tracking.forget(chunk);
         self.clean(range)?;
-        for (piece, prot) in state.ledger.pieces(range) {
-            self.store.map_live(self.range, piece, prot)?;
+        for (piece, prot) in state.vma_map.pieces(range) {
+            self.backing_file.map_live(self.range, piece, prot)?;
         }
         state.set_chunk(chunk, Chunk::Live);
         self.count_restored(state);
@@ -293,7 +295,7 @@ impl Shared {
 
     /// Makes a part of a frozen chunk read as zeroes.
     fn zero_frozen(&self, state: &mut State, part: VirtRange) -> Result<()> {
-        for (piece, prot) in state.ledger.pieces(part) {
+        for (piece, prot) in state.vma_map.pieces(part) {
             if prot.contains(Prot::RW) {
                 zero_in_place(state, piece)?;
                 continue;
@@ -310,7 +312,7 @@ impl Shared {
     /// Changes the protection of memory that is handed out.
     pub(crate) fn protect(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<()> {
         const OPERATION: &str = "change the protection of memory of an arena";
-        let spans: Vec<_> = state.ledger.within(range).collect();
+        let spans: Vec<_> = state.vma_map.within(range).collect();
         if spans.iter().any(|span| span.usage == Usage::Free) {
             return Err(Error::from_errno(OPERATION, Errno::NOMEM).on(range));
         }
@@ -318,7 +320,7 @@ impl Shared {
             // SAFETY: see the module.
             unsafe { memory::protect(span.range, prot) }.during(OPERATION)?;
             if span.usage != Usage::Foreign {
-                state.ledger.set(span.range, span.usage, prot);
+                state.vma_map.set(span.range, span.usage, prot);
             }
         }
         if state.role == Role::Owner {
@@ -332,11 +334,11 @@ impl Shared {
     fn shed_fragments(&self, state: &mut State, range: VirtRange) {
         for chunk in self.chunks_of(range) {
             let whole = self.chunk_range(chunk, 1);
-            if state.ledger.within(whole).count() <= MANY_SPANS {
+            if state.vma_map.within(whole).count() <= MANY_SPANS {
                 continue;
             }
             // If it fails the memory stays, and a freeze takes as long as it does.
-            for used in state.ledger.used_within(whole) {
+            for used in state.vma_map.used_within(whole) {
                 let _ = self.detach(state, used, Departure::Fragmented);
             }
         }
@@ -345,14 +347,19 @@ impl Shared {
     /// Makes the allocation `range` longer in place, if what follows is free.
     pub(crate) fn grow(&self, state: &mut State, range: VirtRange, len: usize) -> Result<bool> {
         let Some(end) = range.start.checked_add(len) else { return Ok(false) };
-        let prot = state.ledger.within(range).next().map_or(Prot::RW, |span| span.prot);
+        let prot = state.vma_map.within(range).next().map_or(Prot::RW, |span| span.prot);
         self.allocate_at(state, VirtRange::between(range.end(), end), prot)
     }
 
     /// Makes memory that is handed out as good as new: zeroes, with another protection. `false` if a
     /// part of it is not handed out.
-    pub(crate) fn renew(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<bool> {
-        let is_used = self.range.covers(range) && state.ledger.is_all(range, Usage::Used);
+    pub(crate) fn remap_zeroed(
+        &self,
+        state: &mut State,
+        range: VirtRange,
+        prot: Prot,
+    ) -> Result<bool> {
+        let is_used = self.range.covers(range) && state.vma_map.is_all(range, Usage::Used);
         if is_used && prot.contains(Prot::RW) {
             // First: what may be written can be overwritten where it lies.
             self.protect(state, range, prot)?;
@@ -365,21 +372,21 @@ impl Shared {
     }
 
     /// The program maps something of its own over `range`.
-    pub(crate) fn surrender(&self, state: &mut State, range: VirtRange) {
-        state.ledger.set(range, Usage::Foreign, Prot::NONE);
+    pub(crate) fn replace_mapping(&self, state: &mut State, range: VirtRange) {
+        state.vma_map.set(range, Usage::Foreign, Prot::NONE);
         self.count_used(state);
     }
 
     /// What is in use there is private anonymous memory now.
     pub(crate) fn set_detached(&self, state: &mut State, range: VirtRange, prot: Prot) {
-        state.ledger.set(range, Usage::Detached, prot);
+        state.vma_map.set(range, Usage::Detached, prot);
         self.count_used(state);
     }
 
     fn count_used(&self, state: &State) {
         self.counters
             .used_bytes
-            .store(state.ledger.used_bytes(), std::sync::atomic::Ordering::Relaxed);
+            .store(state.vma_map.used_bytes(), std::sync::atomic::Ordering::Relaxed);
     }
 }
 
@@ -393,7 +400,7 @@ pub(crate) fn lost(operation: &'static str, range: VirtRange) -> Error {
 
 /// Overwrites memory with zeroes, page by page, where it is not zero: while frozen, private copies.
 fn zero_in_place(state: &State, part: VirtRange) -> Result<()> {
-    let writable = state.ledger.within(part).all(|span| span.prot.contains(Prot::RW));
+    let writable = state.vma_map.within(part).all(|span| span.prot.contains(Prot::RW));
     if !writable {
         return Err(Error::from_errno(DISCARD, Errno::AGAIN)
             .on(part)
