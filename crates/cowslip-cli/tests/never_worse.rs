@@ -42,6 +42,13 @@ fn what_cannot_be_run_is_said_as_env_says_it() {
     }
 }
 
+#[test]
+fn an_answer_that_cannot_be_written_is_wrong_usage() {
+    let ran = run(Command::new(COWSLIP).args(["status", "--json", "/no/such/folder/file"]));
+    assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("/no/such/folder/file"), "{}", ran.stderr);
+}
+
 /// `cowslip run` of a program, as a user who may do nothing in particular.
 fn as_nobody(options: &[&str], program: &[&OsStr]) -> Option<Ran> {
     let setting = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");

@@ -7,6 +7,8 @@
 //! * [`json`] for programs, with a schema that stays;
 //! * [`html`] as one page that needs nothing but a browser.
 //!
+//! [`summary`] makes one page of the results of many runs.
+//!
 //! ```
 //! use std::path::Path;
 //!
@@ -37,6 +39,7 @@ mod svg;
 pub mod html;
 pub mod json;
 pub mod sink;
+pub mod summary;
 pub mod table;
 pub mod text;
 pub mod units;

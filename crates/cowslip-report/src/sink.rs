@@ -51,7 +51,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = beside(path)?;
     let written = fs::File::create_new(&temporary)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .map_err(|error| explain("write", &temporary, &error))
+        .map_err(|error| explain("write", path, &error))
         .and_then(|()| {
             fs::rename(&temporary, path).map_err(|error| explain("replace", path, &error))
         });

@@ -1,5 +1,7 @@
 //! The options of `cowslip bench`.
 
+use std::path::PathBuf;
+
 use clap::{Subcommand, ValueEnum};
 use cowslip::units::ByteCount;
 use cowslip_bench::{bloat, cow, fork, restore, trace};
@@ -22,6 +24,8 @@ pub(crate) enum Action {
     BloatProcess,
     /// Tracing page faults: overhead beside perf, events lost, the picture (seed 003)
     Trace(BenchArgs<trace::Part>),
+    /// Write BENCHMARKS.md from the results of many runs
+    Report(ReportArgs),
     /// One restore in a process of its own, for `bench restore`
     #[command(hide = true)]
     RestoreProcess(restore::ProcessArgs),
@@ -40,4 +44,14 @@ pub(crate) struct BenchArgs<P: ValueEnum + Send + Sync + 'static> {
     pub(super) only: Vec<P>,
     #[command(flatten)]
     pub(super) output: OutputArgs,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// The folder with results/DATE-HOST-quiet/BENCH.json, results/DATE-HOST-busy/BENCH.json and reasons.json
+    #[arg(long, value_name = "FOLDER", default_value = "benchmarks")]
+    pub(super) from: PathBuf,
+    /// Where the page goes, `-` for standard output
+    #[arg(long, short, value_name = "FILE", default_value = "-")]
+    pub(super) output: PathBuf,
 }

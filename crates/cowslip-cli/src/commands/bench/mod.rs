@@ -8,14 +8,14 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use cowslip::units::ByteCount;
 use cowslip_bench::{Bench, Error, Interrupt, Options, bloat, cow, fork, restore, trace};
-use cowslip_report::{Progress, Report};
+use cowslip_report::{Progress, Report, sink, summary};
 use serde_json::{Map, Value};
 
 use super::run::libraries;
 use super::{output, signals};
 use crate::exit::{self, Answer, Failure};
 pub(super) use args::Action;
-use args::BenchArgs;
+use args::{BenchArgs, ReportArgs};
 
 const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
 const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
@@ -28,6 +28,7 @@ pub(super) fn run(action: &Action) -> Answer {
         Action::Bloat(args) => measure("bloat", args, bloat::DEFAULT_SIZE, bloat::run),
         Action::Trace(args) => measure("trace", args, trace::SIZE, trace::run),
         Action::BloatProcess => bloat_process(),
+        Action::Report(args) => report(args),
         Action::RestoreProcess(args) => restore_process(args),
     }
 }
@@ -63,6 +64,12 @@ fn measure<P: ValueEnum + Send + Sync>(
     output::deliver(&report, &args.output)?;
     let broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));
     Ok(if broken || interrupted { ExitCode::from(exit::NO) } else { ExitCode::SUCCESS })
+}
+
+fn report(args: &ReportArgs) -> Answer {
+    let page = summary::markdown(&args.from).map_err(exit::io("read the results"))?;
+    sink::write(&args.output, &page).map_err(exit::io("write the page"))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn bloat_process() -> Answer {

@@ -51,7 +51,7 @@ fn of_program(pid: i32, args: &Args) -> Result<Vec<String>, Failure> {
     if let Some(file) = &args.json {
         let arenas: Vec<Value> = arenas.iter().map(one::to_json).collect();
         let whole = json!({"schema": "cowslip.status/1", "pid": pid, "arenas": arenas});
-        json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
+        json::write(&whole, file).map_err(exit::io("write what is there"))?;
         return Ok(Vec::new());
     }
     Ok(arenas.iter().flat_map(one::lines).collect())
@@ -66,7 +66,7 @@ fn of_all(args: &Args) -> Result<Vec<String>, Failure> {
         };
         let all: Vec<Value> = programs.iter().map(of).collect();
         let whole = json!({"schema": "cowslip.status/1", "programs": all});
-        json::write(&whole, file).map_err(|error| Failure::new(NO, error))?;
+        json::write(&whole, file).map_err(exit::io("write what is there"))?;
         return Ok(Vec::new());
     }
     Ok(every::lines(&programs))

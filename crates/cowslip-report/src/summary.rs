@@ -1,0 +1,251 @@
+//! The results of many runs as one page in Markdown: each promise, what came of it, and whether it holds.
+//!
+//! ```text
+//! FOLDER/results/2026-11-22-epyc-quiet/cow.json    of `cowslip bench cow --json`; its host had nothing else to do
+//! FOLDER/results/2026-11-23-epyc-busy/cow.json     it had
+//! FOLDER/reasons.json                              {"name of a ratio": "what is known about it"}
+//! ```
+//! The newest result of a quiet host counts, and the worst of all busy ones.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::units;
+
+const ORDER: [&str; 6] = ["cow", "fork", "restore", "bloat", "trace", "demo"];
+
+/// What one run gave for one ratio.
+#[derive(Clone, Debug)]
+struct Measured {
+    value: Option<f64>,
+    at_least: Option<f64>,
+    at_most: Option<f64>,
+}
+
+impl Measured {
+    fn of(ratio: &Value) -> Self {
+        let number = |name| ratio.get(name).and_then(Value::as_f64);
+        Self { value: number("value"), at_least: number("at_least"), at_most: number("at_most") }
+    }
+
+    /// How far it is beyond what was promised, as a share of it: below zero it holds.
+    fn excess(&self) -> Option<f64> {
+        let value = self.value?;
+        let share = |beyond: f64, bound: f64| if bound == 0.0 { beyond } else { beyond / bound };
+        let below = self.at_least.map(|bound| share(bound - value, bound));
+        let above = self.at_most.map(|bound| share(value - bound, bound));
+        below.into_iter().chain(above).max_by(f64::total_cmp)
+    }
+
+    fn holds(&self) -> Option<bool> {
+        self.excess().map(|excess| excess <= 0.0)
+    }
+
+    fn promise(&self) -> String {
+        match (self.at_least, self.at_most) {
+            (Some(low), Some(high)) => format!("{low} to {high}"),
+            (Some(low), None) => format!("at least {low}"),
+            (None, Some(high)) => format!("at most {high}"),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+/// All that is known of one ratio.
+#[derive(Default, Debug)]
+struct Ratio {
+    quiet: Option<Measured>,
+    busy: Vec<Measured>,
+}
+
+impl Ratio {
+    fn worst(&self) -> Option<&Measured> {
+        let key = |it: &&Measured| it.excess().or(it.value).unwrap_or(f64::NEG_INFINITY);
+        self.busy.iter().filter(|it| it.value.is_some()).max_by(|a, b| key(a).total_cmp(&key(b)))
+    }
+
+    fn status(&self) -> &'static str {
+        let quiet = self.quiet.as_ref().and_then(Measured::holds);
+        match (quiet, self.worst().and_then(Measured::holds)) {
+            (Some(false), _) => "missed",
+            (Some(true), Some(false)) => "missed when busy",
+            (Some(true), _) => "holds",
+            (None, Some(true)) => "holds when busy",
+            (None, Some(false)) => "missed when busy",
+            (None, None) if self.quiet.is_some() => "",
+            (None, None) => "not measured",
+        }
+    }
+}
+
+/// Where a folder of results comes from.
+#[derive(Debug)]
+struct Host {
+    folder: String,
+    machine: Value,
+}
+
+/// Reads what lies in `folder`, and writes the page.
+///
+/// # Errors
+/// What the file system answers; [`io::ErrorKind::InvalidData`] for what is no result, with the file's name.
+pub fn markdown(folder: &Path) -> io::Result<String> {
+    let mut hosts = Vec::new();
+    let mut ratios: BTreeMap<(usize, String), Vec<(usize, String, Ratio)>> = BTreeMap::new();
+    for (host, run) in entries(&folder.join("results"))?.into_iter().enumerate() {
+        let is_quiet = run.ends_with("-quiet");
+        let place = folder.join("results").join(&run);
+        for file in entries(&place)? {
+            let report = parse(&place.join(&file))?;
+            if hosts.len() == host {
+                let machine = report["machine"].clone();
+                hosts.push(Host { folder: run.clone(), machine });
+            }
+            let bench = report["bench"].as_str().unwrap_or_default().to_owned();
+            let order = ORDER.iter().position(|it| *it == bench).unwrap_or(ORDER.len());
+            let known = ratios.entry((order, bench)).or_default();
+            for (at, ratio) in report["ratios"].as_array().into_iter().flatten().enumerate() {
+                let name = ratio["name"].as_str().unwrap_or_default();
+                let measured = Measured::of(ratio);
+                let index = known.iter().position(|(_, it, _)| it == name).unwrap_or_else(|| {
+                    known.push((at, name.to_owned(), Ratio::default()));
+                    known.len() - 1
+                });
+                match &mut known[index].2 {
+                    it if !is_quiet => it.busy.push(measured),
+                    it if measured.value.is_some() => it.quiet = Some(measured),
+                    _ => {}
+                }
+            }
+        }
+    }
+    let reasons = folder.join("reasons.json");
+    let reasons = if reasons.exists() { parse(&reasons)? } else { Value::Null };
+    Ok(page(&hosts, ratios, &reasons))
+}
+
+fn page(
+    hosts: &[Host],
+    ratios: BTreeMap<(usize, String), Vec<(usize, String, Ratio)>>,
+    reasons: &Value,
+) -> String {
+    let mut page = String::from(
+        "# Benchmarks\n\nWritten by `cowslip bench report` from [benchmarks/results](benchmarks/results): do not edit it. \
+         Each ratio is of one run,\nin which all that it compares took turns. \"Quiet\" is the newest run on a host with \
+         nothing else to do, \"busy\" the worst\nof those on a host that had. Promises are in \
+         [SPECIFICATION.md](SPECIFICATION.md).\n",
+    );
+    let mut notes = String::new();
+    for ((_, bench), ratios) in ratios {
+        let command = if bench == "demo" {
+            "cowslip demo".to_owned()
+        } else {
+            format!("cowslip bench {bench}")
+        };
+        let _ = writeln!(
+            page,
+            "\n## `{command}`\n\n| ratio | promise | quiet | busy, worst | of | status |\n\
+             | --- | --- | ---: | ---: | ---: | --- |"
+        );
+        for (_, name, ratio) in ratios {
+            let any = ratio.quiet.as_ref().or(ratio.busy.first());
+            let promise = any.map(Measured::promise).unwrap_or_default();
+            let value = |it: Option<&Measured>| {
+                it.and_then(|it| it.value).map(|it| units::human(it, "")).unwrap_or_default()
+            };
+            let mark = match reasons.get(&name).and_then(Value::as_str) {
+                Some(reason) => {
+                    let _ = writeln!(notes, "[^{name}]: {reason}");
+                    format!("[^{name}]")
+                }
+                None => String::new(),
+            };
+            let of =
+                if ratio.busy.is_empty() { String::new() } else { ratio.busy.len().to_string() };
+            let _ = writeln!(
+                page,
+                "| `{name}`{mark} | {promise} | {} | {} | {of} | {} |",
+                value(ratio.quiet.as_ref()),
+                value(ratio.worst()),
+                ratio.status(),
+            );
+        }
+    }
+    page.push_str("\n## Hosts\n\n| results | processor | processors | memory | Linux |\n| --- | --- | ---: | ---: | --- |\n");
+    for host in hosts {
+        let text = |name: &str| match &host.machine[name] {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        let memory = host.machine["memory_bytes"].as_f64().unwrap_or_default() / f64::from(1 << 30);
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} | {memory:.1} GiB | {} |",
+            host.folder,
+            text("cpu_model"),
+            text("cpus"),
+            text("kernel_release")
+        );
+    }
+    if !notes.is_empty() {
+        let _ = write!(page, "\n{notes}");
+    }
+    page
+}
+
+/// The names in a folder, in order.
+fn entries(folder: &Path) -> io::Result<Vec<String>> {
+    let explain = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot read {}: {error}", folder.display()))
+    };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(explain)? {
+        names.push(entry.map_err(explain)?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn parse(path: &Path) -> io::Result<Value> {
+    let bytes = fs::read(path)?;
+    serde_json::from_slice(&bytes).map_err(|error| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Measured {
+        Measured { value: Some(value), at_least, at_most }
+    }
+
+    #[test]
+    fn the_worst_is_what_is_farthest_beyond_its_bounds() {
+        let mut ratio = Ratio::default();
+        ratio.busy = [1.0, 0.9, 1.2].map(|it| measured(it, Some(0.97), Some(1.03))).into();
+        assert_eq!(ratio.worst().and_then(|it| it.value), Some(1.2));
+        assert_eq!(ratio.status(), "missed when busy");
+        ratio.quiet = Some(measured(1.0, Some(0.97), Some(1.03)));
+        assert_eq!(ratio.status(), "missed when busy");
+        ratio.busy.clear();
+        assert_eq!(ratio.status(), "holds");
+        ratio.quiet = Some(measured(3.0, None, Some(0.0)));
+        assert_eq!(ratio.status(), "missed");
+    }
+
+    /// `cowslip bench report -o BENCHMARKS.md` was forgotten if this fails.
+    #[test]
+    fn the_page_is_that_of_the_results() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let page = fs::read_to_string(root.join("BENCHMARKS.md")).unwrap();
+        assert_eq!(markdown(&root.join("benchmarks")).unwrap(), page);
+    }
+}
