@@ -80,7 +80,10 @@ fn without_privileges_userfaultfd_is_denied_not_unsupported() {
     assert_eq!(report["verdict"]["standing"], "denied");
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     let sentence = report["verdict"]["sentence"].as_str().unwrap();
-    assert!(sentence.contains("plain way") && sentence.contains("sysctl -w"), "{sentence}");
+    assert!(
+        sentence.contains("without userfaultfd") && sentence.contains("sysctl -w"),
+        "{sentence}"
+    );
 }
 
 #[test]

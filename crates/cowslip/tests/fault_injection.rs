@@ -338,7 +338,7 @@ fn i6_dropped_memory_can_be_touched_while_its_thaw_fails() {
 }
 
 #[test]
-fn without_userfaultfd_the_plain_way() {
+fn without_userfaultfd_it_maps_over() {
     let _alone = alone();
     let _watchdog = Watchdog::start("without userfaultfd");
     let arena = Arena::new(ByteCount::mib(8)).unwrap();

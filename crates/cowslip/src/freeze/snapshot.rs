@@ -312,7 +312,7 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     let quiet = can_move.then(BlockedSignals::enter);
     let colocate = can_move.then(|| Colocate::begin(snapshots));
     let began = process::now_ns();
-    let plain_way = |snapshots: &mut [Snapshot<'_>]| {
+    let map_over = |snapshots: &mut [Snapshot<'_>]| {
         snapshots.iter_mut().try_for_each(Snapshot::give_up_kept)?;
         plain(snapshots).map(|()| FreezeMethod::WithoutUserfaultfd)
     };
@@ -321,10 +321,10 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
             Ok(()) => map_all(snapshots).map(|()| FreezeMethod::Userfaultfd),
             Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(error),
             // What was live is so still: the other way may work.
-            Err(_) => plain_way(snapshots),
+            Err(_) => map_over(snapshots),
         }
     } else {
-        plain_way(snapshots)
+        map_over(snapshots)
     };
     let ns = process::now_ns() - began;
     drop(colocate);

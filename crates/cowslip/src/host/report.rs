@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plain_way_names_what_mends_it() {
+    fn without_userfaultfd_it_names_what_fixes_that() {
         let report = report(&[
             ("thaw", Refusal::denied("", "hint")),
             ("userfaultfd", denied("A")),
