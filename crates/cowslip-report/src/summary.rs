@@ -83,6 +83,9 @@ impl Ratio {
     }
 }
 
+/// By bench, in the order of [`ORDER`]: its ratios by name, in their own order.
+type Ratios = BTreeMap<(usize, String), Vec<(String, Ratio)>>;
+
 /// Where a folder of results comes from.
 #[derive(Debug)]
 struct Host {
@@ -96,7 +99,7 @@ struct Host {
 /// What the file system answers; [`io::ErrorKind::InvalidData`] for what is no result, with the file's name.
 pub fn markdown(folder: &Path) -> io::Result<String> {
     let mut hosts = Vec::new();
-    let mut ratios: BTreeMap<(usize, String), Vec<(usize, String, Ratio)>> = BTreeMap::new();
+    let mut ratios = Ratios::new();
     for (host, run) in entries(&folder.join("results"))?.into_iter().enumerate() {
         let is_quiet = run.ends_with("-quiet");
         let place = folder.join("results").join(&run);
@@ -109,14 +112,14 @@ pub fn markdown(folder: &Path) -> io::Result<String> {
             let bench = report["bench"].as_str().unwrap_or_default().to_owned();
             let order = ORDER.iter().position(|it| *it == bench).unwrap_or(ORDER.len());
             let known = ratios.entry((order, bench)).or_default();
-            for (at, ratio) in report["ratios"].as_array().into_iter().flatten().enumerate() {
+            for ratio in report["ratios"].as_array().into_iter().flatten() {
                 let name = ratio["name"].as_str().unwrap_or_default();
                 let measured = Measured::of(ratio);
-                let index = known.iter().position(|(_, it, _)| it == name).unwrap_or_else(|| {
-                    known.push((at, name.to_owned(), Ratio::default()));
+                let index = known.iter().position(|(it, _)| it == name).unwrap_or_else(|| {
+                    known.push((name.to_owned(), Ratio::default()));
                     known.len() - 1
                 });
-                match &mut known[index].2 {
+                match &mut known[index].1 {
                     it if !is_quiet => it.busy.push(measured),
                     it if measured.value.is_some() => it.quiet = Some(measured),
                     _ => {}
@@ -129,11 +132,7 @@ pub fn markdown(folder: &Path) -> io::Result<String> {
     Ok(page(&hosts, ratios, &reasons))
 }
 
-fn page(
-    hosts: &[Host],
-    ratios: BTreeMap<(usize, String), Vec<(usize, String, Ratio)>>,
-    reasons: &Value,
-) -> String {
+fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `cowslip bench report` from [benchmarks/results](benchmarks/results): do not edit it. \
          Each ratio is of one run,\nin which all that it compares took turns. \"Quiet\" is the newest run on a host with \
@@ -152,7 +151,7 @@ fn page(
             "\n## `{command}`\n\n| ratio | promise | quiet | busy, worst | of | status |\n\
              | --- | --- | ---: | ---: | ---: | --- |"
         );
-        for (_, name, ratio) in ratios {
+        for (name, ratio) in ratios {
             let any = ratio.quiet.as_ref().or(ratio.busy.first());
             let promise = any.map(Measured::promise).unwrap_or_default();
             let value = |it: Option<&Measured>| {
@@ -229,8 +228,8 @@ mod tests {
 
     #[test]
     fn the_worst_is_what_is_farthest_beyond_its_bounds() {
-        let mut ratio = Ratio::default();
-        ratio.busy = [1.0, 0.9, 1.2].map(|it| measured(it, Some(0.97), Some(1.03))).into();
+        let busy = [1.0, 0.9, 1.2].map(|it| measured(it, Some(0.97), Some(1.03)));
+        let mut ratio = Ratio { quiet: None, busy: busy.into() };
         assert_eq!(ratio.worst().and_then(|it| it.value), Some(1.2));
         assert_eq!(ratio.status(), "missed when busy");
         ratio.quiet = Some(measured(1.0, Some(0.97), Some(1.03)));

@@ -11,7 +11,7 @@
 //! * [`cost`]: what faults take;
 //! * [`diff`]: what differs between two traces;
 //! * [`picture`]: a trace drawn, as a page and as a still picture;
-//! * [`format`]: numbers and mappings in words.
+//! * [`mod@format`]: numbers and mappings in words.
 //!
 //! A crate of its own, so that what it needs (decoders, symbols) stays out of the preload library.
 
