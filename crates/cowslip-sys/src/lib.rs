@@ -12,15 +12,15 @@
 //! * [`procfs`]: what `/proc` and `/sys` say of mappings, free memory, pressure, huge pages.
 //! * [`perf`]: what the kernel tells of programs while they run (`perf_event_open(2)`).
 //! * [`damon`]: which memory of processes is accessed, as the kernel samples it.
-//! * [`process`], [`thread`], [`held`]: children, signals, a thread, descriptors that must survive the host
+//! * [`process`], [`thread`], [`reserved_fd`]: children, signals, a thread, descriptors that must survive the host
 //!   program.
 //! * [`waiting`]: for descriptors, under limits and filters too.
 //! * [`scheduling`]: when and where threads run.
 //! * [`executable`]: which file a name means, and what kind of program it is.
-//! * [`program`]: a child that waits before it executes a program.
+//! * [`suspended_child`]: a child that waits before it executes a program.
 //! * [`fault_cost`]: what a page fault costs here.
 //! * [`usage`]: what a child used.
-//! * [`durable`], [`regular`]: files that are written whole or not at all, and files that are read.
+//! * [`atomic_file`], [`regular`]: files that are written whole or not at all, and files that are read.
 //! * [`cache`]: a file's part of the page cache.
 //! * [`terminal`]: its size and its keys.
 //! * [`socket`]: descriptors handed to another process.
