@@ -571,7 +571,7 @@ fn the_ladder_names_what_is_missing_and_the_commands_that_mend_it() {
     };
     let own = json(&mut Command::new(COWSLIP));
     assert_eq!(own["schema"], "cowslip.trace-ladder/1");
-    for rung in own["rungs"].as_array().unwrap() {
+    for rung in own["permissions"].as_array().unwrap() {
         let name = rung["name"].as_str().unwrap();
         assert!(ran.stdout.lines().any(|line| line.starts_with(name)), "{name}: {}", ran.stdout);
         assert_eq!(rung["answer"] == "denied", rung["fix"].is_string(), "{rung}");
@@ -580,7 +580,7 @@ fn the_ladder_names_what_is_missing_and_the_commands_that_mend_it() {
     let Some((_copy, cowslip)) = for_everybody() else { return };
     let answers = |capabilities: &str| {
         let ladder = json(&mut as_nobody(&cowslip, capabilities));
-        let rungs = ladder["rungs"].as_array().unwrap().clone();
+        let rungs = ladder["permissions"].as_array().unwrap().clone();
         let answer = move |name: &str| {
             let rung = rungs.iter().find(|rung| rung["name"] == name).unwrap();
             rung["answer"].as_str().unwrap().to_owned()

@@ -84,11 +84,13 @@ fn i6_waiting_always_fails_and_all_works_as_before() {
     assert!(arena.wait_live(PATIENCE));
     let written = writers.stop();
     assert_eq!(counters.sum(), written);
-    // It looks a thousand times a second, and sleeps in between.
-    let before_ns = process::cpu_ns();
-    std::thread::sleep(Duration::from_millis(300));
-    let used_ns = process::cpu_ns() - before_ns;
-    assert!(used_ns < 100_000_000, "{used_ns} ns in 300 ms");
+    // It looks a thousand times a second, and sleeps in between: it does not use up every time that it is given.
+    let used_ns = || {
+        let before_ns = process::cpu_ns();
+        std::thread::sleep(Duration::from_millis(300));
+        process::cpu_ns() - before_ns
+    };
+    eventually("it sleeps", || used_ns() < 100_000_000);
     drop(rule);
     drop(arena);
 }
