@@ -47,7 +47,10 @@ fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
             has_failed |= is_spent || times == ALWAYS;
             // What went blind is replaced, and thaws what stayed frozen.
             for arena in world.arenas() {
-                eventually("its service starts", || arena.start_service());
+                // A thread that is about to end looks like one that runs until it has.
+                eventually("a service thaws", || {
+                    arena.start_service() && arena.wait_live(Duration::from_secs(1))
+                });
             }
             world.check();
             if times < ALWAYS && !is_spent {
