@@ -5,58 +5,56 @@
 //! could write there (`process_vm_writev(2)`), and lose that. So the parent waits for a word in a page that both share,
 //! only where there is such memory.
 //!
+//! Each such fork has a page of its own: a child that comes too late says so to nobody.
+//!
 //! # Safety
-//! The page holds one atomic, which is all that anybody accesses there. A parent never unmaps it; its child does once it
-//! has come, before it runs another thread.
+//! The page holds one atomic, which is all that anybody accesses there. Parent and child unmap it each for itself, the
+//! parent when it waits no more, the child before it runs another thread. The locks of a fork are held around all of it,
+//! so nobody else has a reference to it.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 
 use cowslip_sys::units::{VirtRange, page_size_bytes};
-use cowslip_sys::{memory, waiting};
+use cowslip_sys::{memory, process, waiting};
 
-/// The start of the shared page; 0: there is none.
+/// The start of the page of the fork under way; 0: there is none.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
-/// The child of the fork under way is waited for.
-static IS_AWAITED: AtomicBool = AtomicBool::new(false);
 
 const NAP: Duration = Duration::from_micros(20);
-/// A tenth of a second, and more where naps are longer.
-const MOST_NAPS: u32 = 5000;
-
-fn has_come() -> Option<&'static AtomicBool> {
-    let page = PAGE.load(Ordering::Relaxed);
-    // SAFETY: see the module.
-    (page != 0).then(|| unsafe { &*(page as *const AtomicBool) })
-}
+const MOST_NS: u64 = 100_000_000;
 
 /// Before a fork, by the thread that holds the locks.
 pub(crate) fn prepare(is_awaited: bool) {
-    IS_AWAITED.store(is_awaited, Ordering::Relaxed);
-    if is_awaited && PAGE.load(Ordering::Relaxed) == 0 {
-        let page = memory::map_shared_page().map_or(0, |page| page.start);
-        PAGE.store(page, Ordering::Relaxed);
+    let page = if is_awaited { memory::map_shared_page().ok() } else { None };
+    PAGE.store(page.map_or(0, |page| page.start), Ordering::Relaxed);
+}
+
+/// Calls `act` with the word, once a fork in either process.
+fn meet(act: impl FnOnce(&AtomicBool)) {
+    let page = PAGE.swap(0, Ordering::Relaxed);
+    if page == 0 {
+        return;
     }
-    if let Some(has_come) = has_come() {
-        has_come.store(false, Ordering::Relaxed);
-    }
+    // SAFETY: see the module.
+    act(unsafe { &*(page as *const AtomicBool) });
+    // SAFETY: see the module.
+    let _ = unsafe { memory::unmap(VirtRange::new(page, page_size_bytes())) };
 }
 
 /// In the child, when all is as it is to be.
 pub(crate) fn come() {
-    let Some(word) = has_come() else { return };
-    word.store(true, Ordering::Release);
-    let page = VirtRange::new(PAGE.swap(0, Ordering::Relaxed), page_size_bytes());
-    // SAFETY: see the module.
-    let _ = unsafe { memory::unmap(page) };
+    meet(|has_come| has_come.store(true, Ordering::Release));
 }
 
 /// In the parent, with the locks still held. Not for ever: the child may have been killed, or there may be none.
 pub(crate) fn wait() {
-    let Some(has_come) = has_come().filter(|_| IS_AWAITED.load(Ordering::Relaxed)) else { return };
-    for _ in 0..MOST_NAPS {
-        if has_come.load(Ordering::Acquire) || waiting::nap(NAP).is_err() {
-            return;
+    meet(|has_come| {
+        let until_ns = process::now_ns() + MOST_NS;
+        while !has_come.load(Ordering::Acquire) && process::now_ns() < until_ns {
+            if waiting::nap(NAP).is_err() {
+                break;
+            }
         }
-    }
+    });
 }

@@ -164,6 +164,11 @@ pub fn fill_random(buffer: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
+/// As which user this thread acts (`geteuid(2)`).
+pub fn effective_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

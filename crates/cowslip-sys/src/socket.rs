@@ -30,6 +30,11 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
     }
 }
 
+/// The user who connected, or who listens: as whom the other end's process acted then (`SO_PEERCRED`).
+pub fn peer_uid(socket: BorrowedFd<'_>) -> Result<u32> {
+    net::sockopt::socket_peercred(socket).map(|peer| peer.uid.as_raw())
+}
+
 /// Receives at most `buffer.len()` bytes and the descriptors that came with them, which close at exec.
 /// No bytes: the other end is closed. `EMSGSIZE`: more descriptors came than [`MOST_DESCRIPTORS`].
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {

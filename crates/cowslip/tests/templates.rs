@@ -16,6 +16,7 @@ use cowslip::sys::{AsFd, Errno, OwnedFd, socket};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{
     Arena, ArenaSlice, Backing, ErrorKind, Inherit, Place, Prot, Template, TemplateClone,
+    TemplateServer,
 };
 use support::kin::{kill, plain_fork, wait_for_ever};
 use support::{
@@ -709,4 +710,39 @@ fn answer_to(
         },
         _ => panic!("an unknown question"),
     }
+}
+
+#[test]
+fn a_server_gives_nothing_to_another_user() {
+    const NOBODY: libc::c_long = 65534;
+    // SAFETY: the call touches no memory.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip("root", "only root can act as another user");
+    }
+    let _alone = alone();
+    let (arena, words) = patterned(Backing::Base);
+    let path = std::env::temp_dir().join(format!("cowslip-server-{}", std::process::id()));
+    let server =
+        TemplateServer::start(arena.freeze().unwrap().into_template().unwrap(), &path).unwrap();
+    // As in the moment between bind(2) and chmod(2).
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::set_permissions(&path, open).unwrap();
+
+    let connected = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            // SAFETY: the bare call changes the user of this thread alone, which ends soon.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, -1, NOBODY, -1) }, 0);
+            UnixStream::connect(path).unwrap()
+        }
+    });
+    let mut refused = connected.join().unwrap();
+    refused.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(refused.read(&mut [0; 8]).unwrap(), 0, "closed without a byte");
+
+    let socket = UnixStream::connect(&path).unwrap();
+    // SAFETY: the server is ours.
+    let template = unsafe { Template::receive(&socket) }.unwrap();
+    assert!(template.regions()[0].range().len >= words.len() * 8);
+    drop((socket, server));
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::Template;
+use crate::sys::{process, socket};
 
 /// Hands a template to whoever connects to a Unix socket and calls [`Template::receive`], until this is dropped.
 ///
@@ -43,7 +45,7 @@ pub struct TemplateServer {
 }
 
 impl TemplateServer {
-    /// Makes a socket at `path`, to which only this user may connect.
+    /// Makes a socket at `path`. Only this user and root get the template.
     ///
     /// # Errors
     /// The system's, such as [`io::ErrorKind::AddrInUse`] if there is something at `path`.
@@ -63,11 +65,16 @@ fn serve(template: &Template, listener: &UnixListener, closing: &AtomicBool) {
         // Who went away, or is too slow, gets nothing.
         let _ = socket.set_write_timeout(Some(Duration::from_secs(1)));
         let _ = socket.set_read_timeout(Some(Duration::from_secs(1)));
-        if !closing.load(Relaxed) && template.send(&socket).is_ok() {
+        if !closing.load(Relaxed) && may_have_it(&socket) && template.send(&socket).is_ok() {
             // Closed by the other side when it has the template.
             let _ = socket.read(&mut [0]);
         }
     }
+}
+
+/// The socket's permissions are set after it is bound: somebody else may have connected before.
+fn may_have_it(client: &UnixStream) -> bool {
+    socket::peer_uid(client.as_fd()).is_ok_and(|uid| uid == 0 || uid == process::effective_uid())
 }
 
 impl Drop for TemplateServer {
