@@ -11,10 +11,10 @@ use cowslip::host::{self, Answer as Found, Capability, Need, Report, Standing};
 use cowslip_report::json;
 use serde_json::{Map, Value, json};
 
-use crate::exit::{self, Answer, DENIED, NO, UNSUPPORTED};
+use crate::exit::{self, CommandResult, DENIED, NO, UNSUPPORTED};
 pub(super) use args::Args;
 
-pub(super) fn run(args: Args) -> Answer {
+pub(super) fn run(args: Args) -> CommandResult {
     let report = host::report();
     if let Some(file) = &args.json {
         json::write(&to_json(&report), file).map_err(exit::io("write the report"))?;
