@@ -15,6 +15,7 @@ mod tables;
 use crate::exit::CommandResult;
 use args::Action;
 pub(super) use args::Args;
+pub(super) use permissions::table as permissions_table;
 
 pub(super) fn run(args: &Args) -> CommandResult {
     match &args.action {

@@ -47,7 +47,7 @@ fn to_json(permissions: &[Permission]) -> Value {
 }
 
 /// Each permission, whether it is there, and the command that gives it.
-fn table(permissions: &[Permission]) -> String {
+pub(in crate::commands) fn table(permissions: &[Permission]) -> String {
     let mut text = format!("{:15}{:10}gives\n", "source", "here");
     for permission in permissions {
         text += &format!(
