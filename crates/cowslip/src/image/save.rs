@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::OnProgress;
-use super::chunk::{OF_ZEROES, Scratch, ZEROES};
+use super::chunk::{OF_ZEROES, Scratch};
 use super::compression::Compression;
 use super::description::{ArenaDescription, Description, Piece, Root};
 use super::format::{Checksum, Identity};
@@ -200,7 +200,7 @@ impl Source for Memory<'_> {
         let content = chunk_at(self.frozen[job.arena as usize], job.chunk, room)?;
         let now = content.map_or(OF_ZEROES, Checksum::of);
         let before = self.known.get(&(job.arena, job.chunk)).copied().unwrap_or(OF_ZEROES);
-        Ok((now != before).then_some((content.unwrap_or(&ZEROES), now)))
+        Ok((now != before).then_some((content.unwrap_or(&[]), now)))
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) struct Job {
 /// Where the content of chunks comes from.
 pub(super) trait Source: Sync {
     /// The content of a chunk, in `room` or elsewhere, and its checksum; `None` if a reader finds the same
-    /// without this chunk. Both are 2 MiB.
+    /// without this chunk. Both are 2 MiB; the content is empty if it is all zeroes.
     fn find<'a>(
         &'a self,
         job: Job,

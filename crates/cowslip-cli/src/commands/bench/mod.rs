@@ -13,14 +13,14 @@ use serde_json::{Map, Value};
 
 use super::run::libraries;
 use super::{output, signals};
-use crate::exit::{self, Answer, Failure};
+use crate::exit::{self, CommandResult, Failure};
 pub(super) use args::Action;
 use args::{BenchArgs, ReportArgs};
 
 const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
 const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
 
-pub(super) fn run(action: &Action) -> Answer {
+pub(super) fn run(action: &Action) -> CommandResult {
     match action {
         Action::Cow(args) => measure("cow", args, DEFAULT_SIZE, cow::run),
         Action::Fork(args) => measure("fork", args, DEFAULT_SIZE, fork::run),
@@ -38,7 +38,7 @@ fn measure<P: ValueEnum + Send + Sync>(
     args: &BenchArgs<P>,
     default_size: ByteCount,
     run: impl FnOnce(&Options, &[P], &mut Bench<'_>) -> Result<(), Error>,
-) -> Answer {
+) -> CommandResult {
     let options = options(args, default_size)?;
     let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
     let libraries = libraries().map_err(|failure| failure.to_string());
@@ -66,20 +66,20 @@ fn measure<P: ValueEnum + Send + Sync>(
     Ok(if broken || interrupted { ExitCode::from(exit::NO) } else { ExitCode::SUCCESS })
 }
 
-fn report(args: &ReportArgs) -> Answer {
+fn report(args: &ReportArgs) -> CommandResult {
     let page = summary::markdown(&args.from).map_err(exit::io("read the results"))?;
     sink::write(&args.output, &page).map_err(exit::io("write the page"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn bloat_process() -> Answer {
+fn bloat_process() -> CommandResult {
     bloat::process().map_err(|error| Failure::new(exit::NO, error))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn restore_process(args: &restore::ProcessArgs) -> Answer {
+fn restore_process(args: &restore::ProcessArgs) -> CommandResult {
     let observed = restore::process(args).map_err(|error| Failure::new(exit::NO, error))?;
-    println!("{observed}");
+    outln!("{observed}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -11,10 +11,10 @@ use cowslip_report::{Progress, Report};
 use serde_json::{Map, Value};
 
 use super::{output, signals};
-use crate::exit::{self, Answer, Failure};
+use crate::exit::{self, CommandResult, Failure};
 pub(super) use args::Args;
 
-pub(super) fn run(args: Args) -> Answer {
+pub(super) fn run(args: Args) -> CommandResult {
     let size = args.size.unwrap_or_else(default_size);
     let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
     let mut report = Report::new("demo", params(&args, size));

@@ -1,4 +1,4 @@
-//! The terminal: a screen of our own while the table is live, and keys.
+//! The terminal of `cowslip promote top`: a screen of its own while the table is live, and keys.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Where the values of a metric lie: a strip of dots and a box for each side.
+//! Where the values of a metric lie: a strip plot of dots and a box for each side.
 
 use minijinja::context;
 use minijinja::value::Value;
@@ -6,7 +6,7 @@ use minijinja::value::Value;
 use cowslip_compare::Row;
 use cowslip_compare::stats::quantile;
 
-use super::words;
+use super::format;
 
 const LEFT: f64 = 8.0;
 const WIDTH: f64 = 304.0;
@@ -14,7 +14,7 @@ const WIDTH: f64 = 304.0;
 const MOST_DOTS: usize = 300;
 
 /// What the page's template needs to draw a row.
-pub(super) fn strip(row: &Row) -> Value {
+pub(super) fn strip_plot(row: &Row) -> Value {
     let all = || row.good.iter().chain(&row.bad).copied();
     let low = all().fold(f64::INFINITY, f64::min);
     let high = all().fold(f64::NEG_INFINITY, f64::max);
@@ -30,7 +30,7 @@ pub(super) fn strip(row: &Row) -> Value {
         });
         let [q1, q2, q3] = [0.25, 0.5, 0.75]
             .map(|share| quantile(&sorted, share).expect("a row has values of both sides"));
-        let quarter = |value| words::value(&row.metric, value);
+        let quarter = |value| format::value(&row.metric, value);
         context! {
             name,
             top,
@@ -46,8 +46,8 @@ pub(super) fn strip(row: &Row) -> Value {
         }
     };
     context! {
-        low => words::value(&row.metric, low),
-        high => words::value(&row.metric, high),
+        low => format::value(&row.metric, low),
+        high => format::value(&row.metric, high),
         sides => [
             side(&row.good, row.means.0, "good", 13.0),
             side(&row.bad, row.means.1, "bad", 33.0),
@@ -56,7 +56,7 @@ pub(super) fn strip(row: &Row) -> Value {
 }
 
 fn tip(row: &Row, side: &str, value: f64) -> String {
-    format!("{} {side}: {}", row.metric, words::value(&row.metric, value))
+    format!("{} {side}: {}", row.metric, format::value(&row.metric, value))
 }
 
 fn round(place: f64) -> f64 {

@@ -1,4 +1,4 @@
-//! What a replay knows beside the address spaces.
+//! All mappings that a trace shows, with the spans of address and time that each had.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::model::Header;
 
 /// What a replay knows beside the address spaces.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct MappingHistory {
     pub(super) circumstances: Circumstances,
     /// The time of the event that is being replayed.
     pub(super) now_ns: u64,
@@ -74,7 +74,7 @@ impl Circumstances {
     }
 }
 
-impl Ledger {
+impl MappingHistory {
     pub(super) fn new(circumstances: Circumstances) -> Self {
         Self { circumstances, now_ns: 0, mappings: Vec::new(), spans: Vec::new() }
     }

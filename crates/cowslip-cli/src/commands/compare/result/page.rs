@@ -9,8 +9,8 @@ use minijinja::{Environment, context};
 
 use cowslip_compare::{Comparison, Row, Verdict};
 
-use super::args::How;
-use super::{cause, strip, words};
+use super::How;
+use super::{cause, format, strip_plot};
 
 /// Writes the page to `path`, or to standard output if that is `-`.
 pub(super) fn write(comparison: &Comparison, how: &How, path: &Path) -> io::Result<()> {
@@ -22,8 +22,8 @@ fn render(comparison: &Comparison, how: &How) -> Result<String, minijinja::Error
     environment.add_template("page.html", include_str!("page.html"))?;
     environment.get_template("page.html")?.render(context! {
         cause => cause::sentence(comparison, how.relevant()),
-        headline => words::headline(comparison),
-        advice => words::advice(comparison, how),
+        headline => format::headline(comparison),
+        advice => format::advice(comparison, how),
         alpha => how.alpha,
         fdr => how.fdr,
         rows => comparison.rows.iter().map(row).collect::<Vec<_>>(),
@@ -42,18 +42,18 @@ fn row(row: &Row) -> Value {
     context! {
         metric => &row.metric,
         class,
-        verdict => words::verdict(row),
-        good => words::value(&row.metric, good),
-        bad => words::value(&row.metric, bad),
-        change => row.change.map_or("–".to_owned(), |change| words::percent(change.value)),
-        interval => interval.map(|(a, b)| format!("{} … {}", words::percent(a), words::percent(b))),
-        t => words::t(row),
-        p => words::p(row.p),
-        adjusted => words::p(row.adjusted_p),
-        rank => words::p(row.rank.p),
-        effect => row.effect.map_or("–".to_owned(), |effect| words::short(effect.value)),
-        effect_interval => row.effect.and_then(|effect| effect.interval).map(words::interval),
+        verdict => format::verdict(row),
+        good => format::value(&row.metric, good),
+        bad => format::value(&row.metric, bad),
+        change => row.change.map_or("–".to_owned(), |change| format::percent(change.value)),
+        interval => interval.map(|(a, b)| format!("{} … {}", format::percent(a), format::percent(b))),
+        t => format::t(row),
+        p => format::p(row.p),
+        adjusted => format::p(row.adjusted_p),
+        rank => format::p(row.rank.p),
+        effect => row.effect.map_or("–".to_owned(), |effect| format::short(effect.value)),
+        effect_interval => row.effect.and_then(|effect| effect.interval).map(format::interval),
         runs => row.runs_for_wanted,
-        strip => strip::strip(row),
+        strip_plot => strip_plot::strip_plot(row),
     }
 }

@@ -1,10 +1,10 @@
-//! How numbers and verdicts read.
+//! How numbers and verdicts of a comparison read.
 
 use cowslip_compare::stats::{Estimate, median};
 use cowslip_compare::{Comparison, Row, Unit, Verdict};
 use cowslip_report::units::{fixed, human};
 
-use super::args::How;
+use super::How;
 
 /// A value in the unit that the metric's name ends with.
 pub(super) fn value(metric: &str, value: f64) -> String {

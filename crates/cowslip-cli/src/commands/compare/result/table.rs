@@ -1,10 +1,10 @@
-//! The comparison for people, on a terminal or in a log.
+//! The comparison as a table, on a terminal or in a log.
 
 use cowslip_compare::{Comparison, Row, Verdict};
 use cowslip_report::text;
 
-use super::args::How;
-use super::{cause, words};
+use super::How;
+use super::{cause, format};
 
 const HEADS: [&str; 10] = [
     "verdict",
@@ -23,7 +23,7 @@ const WORDS: [usize; 2] = [0, 1];
 
 pub(super) fn render(comparison: &Comparison, how: &How) -> String {
     let cause = text::printable(&cause::sentence(comparison, how.relevant()));
-    let mut lines = vec![cause, words::headline(comparison), String::new()];
+    let mut lines = vec![cause, format::headline(comparison), String::new()];
     let is_shown = |row: &&Row| how.all || row.verdict != Verdict::Unproven;
     let rows: Vec<Vec<String>> = comparison.rows.iter().filter(is_shown).map(cells).collect();
     if !rows.is_empty() {
@@ -32,23 +32,23 @@ pub(super) fn render(comparison: &Comparison, how: &How) -> String {
         lines.extend(text::align(&rows).iter().map(|line| line.trim_end().to_owned()));
         lines.push(String::new());
     }
-    lines.extend(words::advice(comparison, how).iter().map(|it| text::printable(it)));
+    lines.extend(format::advice(comparison, how).iter().map(|it| text::printable(it)));
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 fn cells(row: &Row) -> Vec<String> {
     let (good, bad) = row.means;
     vec![
-        words::verdict(row).to_owned(),
+        format::verdict(row).to_owned(),
         text::printable(&row.metric),
-        words::value(&row.metric, good),
-        words::value(&row.metric, bad),
-        row.change.map_or("–".to_owned(), |change| words::percent(change.value)),
-        words::t(row),
-        words::p(row.p),
-        words::p(row.adjusted_p),
-        words::p(row.rank.p),
-        words::effect(row.effect),
+        format::value(&row.metric, good),
+        format::value(&row.metric, bad),
+        row.change.map_or("–".to_owned(), |change| format::percent(change.value)),
+        format::t(row),
+        format::p(row.p),
+        format::p(row.adjusted_p),
+        format::p(row.rank.p),
+        format::effect(row.effect),
     ]
 }
 

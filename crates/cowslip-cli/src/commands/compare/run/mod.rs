@@ -1,4 +1,4 @@
-//! `cowslip record`: both commands in turns, a recording a run.
+//! `cowslip compare run`: both commands in turns, a recording a run, and what differs.
 
 mod args;
 mod folders;
@@ -15,21 +15,21 @@ use cowslip_compare::recorder::{Recorder, Watch, facts};
 use cowslip_compare::recording::EXIT_CODE;
 use cowslip_report::Progress;
 
-use super::compare;
-use super::signals::Signals;
-use crate::exit::{self, Answer, Failure};
-pub(super) use args::Args;
+use super::result::{deliver, read};
+use crate::commands::signals::Signals;
+use crate::exit::{self, CommandResult, Failure};
+pub(in crate::commands) use args::RunArgs;
 use folders::{Folders, Side};
 use shell::{Ended, Shell};
 
-pub(super) fn run(args: &Args) -> Answer {
+pub(in crate::commands) fn run(args: &RunArgs) -> CommandResult {
     let folders = record(args)?;
-    let [good, bad] = folders.both().map(compare::read);
-    compare::answer(good?, bad?, &args.how)
+    let [good, bad] = folders.both().map(read);
+    deliver(good?, bad?, &args.how)
 }
 
 /// Runs, and says where the recordings are; after Ctrl-C those of the runs that were finished.
-fn record(args: &Args) -> Result<Folders, Failure> {
+fn record(args: &RunArgs) -> Result<Folders, Failure> {
     let folders = Folders::create(&args.output)?;
     let mut session = Session {
         args,
@@ -62,7 +62,7 @@ fn record(args: &Args) -> Result<Folders, Failure> {
 }
 
 struct Session<'a> {
-    args: &'a Args,
+    args: &'a RunArgs,
     folders: Folders,
     signals: Signals,
     facts: BTreeMap<String, String>,
@@ -140,7 +140,7 @@ impl Session<'_> {
     /// Says how the runs ended that were kept although they failed.
     fn tell_ignored(&self) {
         for ((side, how), runs) in &self.ignored {
-            eprintln!("cowslip: {runs} {side} runs ended with {how}");
+            errln!("cowslip: {runs} {side} runs ended with {how}");
         }
     }
 
@@ -164,7 +164,7 @@ impl Session<'_> {
             return Err(Failure::new(exit::NOT_THE_COMMAND, why));
         }
         self.tell_ignored();
-        eprintln!("cowslip: {said}, which are compared");
+        errln!("cowslip: {said}, which are compared");
         Ok(self.folders)
     }
 }

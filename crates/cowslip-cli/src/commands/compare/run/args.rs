@@ -1,23 +1,23 @@
-//! The options of `cowslip record`.
+//! The options of `cowslip compare run`.
 
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use crate::commands::compare::How;
+use crate::commands::compare::result::How;
 use crate::commands::numbers::{between, whole};
 
 /// Run a good and a bad command in turns, record what the kernel counts, and compare
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    cowslip record -n 10 --good './old' --bad './new' -o runs\n  \
-    cowslip record --good 'THP=always ./x' --bad 'THP=never ./x' --prepare 'sync' -o runs\n\n\
+    cowslip compare run -n 10 --good './old' --bad './new' -o runs\n  \
+    cowslip compare run --good 'THP=always ./x' --bad 'THP=never ./x' --prepare 'sync' -o runs\n\n\
     The recordings stay in DIR/good and DIR/bad: cowslip compare DIR/good -- DIR/bad. After Ctrl-C the \
     runs that were finished are compared. The metrics of the machine are those of all it does: let it do \
     nothing else.\n\n\
     Exit codes: 0 nothing differs significantly · 1 something does · 2 to 6: it could not be found out · \
     125 a command failed, or was interrupted · 126 it cannot be run · 127 it is not there")]
-pub(crate) struct Args {
+pub(crate) struct RunArgs {
     /// The good command, for `sh -c`
     #[arg(long, value_name = "COMMAND")]
     pub(super) good: String,

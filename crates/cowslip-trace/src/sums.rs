@@ -1,17 +1,17 @@
-//! Sums over faults.
+//! Sums over faults: how many of each kind, and what they took.
 
 use std::ops::AddAssign;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use crate::attribute::Kind;
+use crate::attribute::FaultKind;
 use crate::model::Fault;
 
 /// Faults by kind, and what is known of them together. Counts are of recorded faults: with 1-in-N
 /// sampling each stands for N.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sums {
-    by_kind: [u64; Kind::ALL.len()],
+    by_kind: [u64; FaultKind::ALL.len()],
     /// Faults of which the latency is known.
     pub timed: u64,
     /// Their latencies in nanoseconds.
@@ -24,7 +24,7 @@ pub struct Sums {
 
 impl Sums {
     /// Counts one fault.
-    pub fn add(&mut self, fault: &Fault, kind: Kind) {
+    pub fn add(&mut self, fault: &Fault, kind: FaultKind) {
         self.by_kind[kind as usize] += 1;
         if let Some(latency_ns) = fault.latency_ns {
             self.timed += 1;
@@ -40,13 +40,13 @@ impl Sums {
     }
 
     /// The faults of one kind.
-    pub fn of(&self, kind: Kind) -> u64 {
+    pub fn of(&self, kind: FaultKind) -> u64 {
         self.by_kind[kind as usize]
     }
 
     /// The kinds that there are, the most frequent first.
-    pub fn kinds(&self) -> Vec<(Kind, u64)> {
-        let mut kinds: Vec<_> = Kind::ALL.map(|kind| (kind, self.of(kind))).into();
+    pub fn kinds(&self) -> Vec<(FaultKind, u64)> {
+        let mut kinds: Vec<_> = FaultKind::ALL.map(|kind| (kind, self.of(kind))).into();
         kinds.retain(|(_, faults)| *faults > 0);
         kinds.sort_by_key(|(_, faults)| std::cmp::Reverse(*faults));
         kinds

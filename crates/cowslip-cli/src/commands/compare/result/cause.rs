@@ -2,7 +2,7 @@
 
 use cowslip_compare::{Comparison, Row, Verdict};
 
-use super::words;
+use super::format;
 
 /// What a run took as a whole, which is what somebody complains of, not why.
 const OUTCOME: &str = "wall_seconds";
@@ -24,7 +24,7 @@ pub(super) fn sentence(comparison: &Comparison, relevant: f64) -> String {
     let mut clearest: Vec<&&Row> = [true, false].into_iter().filter_map(clearest).collect();
     clearest.sort_by(|a, b| clearness(b).total_cmp(&clearness(a)));
     let causes = clearest.iter().map(|row| change(row)).collect::<Vec<_>>().join("; ");
-    let percent = words::percent(relevant);
+    let percent = format::percent(relevant);
     let percent = percent.trim_start_matches('+');
     match (outcome, causes.is_empty()) {
         (Some(outcome), true) => {
@@ -49,7 +49,7 @@ fn is_relevant(row: &Row, relevant: f64) -> bool {
 fn change(row: &Row) -> String {
     let (good, bad) = row.means;
     let name = name(&row.metric);
-    let value = |value| words::value(&row.metric, value);
+    let value = |value| format::value(&row.metric, value);
     let verb = if bad > good { "rose" } else { "fell" };
     match row.change {
         _ if bad == 0.0 => format!("{name} {verb} to 0 (from {})", value(good)),
@@ -57,7 +57,7 @@ fn change(row: &Row) -> String {
             format!("{name} {verb} from {} to {}", value(good), value(bad))
         }
         Some(change) => {
-            let by = words::percent(change.value);
+            let by = format::percent(change.value);
             format!("{name} {verb} by {}", by.trim_start_matches(['+', '-']))
         }
         None => format!("{name} {verb} from 0 to {}", value(bad)),
