@@ -36,17 +36,14 @@ pub mod image;
 mod metrics;
 mod template;
 
-use cowslip_sys::error;
-
-pub use cowslip_sys as sys;
+pub use cowslip_sys::error::{Error, ErrorKind, Result};
+pub use cowslip_sys::memory::Prot;
 pub use cowslip_sys::units;
 
 pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, Departure, Pages, Usage};
-pub use error::{Error, ErrorKind, Result};
 pub use footprint::Footprint;
 pub use freeze::{Fork, FreezeMethod, Frozen, IoGuard, PreparedFork, fork, freeze_all};
 pub use metrics::{Metrics, PAGE_NAME};
-pub use sys::memory::Prot;
 pub use template::{
     Identity, Inherit, Place, Region, Template, TemplateBuilder, TemplateClone, TemplateServer,
 };

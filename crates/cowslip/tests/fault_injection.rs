@@ -11,11 +11,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, StandaloneMode, Strategy};
-use cowslip::sys::failpoints::{Op, fail};
-use cowslip::sys::memfile;
-use cowslip::sys::{AsFd, Errno};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, FreezeMethod, Inherit, Pages, Place, Prot, Template, freeze_all};
+use cowslip_sys::failpoints::{Op, fail};
+use cowslip_sys::memfile;
+use cowslip_sys::{AsFd, Errno};
 use support::images::{Folder, patterned, proceed, saved, words};
 use support::world::{World, explains_itself};
 use support::{

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use cowslip::Arena;
-use cowslip::sys::memory;
 use cowslip::units::{ByteCount, CHUNK_BYTES};
+use cowslip_sys::memory;
 use support::kin::{Child, KINDS, close_all, kill, plain_fork, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, alone, fork_child, skip, status_of};
 
@@ -111,7 +111,7 @@ fn i2_descriptors_do_not_matter() {
     let Some(family) = Family::new() else { return };
     let child = fork_child(&[&family.arena], || match plain_fork() {
         0 => {
-            family.tell_parent(cowslip::sys::process::pid());
+            family.tell_parent(cowslip_sys::process::pid());
             close_all();
             wait_for_ever()
         }

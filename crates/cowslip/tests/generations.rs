@@ -8,8 +8,9 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use cowslip::Arena;
 use cowslip::units::{ByteCount, CHUNK_BYTES};
-use cowslip::{Arena, sys::process};
+use cowslip_sys::process;
 use support::kin::plain_fork;
 use support::{
     Counters, PATIENCE, Watchdog, alone, fork_child, huge_mapped_bytes, skip, status_of,

@@ -165,10 +165,10 @@ fn inside_copies_beyond_the_limit() {
     let _watchdog = Watchdog::start("copies beyond the limit");
     let arena = Arena::new(ByteCount::mib(128)).unwrap();
     let counters = filled(&arena);
-    let parent = cowslip::sys::process::pid();
+    let parent = cowslip_sys::process::pid();
     let child = fork_child(&[&arena], || {
         // Reads until its parent ends, however that comes about.
-        while cowslip::sys::process::parent_pid() == parent {
+        while cowslip_sys::process::parent_pid() == parent {
             std::thread::yield_now();
         }
         true

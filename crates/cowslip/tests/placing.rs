@@ -132,7 +132,7 @@ fn a_closed_arena_takes_nothing_in_and_gives_its_space_back() {
     let error = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap_err();
     assert_eq!(error.kind(), cowslip::ErrorKind::OutOfMemory);
     // Somebody else may be there.
-    cowslip::sys::memory::reserve_at(freed).unwrap();
+    cowslip_sys::memory::reserve_at(freed).unwrap();
     // SAFETY: still handed out, and nobody writes to it.
     unsafe {
         assert_eq!((kept.start as *const u64).read(), 7);
@@ -141,6 +141,6 @@ fn a_closed_arena_takes_nothing_in_and_gives_its_space_back() {
     }
     assert_eq!((arena.metrics().used_bytes, arena.metrics().left_bytes), (0, 4 << 20));
     drop(arena);
-    let taken = cowslip::sys::memory::reserve_at(freed);
-    assert_eq!(taken, Err(cowslip::sys::Errno::EXIST), "what is not the arena's stays");
+    let taken = cowslip_sys::memory::reserve_at(freed);
+    assert_eq!(taken, Err(cowslip_sys::Errno::EXIST), "what is not the arena's stays");
 }

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, SaveOptions, Strategy, save};
-use cowslip::sys::{Errno, cache, memfile};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ArenaBuilder, Backing, ErrorKind, Fork, Place, Prot};
+use cowslip_sys::{Errno, cache, memfile};
 use support::images::{ELSEWHERE, Folder, patterned, proceed, saved, verify, words};
 use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, fork_child, pattern, status_of};
 
@@ -183,7 +183,7 @@ fn a_file_that_lies_is_told_of_and_never_shows_zeroes() {
 
     // A system call answers instead of waiting for ever.
     let (mut reader, writer) = std::io::pipe().unwrap();
-    let written = cowslip::sys::process::write_once(
+    let written = cowslip_sys::process::write_once(
         writer.as_fd(),
         bytemuck::bytes_of(&words(arena, lost, arena)[0]),
     );
@@ -503,7 +503,7 @@ fn a_child_forked_as_the_last_chunk_comes_ends_its_arena() {
             Fork::Child => {
                 let is_right = whole(&arena)[WORDS] == pattern(WORDS);
                 drop(arena);
-                cowslip::sys::process::exit_now(i32::from(!is_right))
+                cowslip_sys::process::exit_now(i32::from(!is_right))
             }
         };
         assert_eq!(status_of(pid), 0);

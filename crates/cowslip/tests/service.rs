@@ -7,10 +7,10 @@ mod support;
 
 use std::time::Duration;
 
-use cowslip::sys::failpoints::{Op, fail};
-use cowslip::sys::{Errno, process};
 use cowslip::units::ByteCount;
 use cowslip::{Arena, ErrorKind, FreezeMethod, freeze_all};
+use cowslip_sys::failpoints::{Op, fail};
+use cowslip_sys::{Errno, process};
 use support::world::{World, explains_itself};
 use support::{Counters, PATIENCE, Watchdog, Writers, alone, eventually, scaled, skip};
 

@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cowslip::sys::memory::{self, Sharing};
-use cowslip::sys::{AsFd, Errno, OwnedFd, socket};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{
     Arena, ArenaSlice, Backing, ErrorKind, Inherit, Place, Prot, Template, TemplateClone,
     TemplateServer,
 };
+use cowslip_sys::memory::{self, Sharing};
+use cowslip_sys::{AsFd, Errno, OwnedFd, socket};
 use support::kin::{kill, plain_fork, wait_for_ever};
 use support::{
     PATIENCE, Scatter, Watchdog, alone, huge_mapped_bytes, pattern, scaled, skip, smaps_bytes,
@@ -238,7 +238,7 @@ fn protections_go_with_the_template() {
                             std::hint::black_box(place.read_volatile());
                         }
                     };
-                    cowslip::sys::process::exit_now(0)
+                    cowslip_sys::process::exit_now(0)
                 }
                 child => child,
             };

@@ -57,7 +57,7 @@ fn parent_of_a_daemon(report: &mut impl Write) -> ! {
     counters.at(7).store(70, Relaxed);
     // SAFETY: the child goes on as the program, whose only thread made it.
     match unsafe { cowslip::fork(&[&arena]) }.unwrap() {
-        Fork::Parent(_) => cowslip::sys::process::exit_now(0),
+        Fork::Parent(_) => cowslip_sys::process::exit_now(0),
         Fork::Child => {}
     }
     support::eventually("the parent ends", || arena.adopt().unwrap());
@@ -80,7 +80,7 @@ fn parent_of_a_daemon(report: &mut impl Write) -> ! {
     let child = fork_child(&[&arena], || right(72)).unwrap();
     assert_eq!(status_of(child), 0);
     report.write_all(&[1]).unwrap();
-    cowslip::sys::process::exit_now(0);
+    cowslip_sys::process::exit_now(0);
 }
 
 #[test]

@@ -190,8 +190,8 @@ fn nobody_has_neither_userfaultfd_nor_a_tmpfs() {
     }
     // SAFETY: asks who this process is.
     assert_eq!(unsafe { libc::geteuid() }, NOBODY);
-    let refused = cowslip::sys::uffd::open().unwrap_err();
-    assert_eq!(refused, cowslip::sys::Errno::PERM);
+    let refused = cowslip_sys::uffd::open().unwrap_err();
+    assert_eq!(refused, cowslip_sys::Errno::PERM);
     let arena = arena(8);
     assert!(matches!(arena.pages(), Pages::HugeMemfd | Pages::Base), "{}", arena.pages());
     let frozen = freeze(&arena);

@@ -14,15 +14,16 @@
 //! The ranges these functions change were checked to be parts of the arena, which this library owns;
 //! that its users no longer rely on the content of what they give back is what giving back means.
 
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
+use cowslip_sys::{Errno, memfile};
+
 use super::backing_file::{POOL_HINT, Pages, offset};
 use super::detach::Departure;
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::Usage;
-use crate::error::{During, Error, ErrorKind, Result};
 use crate::freeze::thaw::{self, limbo};
-use crate::sys::memory::{self, Advice, Prot};
-use crate::sys::{Errno, memfile};
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 
 const ALLOCATE: &str = "allocate from an arena";
 const DISCARD: &str = "discard memory of an arena";

@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-use crate::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memfile::{self, MemfdKind, Seals};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
+use cowslip_sys::units::{ByteCount, VirtRange};
+use cowslip_sys::{AsFd, BorrowedFd, Errno};
+
 use crate::host;
-use crate::sys::memfile::{self, MemfdKind, Seals};
-use crate::sys::memory::{self, Advice, Prot, Sharing};
-use crate::sys::reserved_fd::{FileIdentity, ReservedFd};
-use crate::sys::{AsFd, BorrowedFd, Errno};
-use crate::units::{ByteCount, VirtRange};
 
 /// What an arena asks its memory to be made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -103,7 +104,7 @@ impl BackingFile {
     /// Fails if the program has closed our descriptor or put another file in its place: mapping that
     /// would replace the program's memory by strange content.
     pub(crate) fn check(&self) -> Result<()> {
-        if crate::sys::reserved_fd::same_file(self.fd(), self.identity) {
+        if cowslip_sys::reserved_fd::same_file(self.fd(), self.identity) {
             return Ok(());
         }
         Err(Error::new(ErrorKind::System, "find the arena's file behind its descriptor")

@@ -19,19 +19,20 @@
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cowslip_sys::error::{During, Error, Result};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile, process};
+
 use super::allocate::lost;
 use super::backing_file::{Pages, offset};
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::{Span, Usage};
-use crate::error::{During, Error, Result};
 use crate::freeze::service::Service;
 use crate::freeze::thaw;
-use crate::sys::memory::{self, Advice, Prot, Sharing};
-use crate::sys::pagemap::Scanner;
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::uffd::{self, Features, RegisterMode, Uffd};
-use crate::sys::{Errno, memfile, process};
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 const OPERATION: &str = "take memory out of an arena";
 

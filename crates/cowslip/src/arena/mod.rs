@@ -12,13 +12,14 @@ pub(crate) mod vma_map;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
+use cowslip_sys::{AsRawFd, Errno};
+
 use crate::freeze::service::Service;
 use crate::host;
 use crate::metrics::{Counters, Metrics};
-use crate::sys::memory::{self, Advice, Prot};
-use crate::sys::{AsRawFd, Errno};
-use crate::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
 
 use crate::freeze::readers::UsersToken;
 use backing_file::BackingFile;

@@ -6,11 +6,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bytemuck::Pod;
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::memory::Prot;
+use cowslip_sys::units::{ByteCount, VirtRange, page_size_bytes};
 
 use super::{Arena, Handle, Usage};
-use crate::error::{Error, ErrorKind, Result};
-use crate::sys::memory::Prot;
-use crate::units::{ByteCount, VirtRange, page_size_bytes};
 
 /// `n` values of `T` in an arena; given back when dropped.
 ///

@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+
 use super::backing_file::BackingFile;
 use super::tracking::{Known, Tracking};
 use super::vma_map::VmaMap;
@@ -15,7 +17,6 @@ use crate::freeze::share::{Child, Share};
 use crate::freeze::thaw::limbo::Limbo;
 use crate::image::RestoreWorker;
 use crate::metrics::Counters;
-use crate::units::{CHUNK_BYTES, VirtRange};
 
 /// What a chunk of 2 MiB maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

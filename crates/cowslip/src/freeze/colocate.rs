@@ -8,9 +8,10 @@
 //! apiece on a virtual machine, and another thread's whole turn on a busy one. So while every access waits, both
 //! threads run on one processor, before ordinary threads if the process may ask for that.
 
+use cowslip_sys::scheduling::{self, Processors};
+
 use super::service::Service;
 use super::snapshot::Snapshot;
-use crate::sys::scheduling::{self, Processors};
 
 const THIS_THREAD: i32 = 0;
 

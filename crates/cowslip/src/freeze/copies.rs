@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
+use cowslip_sys::procfs;
+use cowslip_sys::units::{ByteCount, VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, process};
+
 use crate::arena::Arena;
 use crate::arena::state::{Chunk, Shared, State};
-use crate::sys::procfs;
-use crate::sys::{Errno, process};
-use crate::units::{ByteCount, VirtRange, page_size_bytes};
 
 /// So often copies are counted while somebody reads.
 const LOOK: Duration = Duration::from_millis(10);

@@ -20,6 +20,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::process;
+
 use super::FreezeMethod;
 use super::io;
 use super::readers::UsersToken;
@@ -33,10 +37,6 @@ use crate::arena::Arena;
 use crate::arena::backing_file::Pages;
 use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState};
 use crate::arena::vma_map::Usage;
-use crate::error::{During, Result};
-use crate::sys;
-use crate::sys::memory::{self, Advice, Prot};
-use crate::sys::process;
 
 /// The caller of fork has work of its own to finish, such as an allocator's handlers: what goes on in
 /// the background would hold it up, and take the processor of the child.
@@ -216,7 +216,11 @@ pub(super) fn withdraw(shared: &Shared, state: &mut State) -> Result<()> {
 
 /// Frozen memory goes to the children of a [`PreparedFork`], and to no others while it is not offered: all
 /// who have it are counted as readers.
-pub(super) fn set_inherited(shared: &Shared, state: &State, advice: Advice) -> sys::Result<()> {
+pub(super) fn set_inherited(
+    shared: &Shared,
+    state: &State,
+    advice: Advice,
+) -> cowslip_sys::Result<()> {
     let mut result = Ok(());
     let mut from = 0;
     while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {

@@ -13,11 +13,12 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::process;
+use cowslip_sys::units::VirtRange;
+
 use crate::arena::state::{Shared, State};
 use crate::arena::{Arena, Handle};
-use crate::error::{Error, ErrorKind, Result};
-use crate::sys::process;
-use crate::units::VirtRange;
 
 const OPERATION: &str = "hold memory for I/O";
 

@@ -79,15 +79,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::process;
+use cowslip_sys::units::VirtRange;
 
 use crate::arena::allocate::lost;
 use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::arena::tracking::Known;
 use crate::arena::{Arena, ArenaSlice, Handle};
-use crate::error::{Error, ErrorKind, Result};
-use crate::sys::memory::{self, Prot};
-use crate::sys::{self, process};
-use crate::units::VirtRange;
 
 pub use fork::{Fork, PreparedFork, fork};
 pub use io::IoGuard;
@@ -418,13 +418,17 @@ impl Frozen {
 
     /// Copies what `part` of the arena held to `content`, which is zeroes; holes are not touched. Whether
     /// there was anything.
-    pub(crate) fn read_base(&self, part: VirtRange, content: &mut [u8]) -> sys::Result<bool> {
+    pub(crate) fn read_base(
+        &self,
+        part: VirtRange,
+        content: &mut [u8],
+    ) -> cowslip_sys::Result<bool> {
         self.handle.shared.read_file(part, content)
     }
 
     /// What `part` of the arena held, where it lies: memory in use, all of it. `None` if it has holes, which
     /// a look at them would fill, or this process has no view.
-    pub(crate) fn base(&self, part: VirtRange) -> sys::Result<Option<&[u8]>> {
+    pub(crate) fn base(&self, part: VirtRange) -> cowslip_sys::Result<Option<&[u8]>> {
         if self.pid != process::pid() || !self.handle.shared.is_all_data(part)? {
             return Ok(None);
         }

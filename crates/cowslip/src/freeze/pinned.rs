@@ -12,11 +12,12 @@
 //! # Safety
 //! The copies are this module's own until a child, in which nothing else is mapped there, moves them into place.
 
+use cowslip_sys::Errno;
+use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+
 use crate::arena::Arena;
 use crate::arena::state::{Chunk, Shared, State};
-use crate::sys::Errno;
-use crate::sys::memory::{self, Prot};
-use crate::units::{VirtRange, page_size_bytes};
 
 /// What a child gets of an arena that is pinned.
 #[derive(Debug, Default)]

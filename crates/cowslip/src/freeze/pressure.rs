@@ -10,10 +10,11 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use cowslip_sys::cgroup::Group;
+use cowslip_sys::{process, procfs};
+
 use crate::arena::backing_file::Pages;
 use crate::arena::state::{Shared, State};
-use crate::sys::cgroup::Group;
-use crate::sys::{process, procfs};
 
 /// What is looked at is looked at so often.
 const LOOK_NS: u64 = 5_000_000;
@@ -107,7 +108,7 @@ mod tests {
         let gauge = Gauge::default();
         // Later than now: the look is young for as long as this test takes.
         gauge.seen.lock().unwrap().looked_ns = u64::MAX;
-        let arena = crate::Arena::new(crate::units::ByteCount::mib(4)).unwrap();
+        let arena = crate::Arena::new(cowslip_sys::units::ByteCount::mib(4)).unwrap();
         let slice = arena.slice::<u8>(10).unwrap();
         let frozen = arena.freeze().unwrap();
         let is_short = || gauge.is_short(arena.shared(), &arena.shared().lock());

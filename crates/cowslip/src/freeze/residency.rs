@@ -11,13 +11,14 @@
 //!
 //! Only what is in memory is mapped: nothing is allocated in a hole, or read back from swap.
 
+use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{cache, memfile, process};
+
 use super::thaw::backoff;
 use crate::arena::backing_file::{Pages, offset};
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::vma_map::Usage;
-use crate::sys::memory::{self, Prot};
-use crate::sys::{cache, memfile, process};
-use crate::units::VirtRange;
 
 /// In one step: other threads may wait for the mappings meanwhile.
 const STEP_BYTES: usize = 8 << 20;

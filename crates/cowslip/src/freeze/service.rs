@@ -17,20 +17,21 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Weak};
 use std::time::Duration;
 
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::failpoints::{self, Op};
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::scheduling::Processors;
+use cowslip_sys::thread::Thread;
+use cowslip_sys::uffd::{self, Features, Uffd};
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile, process, scheduling, waiting};
+
 use super::pressure::Gauge;
 use super::share::{self, Child};
 use super::sight::Sight;
 use super::thaw::{self, Step, Thawing, Window};
 use crate::arena::state::{Shared, State};
-use crate::error::{During, Result};
-use crate::sys::failpoints::{self, Op};
-use crate::sys::pagemap::Scanner;
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::scheduling::Processors;
-use crate::sys::thread::Thread;
-use crate::sys::uffd::{self, Features, Uffd};
-use crate::sys::{AsFd, BorrowedFd, Errno, memfile, process, scheduling, waiting};
-use crate::units::VirtRange;
 
 /// What the freeze path and the service thread share.
 #[derive(Debug)]

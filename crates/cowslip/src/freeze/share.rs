@@ -16,11 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::Duration;
 
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::{Errno, process, scheduling};
+
 use crate::arena::Arena;
 use crate::arena::state::Shared;
-use crate::error::{Error, ErrorKind, Result};
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::{Errno, process, scheduling};
 
 /// So many ends of children are waited for, each with a descriptor. Those of others are noticed by a look at the readers.
 const MOST_ENDS: usize = 2;

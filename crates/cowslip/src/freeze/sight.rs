@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use crate::sys::Errno;
+use cowslip_sys::Errno;
 
 /// What a freeze and the service thread know about each other.
 #[derive(Debug, Default)]

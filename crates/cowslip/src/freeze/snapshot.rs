@@ -9,6 +9,13 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cowslip_sys::Errno;
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::uffd::RegisterMode;
+use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
+
 use super::FreezeMethod;
 use super::colocate::Colocate;
 use super::pinned::Copies;
@@ -17,12 +24,6 @@ use super::thaw;
 use crate::arena::backing_file::{POOL_HINT, Pages, offset};
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::vma_map::Usage;
-use crate::error::{During, Error, ErrorKind, Result};
-use crate::sys::Errno;
-use crate::sys::memory::{self, Advice, Prot, Sharing};
-use crate::sys::process::{self, BlockedSignals};
-use crate::sys::uffd::RegisterMode;
-use crate::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
 mod clean;
 

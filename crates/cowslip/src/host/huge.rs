@@ -1,14 +1,15 @@
 //! Probes of huge pages: who gets them, and what the first touch of one costs.
 
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::memory::{self, Advice, Sharing};
+use cowslip_sys::units::CHUNK_BYTES;
+use cowslip_sys::{AsFd, BorrowedFd, Errno};
+
 use super::capability::{Capability, Need};
 use super::hints::{ALLOW_ANONYMOUS_HUGE, ALLOW_SHMEM_HUGE};
 use super::outcome::{ProbeResult, Proof, Refusal, median, timed};
 use super::privileges::{OwnProcess, usage_of};
 use super::scratch::Scratch;
-use crate::sys::memfile::{self, MemfdKind};
-use crate::sys::memory::{self, Advice, Sharing};
-use crate::sys::{AsFd, BorrowedFd, Errno};
-use crate::units::CHUNK_BYTES;
 
 pub(super) const SHMEM_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 const ANONYMOUS_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";

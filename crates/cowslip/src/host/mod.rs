@@ -15,7 +15,7 @@ mod report;
 mod scratch;
 mod selftest;
 
-use crate::units::ByteCount;
+use cowslip_sys::units::ByteCount;
 use privileges::OwnProcess;
 
 pub use capability::{Answer, Capability, Cost, Need};
@@ -24,7 +24,7 @@ pub use report::{Report, Standing};
 
 /// Memory and swap of this machine.
 pub fn memory_and_swap() -> ByteCount {
-    crate::sys::process::memory_and_swap()
+    cowslip_sys::process::memory_and_swap()
 }
 
 /// Whether a memfd gets huge pages when they are asked for with `madvise`.

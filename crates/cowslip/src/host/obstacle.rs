@@ -1,12 +1,13 @@
 //! Why a program would be no better off with arenas than without.
 
+use cowslip_sys::memfile;
+use cowslip_sys::uffd::{self, Uffd};
+
 use super::faults;
 use super::hints;
 use super::outcome::Refusal;
 use super::privileges::OwnProcess;
 use crate::freeze::service::FEATURES;
-use crate::sys::memfile;
-use crate::sys::uffd::{self, Uffd};
 
 /// What is missing, and the command that mends it.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,7 +1,8 @@
 //! What a probe returns.
 
+use cowslip_sys::{Errno, process};
+
 use super::capability::{Answer, Cost};
-use crate::sys::{Errno, process};
 
 /// What a probe found.
 pub(super) type ProbeResult = Result<Proof, Refusal>;

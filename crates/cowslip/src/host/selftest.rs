@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use std::thread::Builder;
 use std::time::Duration;
 
+use cowslip_sys::process;
+use cowslip_sys::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
+
 use super::Answer;
 use super::capability::{Capability, Need};
 use super::outcome::{ProbeResult, Proof, Refusal, median, middle};
 use super::privileges::usage_of;
-use crate::sys::process;
-use crate::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use crate::{Arena, ArenaSlice, Fork, FreezeMethod, Frozen};
 
 const CHUNKS: usize = 8;

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
+use cowslip_sys::units::CHUNK_BYTES;
+
 use super::description::Piece;
 use super::open::Image;
 use crate::freeze::Frozen;
-use crate::units::CHUNK_BYTES;
 
 /// What a frozen arena knows of its parent image.
 #[derive(Clone, Copy)]

@@ -290,12 +290,12 @@ pub fn pattern(i: usize) -> u64 {
 pub fn fork_child(arenas: &[&Arena], check: impl FnOnce() -> bool) -> cowslip::Result<i32> {
     // SAFETY: the child does what this function's description says and ends.
     match unsafe { cowslip::fork(arenas) }? {
-        Fork::Child => cowslip::sys::process::exit_now(i32::from(!check())),
+        Fork::Child => cowslip_sys::process::exit_now(i32::from(!check())),
         Fork::Parent(pid) => Ok(pid),
     }
 }
 
 /// The wait status of a child that ended.
 pub fn status_of(pid: i32) -> i32 {
-    cowslip::sys::process::wait_for(pid).expect("a child to wait for")
+    cowslip_sys::process::wait_for(pid).expect("a child to wait for")
 }

@@ -7,9 +7,9 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use cowslip::sys::procfs;
 use cowslip::units::VirtRange;
 use cowslip::{Footprint, Metrics};
+use cowslip_sys::procfs;
 
 /// What `st_blocks` counts (`inode(7)`).
 const BLOCK_BYTES: u64 = 512;

@@ -17,13 +17,14 @@
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile, memory};
+
 use super::{Snapshot, insist};
 use crate::arena::backing_file::offset;
 use crate::arena::state::State;
 use crate::freeze::service::Service;
 use crate::freeze::thaw;
-use crate::sys::{Errno, memfile, memory};
-use crate::units::{VirtRange, page_size_bytes};
 
 /// Moves the pages of `from` to `to`, and `moved_to` with what is moved of `from`. Kept chunks may be several
 /// mappings to the kernel: what was frozen at different times has histories of copies of its own.
@@ -110,9 +111,9 @@ mod tests {
     use crate::arena::Arena;
     use crate::freeze::FreezeMethod;
     use crate::freeze::snapshot::{Snapshot, take};
-    use crate::sys::Errno;
-    use crate::sys::failpoints::{Op, fail};
-    use crate::units::{ByteCount, CHUNK_BYTES};
+    use cowslip_sys::Errno;
+    use cowslip_sys::failpoints::{Op, fail};
+    use cowslip_sys::units::{ByteCount, CHUNK_BYTES};
 
     const PATIENCE: Duration = Duration::from_secs(60);
     const CHUNK_WORDS: usize = CHUNK_BYTES / 8;

@@ -19,15 +19,16 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cowslip_sys::memory::Prot;
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::{Outcome, Uffd};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile, process};
+
 use super::copy::{Window, copy_out};
 use crate::arena::backing_file::offset;
 use crate::arena::state::{Chunk, Shared, State};
-use crate::sys::memory::Prot;
-use crate::sys::pagemap::Scanner;
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::uffd::{Outcome, Uffd};
-use crate::sys::{Errno, memfile, process};
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 /// More private pages than this are thawed part by part.
 pub(super) const MANY_PAGES: u64 = 128;

@@ -14,15 +14,16 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use cowslip_sys::pagemap::Method;
+use cowslip_sys::uffd::RegisterMode;
+use cowslip_sys::units::CHUNK_BYTES;
+use cowslip_sys::{Errno, process};
+
 use super::chunk::MANY_PAGES;
 use super::{Step, backoff, private_pages};
 use crate::arena::backing_file::Pages;
 use crate::arena::state::{Chunk, Look, Shared, State};
 use crate::freeze::service::Service;
-use crate::sys::pagemap::Method;
-use crate::sys::uffd::RegisterMode;
-use crate::sys::{Errno, process};
-use crate::units::CHUNK_BYTES;
 
 /// Chunks looked at in one step.
 const LOOK_CHUNKS: usize = 64;

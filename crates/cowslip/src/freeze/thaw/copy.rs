@@ -12,13 +12,14 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile};
+
 use super::stream;
 use crate::arena::backing_file::{BackingFile, Pages, offset};
-use crate::sys::memory::{self, Advice, Prot, Sharing};
-use crate::sys::pagemap::Scanner;
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::{Errno, memfile};
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 /// Runs that `pwrite` copies sooner than a window shows their chunk.
 const FEW_RUNS: usize = 8;

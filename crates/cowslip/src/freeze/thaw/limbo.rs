@@ -4,9 +4,10 @@
 //! for, if nobody reads them by then: a program that maps, forks, and unmaps in turn needs no more memory under Cowslip,
 //! and what is given back between two forks need not wait for a thaw.
 
+use cowslip_sys::process;
+
 use crate::arena::state::{Role, Shared, State};
 use crate::arena::vma_map::Usage;
-use crate::sys::process;
 
 const LOOK_FIRST_NS: u64 = 500_000;
 const LOOK_LAST_NS: u64 = 250_000_000;

@@ -21,6 +21,13 @@ mod stream;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use cowslip_sys::error::{During, Error, Result};
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::RegisterMode;
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile, memory, process};
+
 pub(super) use self::chunk::Thawing;
 pub(crate) use self::chunk::{halves, write_protect};
 pub(super) use self::copy::Window;
@@ -28,12 +35,6 @@ use super::service::Service;
 use super::{fork, residency};
 use crate::arena::backing_file::Pages;
 use crate::arena::state::{Chunk, Role, Shared, State};
-use crate::error::{During, Error, Result};
-use crate::sys::pagemap::Scanner;
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::uffd::RegisterMode;
-use crate::sys::{Errno, memfile, memory, process};
-use crate::units::{VirtRange, page_size_bytes};
 
 /// What the service thread does next.
 pub(crate) enum Step {

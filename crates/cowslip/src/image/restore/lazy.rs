@@ -31,19 +31,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memfile::MemfdKind;
+use cowslip_sys::memory::Sharing;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::thread::Thread;
+use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
+use cowslip_sys::units::CHUNK_BYTES;
+use cowslip_sys::{AsFd, Errno, memfile, memory, process, waiting};
+
 use super::schedule::RestoreSchedule;
 use super::source::{Desk, Source};
 use super::{OPERATION, OnDamage, threads};
 use crate::arena::backing_file::BackingFile;
 use crate::arena::state::{Chunk, Shared, State};
-use crate::error::{During, Error, ErrorKind, Result};
-use crate::sys::memfile::MemfdKind;
-use crate::sys::memory::Sharing;
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::thread::Thread;
-use crate::sys::uffd::{self, Features, RegisterMode, Uffd};
-use crate::sys::{AsFd, Errno, memfile, memory, process, waiting};
-use crate::units::CHUNK_BYTES;
 
 const FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
 /// Attempts at what must be done for threads that wait, before they are let go another way.
