@@ -24,7 +24,8 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use cowslip::{Arena, Departure, FreezeMethod, PreparedFork};
+use cowslip::raw::{Departure, PreparedFork};
+use cowslip::{Arena, FreezeMethod};
 use cowslip_sys::Errno;
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::scheduling;
@@ -73,8 +74,10 @@ pub(crate) fn have_children_give_way(arena: &Arena) {
 /// As the user asked.
 pub(crate) fn limit_child_memory(arena: &Arena) {
     let Some(most) = config().child_memory else { return };
-    arena.on_child_ended(|pid| say!("child {pid} is ended: too many private copies because of it"));
-    arena.limit_copies_for_children(Some(most));
+    arena
+        .raw()
+        .on_child_ended(|pid| say!("child {pid} is ended: too many private copies because of it"));
+    arena.raw().limit_copies_for_children(Some(most));
     say!("children may cost {most} of private copies");
 }
 
@@ -115,13 +118,13 @@ fn cut() -> cowslip::Result<(PreparedFork<'static>, usize)> {
     let found = if may_freeze { rings::look() } else { None };
     match found {
         Some(Found::Ring) => _ = leaving::everything(Departure::Ring),
-        Some(Found::Pinned) => owned().for_each(Arena::pin),
+        Some(Found::Pinned) => owned().for_each(|arena| arena.raw().pin()),
         None => {}
     }
     let arenas: Vec<&Arena> = arenas().collect();
     let cut = PreparedFork::prepare(&arenas).or_else(|error| {
         say!("{error}; what is not frozen leaves the arena");
-        owned().try_for_each(|arena| arena.detach_live(Departure::Refused))?;
+        owned().try_for_each(|arena| arena.raw().detach_live(Departure::Refused))?;
         PreparedFork::prepare(&arenas)
     })?;
     let us = (process::now_ns() - began_ns) / 1000;
@@ -194,7 +197,7 @@ pub(crate) fn watch(pid: c_int) {
     if leaving::is_closed() {
         return;
     }
-    owned().for_each(|arena| arena.watch_child(pid));
+    owned().for_each(|arena| arena.raw().watch_child(pid));
 }
 
 #[unsafe(no_mangle)]
@@ -233,7 +236,7 @@ static HAS_NO_SERVICE: AtomicBool = AtomicBool::new(false);
 pub(crate) fn start_services() {
     static STARTING: AtomicBool = AtomicBool::new(false);
     if !leaving::is_closed() && !STARTING.swap(true, Ordering::Relaxed) {
-        let refused = owned().filter(|arena| !arena.start_service()).count();
+        let refused = owned().filter(|arena| !arena.raw().start_service()).count();
         HAS_NO_SERVICE.store(refused > 0, Ordering::Relaxed);
         STARTING.store(false, Ordering::Relaxed);
     }

@@ -11,8 +11,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use cowslip::Arena;
+use cowslip::raw::{Departure, Usage};
 use cowslip::units::{CHUNK_BYTES, VirtRange};
-use cowslip::{Arena, Departure, Usage};
 use cowslip_sys::Errno;
 use cowslip_sys::process::BlockedSignals;
 
@@ -64,10 +65,10 @@ pub(crate) fn everything(why: Departure) -> Result<(), Errno> {
         say!("nothing goes into the arena any more: {why}");
     }
     for arena in arenas() {
-        if let Err(error) = arena.close() {
+        if let Err(error) = arena.raw().close() {
             say!("{error}");
         }
-        if !arena.is_reader() {
+        if !arena.raw().is_reader() {
             in_pieces(arena, arena.range(), PIECE_BYTES, why)?;
         }
     }
@@ -80,13 +81,13 @@ fn in_pieces(
     most: usize,
     why: Departure,
 ) -> Result<(), Errno> {
-    let mut parts = arena.parts(range);
+    let mut parts = arena.raw().parts(range);
     parts.retain(|(_, usage, _)| *usage == Usage::Used);
     for (part, ..) in parts {
         for start in (part.start..part.end()).step_by(most) {
             let piece = VirtRange::between(start, part.end().min(start + most));
             // SAFETY: see the module.
-            unsafe { arena.detach(piece, why) }.map_err(|error| {
+            unsafe { arena.raw().detach(piece, why) }.map_err(|error| {
                 say!("{piece} could not leave the arena ({why}): {error}");
                 errno_of(&error)
             })?;

@@ -6,8 +6,9 @@
 
 use core::ffi::{c_int, c_void};
 
+use cowslip::raw::Usage;
 use cowslip::units::{VirtRange, page_size_bytes, round_up};
-use cowslip::{Arena, Prot, Usage};
+use cowslip::{Arena, Prot};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, passthrough};
 
@@ -93,7 +94,7 @@ fn place(
     }
     if flags & libc::MAP_FIXED != 0 {
         // SAFETY: the program gives up what was there, and says what it may do there from now on.
-        let renew = |prot| unsafe { arena.remap_zeroed(range, prot) };
+        let renew = |prot| unsafe { arena.raw().remap_zeroed(range, prot) };
         let is_placed = matches!(ordinary.map(renew), Some(Ok(true)))
             || is_given()
             || replace_mapping(range, &|_| true, &mut || over(flags)).is_some();

@@ -5,8 +5,9 @@
 
 use core::ffi::{c_int, c_void};
 
+use cowslip::raw::Usage;
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes, round_up};
-use cowslip::{Arena, Prot, Usage};
+use cowslip::{Arena, Prot};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, passthrough};
 
@@ -35,7 +36,7 @@ pub(crate) unsafe extern "C" fn mremap(
         if let Some(Piece { arena, range, .. }) = detached.filter(|_| moved != FAILED && !stays) {
             let _quiet = BlockedSignals::enter();
             let new_len = round_up(new_len, page_size_bytes()).unwrap_or(new_len);
-            arena.note_remap(*range, VirtRange::new(moved as usize, new_len));
+            arena.raw().note_remap(*range, VirtRange::new(moved as usize, new_len));
         }
         // What left in pieces is several mappings to the kernel, and one to the program.
         let is_whole =
@@ -67,7 +68,7 @@ fn ours(addr: usize, old_len: usize, new_len: usize, flags: c_int) -> Option<Res
     let page = page_size_bytes();
     let len = round_up(old_len, page)?;
     let (arena, part) = arena_part(addr, len.max(1))?;
-    let parts = arena.parts(part);
+    let parts = arena.raw().parts(part);
     if parts.iter().all(|(_, usage, _)| *usage == Usage::Foreign) {
         return None;
     }
@@ -135,7 +136,7 @@ fn in_arena(
             }
             return Ok(old.start as *mut c_void);
         }
-        if let Ok(true) = arena.grow(old, ByteCount(new_len as u64)) {
+        if let Ok(true) = arena.raw().grow(old, ByteCount(new_len as u64)) {
             return Ok(old.start as *mut c_void);
         }
         if flags & libc::MREMAP_MAYMOVE == 0 {
@@ -158,7 +159,7 @@ fn in_arena(
     // SAFETY: the target was mapped just now and is no part of the old place, whose content the program
     // moves and nobody changes meanwhile.
     unsafe {
-        if let Err(error) = arena.copy_to(kept, new as usize) {
+        if let Err(error) = arena.raw().copy_to(kept, new as usize) {
             munmap(new, new_len);
             return Err(errno_of(&error));
         }

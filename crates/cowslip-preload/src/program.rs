@@ -12,8 +12,9 @@
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
+use cowslip::raw::Usage;
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
-use cowslip::{Arena, ErrorKind, Prot, Usage};
+use cowslip::{Arena, ErrorKind, Prot};
 use cowslip_sys::process;
 
 use crate::config::Config;
@@ -87,7 +88,7 @@ pub(crate) fn own() -> Option<&'static Arena> {
 
 /// Those that this process may freeze.
 pub(crate) fn owned() -> impl Iterator<Item = &'static Arena> {
-    arenas().filter(|arena| !arena.is_reader())
+    arenas().filter(|arena| !arena.raw().is_reader())
 }
 
 /// This thread has locked so many arenas, and is about to fork.
@@ -144,7 +145,7 @@ pub(crate) fn parts(range: VirtRange) -> impl Iterator<Item = (Option<&'static A
 }
 
 /// Has `map` map something else over `range`, if all that arenas have of it is for what it `may` be for; as
-/// [`Arena::replace_mapping`], for any number of them.
+/// [`RawArena::replace_mapping`](cowslip::raw::RawArena::replace_mapping), for any number of them.
 pub(crate) fn replace_mapping<T>(
     range: VirtRange,
     may: &dyn Fn(Usage) -> bool,
@@ -154,7 +155,7 @@ pub(crate) fn replace_mapping<T>(
         None => map(),
         Some((arena, part)) => {
             let rest = VirtRange::between(part.end(), range.end());
-            arena.replace_mapping(part, may, || replace_mapping(rest, may, map))
+            arena.raw().replace_mapping(part, may, || replace_mapping(rest, may, map))
         }
     }
 }
@@ -213,7 +214,7 @@ fn make() {
             say!("arena of {} at {}, {}", config.capacity, arena.range(), arena.pages());
             crate::forking::have_children_give_way(&arena);
             crate::forking::limit_child_memory(&arena);
-            arena.ask_before_thaws(rings::is_any);
+            arena.raw().ask_before_thaws(rings::is_any);
             direct_io::look_at_descriptors();
             if place.set(arena).is_ok() {
                 let count = COUNT.fetch_add(1, Ordering::Release) + 1;
@@ -246,8 +247,8 @@ pub(crate) fn adopt_all() -> Option<usize> {
     if has_parent() || leaving::is_closed() {
         return youngest;
     }
-    for (index, arena) in all().enumerate().filter(|(_, arena)| arena.is_reader()) {
-        match arena.adopt() {
+    for (index, arena) in all().enumerate().filter(|(_, arena)| arena.raw().is_reader()) {
+        match arena.raw().adopt() {
             Ok(true) => {
                 say!("owner of the arena at {} now, as nobody else has any of it", arena.range());
                 youngest = Some(index);
@@ -266,13 +267,13 @@ pub(crate) fn allocate(len: usize, prot: Prot) -> Option<VirtRange> {
     }
     let arena = own_or_make(len)?;
     if !limits::allow_memory() || leaving::is_closed() {
-        arena.count_passed_mapping();
+        arena.raw().count_passed_mapping();
         return None;
     }
     match arena.allocate(ByteCount(len as u64), prot) {
         Ok(range) => Some(range),
         Err(error) => {
-            arena.count_passed_mapping();
+            arena.raw().count_passed_mapping();
             if error.kind() != ErrorKind::Busy {
                 say!("a mapping of {} goes past the arena: {error}", ByteCount(len as u64));
             }

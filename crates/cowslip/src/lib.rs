@@ -34,16 +34,17 @@ mod freeze;
 pub mod host;
 pub mod image;
 mod metrics;
+pub mod raw;
 mod template;
 
 pub use cowslip_sys::error::{Error, ErrorKind, Result};
 pub use cowslip_sys::memory::Prot;
 pub use cowslip_sys::units;
 
-pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, Departure, Pages, Usage};
+pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, Pages};
 pub use footprint::Footprint;
-pub use freeze::{Fork, FreezeMethod, Frozen, IoGuard, PreparedFork, fork, freeze_all};
-pub use metrics::{Metrics, PAGE_NAME};
+pub use freeze::{Fork, FreezeMethod, Frozen, IoGuard, fork, freeze_all};
+pub use metrics::Metrics;
 pub use template::{
     Identity, Inherit, Place, Region, Template, TemplateBuilder, TemplateClone, TemplateServer,
 };

@@ -120,7 +120,7 @@ counters! {
     child_turns,
     /// Bytes that left the arena and are the kernel's now.
     left_bytes,
-    /// Why: bits, see [`Departure::of_metrics`](crate::Departure::of_metrics).
+    /// Why: bits, see [`Departure::of_metrics`](crate::raw::Departure::of_metrics).
     left_for,
     /// Children that were ended as their parent had more private copies than was allowed.
     ended_children,

@@ -423,7 +423,7 @@ fn a_template_is_made_and_mapped_or_not_at_each_call() {
     for op in [Op::Mmap, Op::MemfileOpen, Op::Pwrite] {
         for pass in 0.. {
             let arena = Arena::new(ByteCount::mib(16)).unwrap();
-            let has_service = arena.start_service();
+            let has_service = arena.raw().start_service();
             let rule = fail(op, pass, 1, Errno::NOMEM);
             let made = template(&arena)
                 .and_then(|(template, ranges)| Ok((template.map(Place::Anywhere)?, ranges)));
@@ -502,17 +502,17 @@ fn leaving_the_arena_fails_at_each_step() {
             // SAFETY: the service thread runs.
             let leave = || {
                 // SAFETY: nobody holds a reference into the part.
-                unsafe { world.first.detach(part, cowslip::Departure::Advice) }
+                unsafe { world.first.raw().detach(part, cowslip::raw::Departure::Advice) }
                     .inspect_err(explains_itself)
             };
             let Ok(views) = freeze_all(&world.arenas()) else { return };
             // The call that failed may have been one that the service needs to start.
-            eventually("its service starts", || world.first.start_service());
+            eventually("its service starts", || world.first.raw().start_service());
             let _ = leave();
             drop(views);
             let _ = leave();
             for arena in world.arenas() {
-                eventually("its service starts", || arena.start_service());
+                eventually("its service starts", || arena.raw().start_service());
             }
         });
     }

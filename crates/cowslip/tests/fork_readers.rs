@@ -28,7 +28,7 @@ impl Family {
     /// `None` where nothing thaws in the background.
     fn new() -> Option<Self> {
         let arena = Arena::new(ByteCount::mib(32)).unwrap();
-        if !arena.start_service() {
+        if !arena.raw().start_service() {
             skip("userfaultfd", "nothing is thawed in the background");
             return None;
         }

@@ -78,7 +78,7 @@ fn what_was_frozen_after_an_old_child_is_thawed_while_it_lives() {
     let _alone = alone();
     let _watchdog = Watchdog::start("generations");
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         return skip("userfaultfd", "nothing is thawed in the background");
     }
     let (older, younger) = (ByteCount::mib(8), ByteCount::mib(12));
@@ -103,7 +103,7 @@ fn more_generations_than_can_be_told_apart_are_all_kept() {
     let _alone = alone();
     let _watchdog = Watchdog::start("many generations");
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
-    let has_service = arena.start_service();
+    let has_service = arena.raw().start_service();
     let mut kin = Vec::new();
     for value in 1..12 {
         let counters = Counters::new(&arena, ByteCount::mib(2));
@@ -176,12 +176,12 @@ fn owner(report: &PipeWriter) -> ! {
     let owner = process::pid();
     let heir = fork_child(&[&arena], || {
         until(|| process::parent_pid() != owner);
-        let was_kept = !arena.adopt().unwrap();
+        let was_kept = !arena.raw().adopt().unwrap();
         fill(&counters, 2);
         tell(&go);
         // The sibling ends now, and says nothing to anybody.
-        let took_over = until(|| arena.adopt().unwrap());
-        let thaws = arena.start_service();
+        let took_over = until(|| arena.raw().adopt().unwrap());
+        let thaws = arena.raw().start_service();
         let is_live = !thaws || arena.wait_live(PATIENCE);
         let is_huge = !thaws
             || !arena.pages().is_huge()
@@ -207,7 +207,7 @@ fn a_pinned_arena_is_copied_for_children_and_stays_where_it_is() {
     let arena = Arena::new(ByteCount::mib(32)).unwrap();
     let counters = Counters::new(&arena, ByteCount::mib(6));
     fill(&counters, 1);
-    arena.pin();
+    arena.raw().pin();
     let old = Old::fork(&arena, &counters, 1);
     fill(&counters, 2);
     assert_eq!(arena.metrics().frozen_chunks, 0);

@@ -250,10 +250,10 @@ fn i6_threads_that_wait_for_a_freeze_or_a_thaw_go_on() {
     for round in 0..scaled(40) {
         let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         if round % 8 == 0 {
-            arena.pause_thaw();
+            arena.raw().pause_thaw();
             drop(frozen);
             assert!(!arena.wait_live(std::time::Duration::from_millis(20)), "paused");
-            arena.resume_thaw();
+            arena.raw().resume_thaw();
         }
     }
     // Joining them is the test: a thread that hung would not end.

@@ -357,12 +357,12 @@ fn memory_is_given_back_protected_and_left_while_it_is_restored() {
     unsafe {
         there.discard(moved(part(0))).unwrap();
         there.protect(moved(part(1)), Prot::READ).unwrap();
-        there.detach(moved(chunk(3)), cowslip::Departure::Advice).unwrap();
+        there.raw().detach(moved(chunk(3)), cowslip::raw::Departure::Advice).unwrap();
         there.release(moved(chunk(5))).unwrap();
     }
     let fresh = there.slice::<u64>(WORDS).unwrap();
     assert!(fresh.iter().all(|&word| word == 0), "new memory is zeroes");
-    assert_eq!(there.parts(moved(guard))[0].2, Prot::NONE);
+    assert_eq!(there.raw().parts(moved(guard))[0].2, Prot::NONE);
     assert!(restored.finish_recording().is_ok() && restored.wait(PATIENCE).unwrap());
     let words = words(&arena, used, &arena);
     let restored_words = support::images::words(there, used, &arena);

@@ -38,7 +38,7 @@ fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
         let mut has_failed = false;
         for pass in (0..MOST_CALLS).step_by(if scaled(100) < 100 { 8 } else { 1 }) {
             let world = World::new();
-            let before = world.first.start_service() && world.second.start_service();
+            let before = world.first.raw().start_service() && world.second.raw().start_service();
             assert!(before || pass > 0 || errno == Errno::PERM);
             let rule = fail(op, pass, times, errno);
             disturb(&world);
@@ -49,7 +49,7 @@ fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
             for arena in world.arenas() {
                 // A thread that is about to end looks like one that runs until it has.
                 eventually("a service thaws", || {
-                    arena.start_service() && arena.wait_live(Duration::from_secs(1))
+                    arena.raw().start_service() && arena.wait_live(Duration::from_secs(1))
                 });
             }
             world.check();
@@ -74,7 +74,7 @@ fn i6_waiting_always_fails_and_all_works_as_before() {
     let _watchdog = Watchdog::start("a service thread that cannot wait");
     let rule = fail(Op::Poll, 0, ALWAYS, Errno::PERM);
     let arena = Arena::new(ByteCount::mib(16)).unwrap();
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         return skip("userfaultfd", "no service thread");
     }
     let counters = Counters::new(&arena, ByteCount::mib(4));
@@ -107,12 +107,12 @@ fn i6_neither_waiting_nor_sleeping_works() {
     let world = World::new();
     disturb(&world);
     for arena in world.arenas() {
-        eventually("nobody relies on it", || !arena.has_service());
+        eventually("nobody relies on it", || !arena.raw().has_service());
     }
     disturb(&world);
     drop((poll, nap));
     for arena in world.arenas() {
-        eventually("its service starts", || arena.start_service());
+        eventually("its service starts", || arena.raw().start_service());
     }
     world.check();
 }
@@ -140,7 +140,7 @@ fn who_cannot_read_has_no_service() {
     let _alone = alone();
     let _watchdog = Watchdog::start("nothing can be read");
     let arena = Arena::new(ByteCount::mib(8)).unwrap();
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         return skip("userfaultfd", "no service thread");
     }
     let counters = Counters::new(&arena, ByteCount::mib(2));
@@ -149,7 +149,7 @@ fn who_cannot_read_has_no_service() {
     let frozen = arena.freeze().unwrap();
     assert_eq!(frozen.method(), FreezeMethod::WithoutUserfaultfd);
     drop(frozen);
-    assert!(!arena.start_service(), "a new one could not read either");
+    assert!(!arena.raw().start_service(), "a new one could not read either");
     drop(rule);
     let frozen = arena.freeze_timeout(PATIENCE).unwrap();
     assert_eq!(frozen.method(), FreezeMethod::Userfaultfd);

@@ -181,7 +181,7 @@ fn nonsense_is_refused_by_the_builder() {
     let arena = Arena::new(ByteCount::mib(16)).unwrap();
     let empty = arena.freeze().unwrap().into_template().unwrap_err();
     assert_eq!(empty.kind(), ErrorKind::Usage, "{empty}");
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "nothing is thawed in the background");
         return;
     }
@@ -299,7 +299,7 @@ fn i2_the_arena_is_thawed_after_the_last_clone_whatever_its_end() {
     let _alone = alone();
     let _watchdog = Watchdog::start("the last clone");
     let (arena, mut words) = patterned(Backing::Thp);
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "nothing is thawed in the background");
         return;
     }
@@ -337,7 +337,7 @@ fn i2_a_fork_of_a_clone_is_a_clone() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a fork of a clone");
     let (arena, mut words) = patterned(Backing::Thp);
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "nothing is thawed in the background");
         return;
     }
@@ -391,7 +391,7 @@ fn a_child_of_fork_that_holds_a_template_keeps_the_base() {
     let _alone = alone();
     let _watchdog = Watchdog::start("cowslip::fork beside a template");
     let (arena, mut words) = patterned(Backing::Thp);
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "nothing is thawed in the background");
         return;
     }
@@ -550,7 +550,7 @@ fn i2_a_template_that_comes_too_late_is_refused() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a template that comes too late");
     let (arena, mut words) = patterned(Backing::Thp);
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "nothing is thawed in the background");
         return;
     }

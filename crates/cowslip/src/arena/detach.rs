@@ -201,7 +201,7 @@ impl Shared {
         Ok(())
     }
 
-    /// See [`crate::Arena::wipe_on_fork`].
+    /// See [`crate::raw::RawArena::wipe_on_fork`].
     pub(crate) fn wipe_on_fork(&self, state: &mut State, range: VirtRange, wiped: bool) {
         if wiped {
             state.wiped.push(range);
@@ -319,7 +319,7 @@ impl Shared {
         detached
     }
 
-    /// See [`crate::Arena::copy_to`].
+    /// See [`crate::raw::RawArena::copy_to`].
     ///
     /// # Safety
     /// As there.

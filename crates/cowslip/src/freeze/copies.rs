@@ -19,7 +19,6 @@ use cowslip_sys::procfs;
 use cowslip_sys::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, process};
 
-use crate::arena::Arena;
 use crate::arena::state::{Chunk, Shared, State};
 
 /// So often copies are counted while somebody reads.
@@ -83,6 +82,17 @@ impl CopyLimit {
 
     fn forked(&self) -> MutexGuard<'_, Forked> {
         self.forked.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// See [`RawArena::limit_copies_for_children`](crate::raw::RawArena::limit_copies_for_children).
+    pub(crate) fn set(&self, most: Option<ByteCount>) {
+        let bytes = most.map_or(NO_LIMIT, |most| most.0.min(NO_LIMIT - 1));
+        self.bytes.store(bytes, Relaxed);
+    }
+
+    /// Has `tell` called with the id of each child that is ended. The first of several is.
+    pub(crate) fn on_child_ended(&self, tell: fn(i32)) {
+        let _ = self.tell.set(tell);
     }
 
     /// `pid` was forked just now.
@@ -166,34 +176,6 @@ fn count(shared: &Shared, state: &State, most: u64) -> Result<u64, Errno> {
 fn reads(pid: i32, arena: VirtRange) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     procfs::mappings(&maps).any(|mapping| mapping.has_file && arena.contains(mapping.range.start))
-}
-
-impl Arena {
-    /// Has the youngest child that still reads frozen memory ended as soon as this process has more private copies than
-    /// `most` because of that: by `SIGTERM`, and a second later by `SIGKILL`. `None`, as at first: children may cost what
-    /// they cost, which is as much memory again at most.
-    ///
-    /// It is about children that are forked from now on with this arena ([`crate::fork`], or [`Self::watch_child`]), that
-    /// have not executed another program, and whose parent is this process. Their number is
-    /// [`Metrics::ended_children`](crate::Metrics::ended_children). It takes the service thread.
-    ///
-    /// ```
-    /// use cowslip::{Arena, units::ByteCount};
-    ///
-    /// let arena = Arena::new(ByteCount::mib(64))?;
-    /// arena.limit_copies_for_children(Some(ByteCount::mib(16)));
-    /// # Ok::<(), cowslip::Error>(())
-    /// ```
-    pub fn limit_copies_for_children(&self, most: Option<ByteCount>) {
-        let bytes = most.map_or(NO_LIMIT, |most| most.0.min(NO_LIMIT - 1));
-        self.shared().copy_limit.bytes.store(bytes, Relaxed);
-    }
-
-    /// Has the service thread call `tell` with the id of each child that it [ends](Self::limit_copies_for_children). For a
-    /// log: it must not use this arena, or wait for anybody. The first of several is called.
-    pub fn on_child_ended(&self, tell: fn(i32)) {
-        let _ = self.shared().copy_limit.tell.set(tell);
-    }
 }
 
 #[cfg(test)]

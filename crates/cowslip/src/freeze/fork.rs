@@ -10,7 +10,7 @@
 //! process pays. The service thread withdraws the offer before it asks for readers, which it does not
 //! before [`QUIET_AFTER_FORK_NS`] have passed without a fork.
 //!
-//! The locks are held over the fork, so that the child's copy of the vma_map is whole. The kernel's
+//! The locks are held over the fork, so that what the child has of each arena's state is whole. The kernel's
 //! fork copies no page table of an arena that was just frozen: there is none. If an earlier child
 //! still reads the base, only the tables of chunks written since are copied.
 //!
@@ -26,9 +26,8 @@ use cowslip_sys::process;
 
 use super::FreezeMethod;
 use super::io;
-use super::readers::UsersToken;
 use super::residency::Unmapped;
-use super::service::Service;
+use super::service::{self, Service};
 use super::share::{self, Child};
 use super::snapshot::{self, Snapshot};
 use super::thaw;
@@ -79,11 +78,10 @@ impl<'a> PreparedFork<'a> {
         };
         // Before the fork: whoever is woken after it runs, and then the child does, before the caller goes on.
         snapshots.iter().for_each(|snapshot| tell_service(snapshot, method));
-        let mut cut = Self { snapshots, watched: Vec::new(), method };
         // Last: whatever failed before leaves nobody counted as a reader.
-        cut.snapshots.iter_mut().try_for_each(inheritance)?;
-        cut.watched.extend(cut.snapshots.iter().map(|snapshot| share::watched(snapshot.shared)));
-        Ok(cut)
+        snapshots.iter_mut().try_for_each(inheritance)?;
+        let watched = snapshots.iter().map(|snapshot| share::watched(snapshot.shared)).collect();
+        Ok(Self { snapshots, watched, method })
     }
 
     /// How the memory that was live was frozen; `None` if there was none.
@@ -91,7 +89,7 @@ impl<'a> PreparedFork<'a> {
         self.method
     }
 
-    /// Whether the child empties memory itself, in [`Self::in_child`]: what [`Arena::wipe_on_fork`] was told of, and
+    /// Whether the child empties memory itself, in [`Self::in_child`]: what [`RawArena::wipe_on_fork`](crate::raw::RawArena::wipe_on_fork) was told of, and
     /// the kernel does not empty. What others write there before, is lost.
     #[must_use]
     pub fn empties_in_child(&self) -> bool {
@@ -234,66 +232,12 @@ pub(super) fn set_inherited(
     result
 }
 
-impl Arena {
-    /// Has the child `pid`, forked just now, looked at: its end, so that thawing starts sooner than by looking now and
-    /// then, and [what it gets](Self::set_child_cpu_share) of the processors.
-    ///
-    /// Nothing is done while the program forks often: looking now and then is cheaper.
-    pub fn watch_child(&self, pid: i32) {
-        self.shared().copy_limit.note(pid);
-        if !self.shared().lock().forks_often {
-            // The service thread looks again soon after a fork, and finds it then.
-            share::watch(self.shared(), pid);
-        }
-    }
-
-    /// Whether this process was forked from the arena's owner and has not become the owner itself.
-    pub fn is_reader(&self) -> bool {
-        self.shared().lock().role == Role::Reader
-    }
-
-    /// In a forked child: becomes the owner of the arena if no other process has any of it, neither the one that it was
-    /// forked from nor a sibling, so that it can be thawed and used in full (a daemon whose parent exited). Whether it is
-    /// the owner now. An arena of which there was a template stays its readers'.
-    ///
-    /// # Errors
-    /// The kernel's, if parts of the arena could not be mapped again; it stays a reader then.
-    pub fn adopt(&self) -> Result<bool> {
-        const OPERATION: &str = "take over an arena";
-        let shared = self.shared();
-        let mut state = shared.lock();
-        if state.role == Role::Owner {
-            return Ok(true);
-        }
-        // A fork must not need a descriptor that may not be to be had then.
-        let has_token = state.users.is_some() && state.generations.begin().is_ok();
-        if !has_token || !state.users.as_ref().is_some_and(UsersToken::is_sole) {
-            return Ok(false);
-        }
-        // At once: children of this process are to be counted, whatever fails below. Without a token they never take over.
-        state.users = UsersToken::new().ok();
-        // Live parts held nothing of ours, and the fork left them out.
-        let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
-            from = run.end;
-            for (piece, prot) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
-                shared.backing_file.map_live(shared.range, piece, prot).during(OPERATION)?;
-            }
-        }
-        // What is frozen is inherited still, until somebody is asked who reads it.
-        state.inheritance = ForkInheritance::Part;
-        state.role = Role::Owner;
-        let is_limbo = |state: &State, chunk: &usize| {
-            state.chunk(*chunk).is_private()
-                && state.vma_map.is_all(shared.chunk_range(*chunk, 1), Usage::Free)
-        };
-        for chunk in shared.chunks_of(shared.range) {
-            if is_limbo(&state, &chunk) {
-                state.limbo.add(chunk);
-            }
-        }
-        shared.counters.is_owner.store(1, Relaxed);
-        Ok(true)
+/// Has a child that was forked just now looked at.
+pub(crate) fn watch_child(shared: &Shared, pid: i32) {
+    shared.copy_limit.note(pid);
+    if !shared.lock().forks_often {
+        // The service thread looks again soon after a fork, and finds it then.
+        share::watch(shared, pid);
     }
 }
 
@@ -317,24 +261,24 @@ pub enum Fork {
 /// called until it execs or ends.
 pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
     for arena in arenas {
-        arena.start_service();
+        service::ensure(arena.shared());
     }
-    let cut = PreparedFork::prepare(arenas)?;
+    let prepared = PreparedFork::prepare(arenas)?;
     // SAFETY: the caller keeps to what a child may do; `in_child` takes no lock and starts nothing.
     match unsafe { process::fork() } {
         Ok(0) => {
-            cut.in_child();
+            prepared.in_child();
             Ok(Fork::Child)
         }
         Ok(pid) => {
-            cut.in_parent();
+            prepared.in_parent();
             for arena in arenas {
-                arena.watch_child(pid);
+                watch_child(arena.shared(), pid);
             }
             Ok(Fork::Parent(pid))
         }
         Err(errno) => {
-            cut.in_parent();
+            prepared.in_parent();
             Err(errno).during("fork")
         }
     }

@@ -91,7 +91,6 @@ use crate::arena::{Arena, ArenaSlice, Handle};
 
 pub use fork::{Fork, PreparedFork, fork};
 pub use io::IoGuard;
-use readers::Generations;
 
 /// How a freeze was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,50 +138,6 @@ impl Arena {
         Ok(frozen.into_iter().next().expect("one view an arena"))
     }
 
-    /// Starts the arena's service thread, if userfaultfd is to be had and wanted. A freeze does so by
-    /// itself; before a [`PreparedFork`] it must be asked for, where starting a thread is safe.
-    /// Whether it runs now.
-    pub fn start_service(&self) -> bool {
-        let shared = self.shared();
-        let wanted = |state: &State| state.service.is_none() && state.role == Role::Owner;
-        // Without the lock: who ends a thread frees what libc allocated for it.
-        let buried = std::mem::take(&mut shared.lock().buried);
-        buried.into_iter().for_each(service::Service::stop);
-        if shared.wants_userfaultfd && wanted(&shared.lock()) {
-            // Without the lock; see `service`.
-            let Ok(service) = service::Service::start(shared) else { return false };
-            let mut state = shared.lock();
-            if wanted(&state) {
-                state.service = Some(service);
-                // There may be frozen chunks from a time without it.
-                state.notify();
-            } else {
-                drop(state);
-                service.stop();
-            }
-        }
-        shared.lock().service.is_some()
-    }
-
-    /// Ends the service thread, and waits for it; if all memory has left, it gives up what a freeze would need, so that forks
-    /// make no call for this arena.
-    pub fn retire(&self) {
-        let service = self.shared().lock().service.take();
-        service.into_iter().for_each(service::Service::stop);
-        let mut state = self.shared().lock();
-        if state.is_empty() {
-            state.generations = Generations::default();
-        }
-    }
-
-    /// Whether the service thread is one of this process' threads.
-    pub fn has_service(&self) -> bool {
-        let shared = self.shared();
-        // A child that was forked by a system call of its own has the value without the thread.
-        let is_ours = || shared.counters.pid.load(Relaxed) == process::pid() as u64;
-        shared.lock().service.is_some() && is_ours()
-    }
-
     /// Has the arena know what changes from one view to the next, so that [`image::save`] reads only that
     /// (or no longer). A thaw then leaves chunks of 2 MiB as they are in which nothing was written: the
     /// first write to each of their pages costs what it costs while frozen, until the service thread has
@@ -218,7 +173,7 @@ impl Arena {
     /// [`image::save`]: crate::image::save
     pub fn track_changes(&self, wanted: bool) -> bool {
         let shared = self.shared();
-        let can = wanted && self.start_service();
+        let can = wanted && service::ensure(shared);
         let mut state = shared.lock();
         let can_keep = |service| thaw::clean::can_keep(shared, service);
         state.tracking.is_on = can && state.service.as_ref().is_some_and(can_keep);
@@ -226,18 +181,6 @@ impl Arena {
             thaw::clean::end(&mut state);
         }
         state.tracking.is_on
-    }
-
-    /// Keeps the thaw from going on after the chunk it is at, until [`Self::resume_thaw`].
-    pub fn pause_thaw(&self) {
-        self.shared().lock().thaw.paused = true;
-    }
-
-    /// Lets the thaw go on.
-    pub fn resume_thaw(&self) {
-        let mut state = self.shared().lock();
-        state.thaw.paused = false;
-        state.notify();
     }
 
     /// Thaws the arena now, in this thread: for arenas that nothing thaws in the background because
@@ -280,7 +223,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
         return Err(Error::new(ErrorKind::Usage, "freeze").hint("an arena was given twice"));
     }
     for &i in &order {
-        arenas[i].start_service();
+        service::ensure(arenas[i].shared());
         arenas[i].shared().wait_restored();
     }
     // Before the snapshots, as its end needs their locks.

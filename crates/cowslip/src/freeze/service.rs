@@ -10,7 +10,7 @@
 //! A freeze waits in `mremap` until this thread has read the event. So the thread does not end as long as there is a
 //! call left by which it can wait and one by which it can read. If there is none, or it panics, it says so first
 //! ([`Sight`]), and gives the userfaultfd up: the kernel then lets go whoever waits, for an event or a fault. Freezes take
-//! without userfaultfd, nothing is thawed, and the next [`Arena::start_service`](crate::Arena::start_service) starts another.
+//! without userfaultfd, nothing is thawed, and the next [`ensure`] starts another.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
@@ -31,7 +31,7 @@ use super::pressure::Gauge;
 use super::share::{self, Child};
 use super::sight::Sight;
 use super::thaw::{self, Step, Thawing, Window};
-use crate::arena::state::{Shared, State};
+use crate::arena::state::{Role, Shared, State};
 
 /// What the freeze path and the service thread share.
 #[derive(Debug)]
@@ -289,6 +289,28 @@ impl Service {
             .into_iter()
             .for_each(give_up);
     }
+}
+
+/// Starts the arena's service thread if there is none and userfaultfd is to be had and wanted. Whether it runs now.
+pub(crate) fn ensure(shared: &Shared) -> bool {
+    let wanted = |state: &State| state.service.is_none() && state.role == Role::Owner;
+    // Without the lock: who ends a thread frees what libc allocated for it.
+    let buried = std::mem::take(&mut shared.lock().buried);
+    buried.into_iter().for_each(Service::stop);
+    if shared.wants_userfaultfd && wanted(&shared.lock()) {
+        // Without the lock; see the module.
+        let Ok(service) = Service::start(shared) else { return false };
+        let mut state = shared.lock();
+        if wanted(&state) {
+            state.service = Some(service);
+            // There may be frozen chunks from a time without it.
+            state.notify();
+        } else {
+            drop(state);
+            service.stop();
+        }
+    }
+    shared.lock().service.is_some()
 }
 
 /// Says that nobody is to rely on this thread, and lets go whoever does.

@@ -1,6 +1,6 @@
 //! All there is to say of one program.
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 use cowslip::units::ByteCount;
 use serde_json::{Map, Value};
 
