@@ -6,7 +6,7 @@
 //!   handed out, whole chunks by punching a hole, parts of chunks by overwriting, so that a huge page
 //!   is not split for them. Only an image's content is handed out as it is.
 //! * While a chunk is frozen nothing is handed out of it, since its base belongs to its readers.
-//! * A kept chunk has no readers. It is made live before anything is handed out of it.
+//! * A clean chunk has no readers. It is made live before anything is handed out of it.
 //! * "Give it back and read zeroes" (`MADV_DONTNEED`) acts on the file while live, on private copies
 //!   while frozen: never on the base.
 //!
@@ -20,10 +20,11 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 use cowslip_sys::{Errno, memfile};
 
 use super::backing_file::{POOL_HINT, Pages, offset};
+use super::chunk::at_once;
 use super::detach::Departure;
+use super::limbo;
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::Usage;
-use crate::freeze::thaw::{self, limbo};
 
 const ALLOCATE: &str = "allocate from an arena";
 const DISCARD: &str = "discard memory of an arena";
@@ -99,7 +100,7 @@ impl Shared {
                 }
                 state.set_chunk(chunk, Chunk::Live);
             } else if state.chunk(chunk) == Chunk::Clean {
-                thaw::at_once(self, state, chunk).during(ALLOCATE)?;
+                at_once(self, state, chunk).during(ALLOCATE)?;
             }
         }
         self.clean(range).during(ALLOCATE)?;
@@ -269,7 +270,7 @@ impl Shared {
                     self.revive(state, i).during(DISCARD)?;
                 }
                 Chunk::Clean => {
-                    thaw::at_once(self, state, i).during(DISCARD)?;
+                    at_once(self, state, i).during(DISCARD)?;
                     self.clean(part).during(DISCARD)?;
                 }
                 Chunk::Poisoned => return Err(lost(DISCARD, part)),

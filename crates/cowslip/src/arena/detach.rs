@@ -29,10 +29,10 @@ use cowslip_sys::{Errno, memfile, process};
 
 use super::allocate::lost;
 use super::backing_file::{Pages, offset};
+use super::chunk::write_protect;
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::{Span, Usage};
-use crate::freeze::service::Service;
-use crate::freeze::thaw;
+use crate::service::Service;
 
 const OPERATION: &str = "take memory out of an arena";
 
@@ -124,11 +124,12 @@ impl Shared {
             return Err(Error::from_errno(OPERATION, Errno::NOMEM).on(range));
         }
         self.check_content(state, range)?;
-        let service = state.service.take();
-        let able = service.as_ref().filter(|service| !service.is_blind());
+        let service = self.service(state);
+        let service = service.as_deref();
+        let able = service.filter(|service| !service.is_blind());
         let needs_own = able.is_none() && self.wants_userfaultfd;
         let own = if needs_own { Self::own_guard() } else { None };
-        let guard = able.map(Service::uffd).or(own.as_ref());
+        let guard = able.map(|service| &service.uffd).or(own.as_ref());
         let has_writers = guard.is_none() && process::thread_count() != Some(1);
         let mut done = Ok(());
         let used: Vec<_> = spans.into_iter().filter(|span| span.usage == Usage::Used).collect();
@@ -137,7 +138,7 @@ impl Shared {
             // Who copied his own stack would wait for himself, or lose what he wrote to it meanwhile.
             let moved = match has_writers || process::stands_in(whole) {
                 true => Err(Errno::BUSY),
-                false => self.detach_run(state, whole, run, service.as_ref(), guard),
+                false => self.detach_run(state, whole, run, service, guard),
             };
             // What could not be copied, for the lack of memory or of a descriptor, need not be.
             let is_left = moved.is_err() && state.vma_map.is_all(whole, Usage::Used);
@@ -165,7 +166,6 @@ impl Shared {
             self.counters.left_bytes.fetch_add(whole.len as u64, Relaxed);
             self.counters.left_for.fetch_or(why.bit(), Relaxed);
         }
-        state.service = service;
         done
     }
 
@@ -330,10 +330,11 @@ impl Shared {
         target: usize,
     ) -> Result<()> {
         self.check_content(state, range)?;
+        let service = self.service(state);
         let copied = state.vma_map.within(range).try_for_each(|Span { range: part, .. }| {
             let place = target + (part.start - range.start);
             // SAFETY: as the caller promised, for a part with one usage and protection.
-            unsafe { self.copy_content(state, part, place, state.service.as_ref()) }
+            unsafe { self.copy_content(state, part, place, service.as_deref()) }
         });
         copied.during("copy memory of an arena")
     }
@@ -420,16 +421,9 @@ impl Shared {
             false => memfile::next_data(self.backing_file.fd(), at, end),
         };
         while let Some((from, to)) = next(at)? {
-            at = from;
-            while at < to {
-                let place = &mut content[(at - start) as usize..(to - start) as usize];
-                match memfile::read_at(self.backing_file.fd(), place, at) {
-                    Ok(0) => return Err(Errno::IO),
-                    Ok(read) => at += read as u64,
-                    Err(Errno::INTR) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
+            let place = &mut content[(from - start) as usize..(to - start) as usize];
+            memfile::read_exact_at(self.backing_file.fd(), place, from)?;
+            at = to;
         }
         Ok(at > start)
     }
@@ -448,7 +442,7 @@ impl Shared {
     /// Frees whole chunks of the file that nobody shows any more.
     pub(super) fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         let whole = range.inner_aligned(CHUNK_BYTES);
-        // Nobody reads what is under a kept chunk either.
+        // Nobody reads what is under a clean chunk either.
         let live = |i: &usize| matches!(state.chunk(*i), Chunk::Live | Chunk::Clean);
         if state.role == Role::Reader {
             return Ok(());
@@ -472,7 +466,7 @@ impl Shared {
             // Without a file there are no markers for pages that are not there.
             guard.register(part, RegisterMode::MISSING | RegisterMode::WP)?;
         }
-        thaw::write_protect(guard, range, true)
+        write_protect(guard, range, true)
     }
 
     fn with_scanner<T>(
@@ -481,7 +475,7 @@ impl Shared {
         act: impl FnOnce(&Scanner<ReservedFd>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         match service {
-            Some(service) => act(service.scanner()),
+            Some(service) => act(&service.scanner),
             None => act(&Scanner::new(ReservedFd::hold(memfile::open_proc_self("pagemap")?))),
         }
     }

@@ -2,8 +2,17 @@
 
 pub(crate) mod allocate;
 pub(crate) mod backing_file;
+pub(crate) mod backoff;
+pub(crate) mod chunk;
 mod close;
+pub(crate) mod copies;
 mod detach;
+pub(crate) mod inheritance;
+pub(crate) mod io;
+pub(crate) mod limbo;
+pub(crate) mod readers;
+pub(crate) mod residency;
+pub(crate) mod share;
 mod slice;
 pub(crate) mod state;
 pub(crate) mod tracking;
@@ -15,16 +24,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
-use cowslip_sys::{AsRawFd, Errno};
+use cowslip_sys::{AsRawFd, Errno, process};
 
-use crate::freeze::service::Service;
-use crate::host;
 use crate::metrics::{Counters, Metrics};
+use crate::service::Running;
 
-use crate::freeze::readers::UsersToken;
 use backing_file::BackingFile;
 pub use backing_file::{Backing, Pages};
 pub use detach::Departure;
+pub use io::IoGuard;
+use readers::UsersToken;
 pub use slice::ArenaSlice;
 use state::Shared;
 pub use vma_map::Usage;
@@ -100,7 +109,7 @@ impl ArenaBuilder {
     }
 
     fn len(&self) -> Result<usize> {
-        let memory_size = host::memory_and_swap();
+        let memory_size = process::memory_and_swap();
         if self.capacity.0 == 0 || self.capacity > memory_size {
             return Err(Error::new(ErrorKind::Usage, BUILD).hint(format!(
                 "its capacity must be above zero and at most the {memory_size} of memory and swap \
@@ -197,7 +206,7 @@ impl Arena {
         let shared = self.shared();
         let state = shared.lock();
         shared.counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
-        shared.counters.kept_chunks.store(state.kept() as u64, Relaxed);
+        shared.counters.kept_chunks.store(state.clean() as u64, Relaxed);
         drop(state);
         shared.counters.read()
     }
@@ -270,7 +279,7 @@ impl Drop for Handle {
         let shared = &self.shared;
         let (worker, services, views, kept) = {
             let mut state = shared.lock();
-            let services = state.service.take().into_iter().chain(state.buried.drain(..));
+            let services = shared.services.take().into_iter().chain(shared.services.take_buried());
             let services: Vec<_> = services.collect();
             // What a closed arena gave back may be somebody else's by now.
             let kept = if state.is_closed { state.vma_map.used() } else { vec![shared.range] };
@@ -279,7 +288,7 @@ impl Drop for Handle {
         if let Some(worker) = worker {
             worker.stop();
         }
-        services.into_iter().for_each(Service::stop);
+        services.into_iter().for_each(Running::stop);
         for range in views.into_iter().chain(kept) {
             #[allow(unsafe_code)]
             // SAFETY: no handle, slice or view is left that could reach the arena or its old views.

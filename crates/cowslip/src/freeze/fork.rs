@@ -25,17 +25,17 @@ use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::process;
 
 use super::FreezeMethod;
-use super::io;
-use super::residency::Unmapped;
-use super::service::{self, Service};
-use super::share::{self, Child};
+use super::serve;
 use super::snapshot::{self, Snapshot};
 use super::thaw;
-use super::thaw::limbo::Limbo;
-use crate::arena::Arena;
 use crate::arena::backing_file::Pages;
+use crate::arena::inheritance::set_inherited;
+use crate::arena::limbo::Limbo;
+use crate::arena::residency::Unmapped;
+use crate::arena::share::{self, Child};
 use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState};
 use crate::arena::vma_map::Usage;
+use crate::arena::{Arena, io};
 
 /// The caller of fork has work of its own to finish, such as an allocator's handlers: what goes on in
 /// the background would hold it up, and take the processor of the child.
@@ -79,7 +79,7 @@ impl<'a> PreparedFork<'a> {
         // Before the fork: whoever is woken after it runs, and then the child does, before the caller goes on.
         snapshots.iter().for_each(|snapshot| tell_service(snapshot, method));
         // Last: whatever failed before leaves nobody counted as a reader.
-        snapshots.iter_mut().try_for_each(inheritance)?;
+        snapshots.iter_mut().try_for_each(offer)?;
         let watched = snapshots.iter().map(|snapshot| share::watched(snapshot.shared)).collect();
         Ok(Self { snapshots, watched, method })
     }
@@ -138,8 +138,7 @@ impl<'a> PreparedFork<'a> {
                 // A lock on its file would be both processes'.
                 std::mem::forget(state.users.take());
             }
-            let services = state.service.take().into_iter().chain(state.buried.drain(..));
-            services.for_each(|service| Service::abandon(service, shares_descriptors));
+            snapshot.shared.services.in_child(shares_descriptors);
             snapshot.shared.wipe(state);
             snapshot.shared.copy_limit.in_child();
             // Views are the parent's: the kernel left their mappings out of this process.
@@ -160,7 +159,7 @@ fn tell_service(snapshot: &Snapshot<'_>, method: Option<FreezeMethod>) {
         && method == Some(FreezeMethod::Userfaultfd)
         && snapshot.shared.backing_file.pages != Pages::Hugetlb;
     if !has_event && process::now_ns() >= snapshot.state.quiet_until_ns {
-        snapshot.state.notify();
+        snapshot.shared.notify(&snapshot.state);
     }
 }
 
@@ -180,10 +179,10 @@ fn keep_place(shared: &Shared, state: &State) {
 }
 
 /// Lets children have the frozen memory of an arena, and counts them as readers.
-fn inheritance(snapshot: &mut Snapshot<'_>) -> Result<()> {
+fn offer(snapshot: &mut Snapshot<'_>) -> Result<()> {
     let state = &mut *snapshot.state;
     // From here on the child reads their base.
-    thaw::clean::end(state);
+    thaw::clean::end(snapshot.shared, state);
     if state.role != Role::Owner || state.not_live() == 0 || state.is_empty() {
         return Ok(());
     }
@@ -198,38 +197,6 @@ fn inheritance(snapshot: &mut Snapshot<'_>) -> Result<()> {
     state.thaw.forked = true;
     snapshot.shared.counters.forks.fetch_add(1, Relaxed);
     Ok(())
-}
-
-/// Ends the offer: children made from now on, by whatever means, are no readers.
-pub(super) fn withdraw(shared: &Shared, state: &mut State) -> Result<()> {
-    if state.inheritance == ForkInheritance::None {
-        return Ok(());
-    }
-    state.inheritance = ForkInheritance::Part;
-    set_inherited(shared, state, Advice::DontFork).during("keep an arena from children")?;
-    state.generations.hide()?;
-    state.inheritance = ForkInheritance::None;
-    Ok(())
-}
-
-/// Frozen memory goes to the children of a [`PreparedFork`], and to no others while it is not offered: all
-/// who have it are counted as readers.
-pub(super) fn set_inherited(
-    shared: &Shared,
-    state: &State,
-    advice: Advice,
-) -> cowslip_sys::Result<()> {
-    let mut result = Ok(());
-    let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
-        from = run.end;
-        for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
-            // SAFETY: a part of an arena; the advice changes no content. It can fail only where a
-            // mapping would have to be split, and a piece is whole mappings.
-            result = result.and(unsafe { memory::advise(piece, advice) });
-        }
-    }
-    result
 }
 
 /// Has a child that was forked just now looked at.
@@ -261,7 +228,7 @@ pub enum Fork {
 /// called until it execs or ends.
 pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
     for arena in arenas {
-        service::ensure(arena.shared());
+        serve::ensure(arena.shared());
     }
     let prepared = PreparedFork::prepare(arenas)?;
     // SAFETY: the caller keeps to what a child may do; `in_child` takes no lock and starts nothing.

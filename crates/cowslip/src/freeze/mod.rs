@@ -11,12 +11,12 @@
 //! ```
 //!
 //! An arena R is frozen and thawed in chunks of 2 MiB, so between the two pictures lies any mixture.
-//! A third kind of chunk, *overlay*, is private memory without a file: the program dropped all of a
+//! A third kind of chunk, *anonymous*, is private memory without a file: the program dropped all of a
 //! frozen chunk (`MADV_DONTNEED`), and it must read zeroes while the base keeps its content. A fourth,
-//! *spare*, was free at the freeze and is mapped privately only because it lies between others, so that
+//! *free and private*, was free at the freeze and is mapped privately only because it lies between others, so that
 //! all of them are one mapping: nobody reads it, and it becomes live as soon as it is handed out. A fifth,
-//! *kept*, is a frozen chunk that nobody reads the base of any more, and that a thaw left as it was because
-//! nothing had been written to it: only arenas that track their changes have them ([`thaw::kept`],
+//! *clean*, is a frozen chunk that nobody reads the base of any more, and that a thaw left as it was because
+//! nothing had been written to it: only arenas that track their changes have them ([`thaw::clean`],
 //! [`crate::Arena::track_changes`]). To all who wait for the end of a thaw it is as good as live.
 //!
 //! **Freeze** ([`snapshot`]), with every thread running:
@@ -27,49 +27,42 @@
 //! **Thaw** ([`thaw`]), a chunk, or a run of clean chunks, at a time: write-protect it, find the
 //! private pages, copy them into the file, map it shared, wake who waits.
 //!
-//! A freeze to a view of kept chunks makes those live first that were written, and does the rest with what
-//! was written since ([`snapshot::kept`]): 2 moves the private pages along, and before 3, while all wait, they are
+//! A freeze to a view of clean chunks makes those live first that were written, and does the rest with what
+//! was written since ([`snapshot::clean`]): 2 moves the private pages along, and before 3, while all wait, they are
 //! copied into the file. What had none is as it was at the freeze before. A fork calls them frozen again: its
 //! children read their base, and share their private pages with the parent until one of them writes.
 //!
 //! # What holds
 //! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: pages that are
 //!   there are write-protected, and so, by markers, are pages that are not. Pages that were private
-//!   before the protection are found by the scan after it. In a freeze, pages that were private in kept
+//!   before the protection are found by the scan after it. In a freeze, pages that were private in clean
 //!   chunks are in the view and then in the file before anybody sees R again.
 //! * **I2, frozen is frozen.** The file is written at a chunk only when the chunk is thawed (and no
-//!   view, child, template or clone reads it: [`readers`]) or is live. A chunk is kept only by a thaw, after
+//!   view, child, template or clone reads it: [`crate::arena::readers`]) or is live. A chunk is made clean only by a thaw, after
 //!   the last reader, and a new one (a view, a fork) makes it frozen first: nobody reads the base of a
-//!   kept chunk when a freeze writes it.
+//!   clean chunk when a freeze writes it.
 //! * **I3, causal cut.** Between 2 and 3 no thread can store to R. A store after the freeze comes from
 //!   a thread that was woken after step 3, or started after it. Several arenas: all are moved before
-//!   the first is mapped. Copying private pages of kept chunks in between moves no content: the view shows
+//!   the first is mapped. Copying private pages of clean chunks in between moves no content: the view shows
 //!   the same from the page as from the file.
 //! * **I4, all or nothing.** If step 1 or 2 fails, unregistering R makes it live again, since the empty
 //!   mapping there is still a shared mapping of the file. If step 3 fails for a part, what is private
-//!   already is thawed. Private pages of kept chunks that were moved are moved back before anybody is woken;
+//!   already is thawed. Private pages of clean chunks that were moved are moved back before anybody is woken;
 //!   what of them is in the file by then is older or the same. A chunk whose thaw fails loses its write protection and stays frozen.
 //! * **I5, private stays private**: see [`crate::Arena::release`] and [`crate::Arena::discard`].
 //! * **I6, nobody hangs.** Who waits is woken by the call that made him wait, on every path out of it.
 //!   The only wait for another thread is the remap event of step 2, read by the arena's service
 //!   thread, which never touches an arena, takes its lock only by trying, and does not end before it has given the
-//!   userfaultfd up, which lets go whoever waits ([`sight`]). A child has no registration: the kernel drops it at fork.
+//!   userfaultfd up, which lets go whoever waits ([`crate::service::Sight`]). A child has no registration: the kernel drops it at fork.
 //!   Who freezes has no signals meanwhile: a handler could touch R, on a stack of its own, and wait for itself.
 //!
 //! Without userfaultfd one `mmap` with `MAP_FIXED` does 2 and 3 at once: as atomic for
 //! each mapping, 0.25 ms/GiB, and the arena stays frozen, as nothing could hold writers off a thaw.
 
 mod colocate;
-pub(crate) mod copies;
 pub(crate) mod fork;
-pub(crate) mod io;
 mod pinned;
-mod pressure;
-pub(crate) mod readers;
-pub(crate) mod residency;
-pub(crate) mod service;
-pub(crate) mod share;
-mod sight;
+pub(crate) mod serve;
 pub(crate) mod snapshot;
 pub(crate) mod thaw;
 
@@ -87,10 +80,9 @@ use cowslip_sys::units::VirtRange;
 use crate::arena::allocate::lost;
 use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::arena::tracking::Known;
-use crate::arena::{Arena, ArenaSlice, Handle};
+use crate::arena::{Arena, ArenaSlice, Handle, io};
 
 pub use fork::{Fork, PreparedFork, fork};
-pub use io::IoGuard;
 
 /// How a freeze was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,12 +165,12 @@ impl Arena {
     /// [`image::save`]: crate::image::save
     pub fn track_changes(&self, wanted: bool) -> bool {
         let shared = self.shared();
-        let can = wanted && service::ensure(shared);
+        let can = wanted && serve::ensure(shared);
         let mut state = shared.lock();
-        let can_keep = |service| thaw::clean::can_keep(shared, service);
-        state.tracking.is_on = can && state.service.as_ref().is_some_and(can_keep);
+        let service = shared.service(&state).filter(|_| can);
+        state.tracking.is_on = service.is_some_and(|it| thaw::clean::can_keep(shared, &it));
         if !state.tracking.is_on {
-            thaw::clean::end(&mut state);
+            thaw::clean::end(shared, &mut state);
         }
         state.tracking.is_on
     }
@@ -223,7 +215,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
         return Err(Error::new(ErrorKind::Usage, "freeze").hint("an arena was given twice"));
     }
     for &i in &order {
-        service::ensure(arenas[i].shared());
+        serve::ensure(arenas[i].shared());
         arenas[i].shared().wait_restored();
     }
     // Before the snapshots, as its end needs their locks.
@@ -412,22 +404,13 @@ impl Drop for Frozen {
         }
         let mut state = self.handle.shared.lock();
         state.views -= 1;
-        if state.service.is_some() {
+        if let Some(service) = self.handle.shared.service(&state) {
             state.retired_views.push(self.view);
-            state.notify();
+            service.notify();
         } else {
             #[allow(unsafe_code)]
             // SAFETY: the view is this value's own and no reference into it outlives it.
             let _ = unsafe { memory::unmap(self.view) };
-        }
-    }
-}
-
-impl State {
-    /// Has the service thread look at what there is to do.
-    pub(crate) fn notify(&self) {
-        if let Some(service) = &self.service {
-            service.notify();
         }
     }
 }

@@ -6,8 +6,8 @@
 //! sees the same content before and after: the pages of the file as they are at the instant in which
 //! no thread can reach them. Views are reserved here and handed out when all is done.
 
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard};
 
 use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
@@ -19,11 +19,14 @@ use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 use super::FreezeMethod;
 use super::colocate::Colocate;
 use super::pinned::Copies;
-use super::service::Service;
 use super::thaw;
 use crate::arena::backing_file::{POOL_HINT, Pages, offset};
+use crate::arena::chunk::at_once;
+use crate::arena::inheritance::set_inherited;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::vma_map::Usage;
+use crate::insist::insist;
+use crate::service::Service;
 
 mod clean;
 
@@ -33,10 +36,10 @@ const OPERATION: &str = "freeze";
 pub(crate) struct Snapshot<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) state: MutexGuard<'a, State>,
-    /// Mappings to make private: each of one protection, in live or kept chunks that hold used memory.
+    /// Mappings to make private: each of one protection, in live or clean chunks that hold used memory.
     pieces: Vec<(VirtRange, Prot)>,
-    /// Those in kept chunks: what was written to them since moves along.
-    kept: Vec<VirtRange>,
+    /// Those in clean chunks: what was written to them since moves along.
+    clean: Vec<VirtRange>,
     /// Up to where they were moved.
     moved_to: usize,
     /// How many of them are private now.
@@ -63,7 +66,7 @@ impl<'a> Snapshot<'a> {
         }
         shared.backing_file.check()?;
         thaw::mend(shared, &mut state)?;
-        shared.counters.has_userfaultfd.store(u64::from(state.service.is_some()), Relaxed);
+        shared.counters.has_userfaultfd.store(u64::from(shared.service(&state).is_some()), Relaxed);
         if state.is_pinned && !keeps_view {
             let copies = Copies::make(shared, &state)
                 .map_err(|errno| Error::from_errno(OPERATION, errno).on(shared.range))?;
@@ -71,7 +74,7 @@ impl<'a> Snapshot<'a> {
             snapshot.copies = copies;
             return Ok(snapshot);
         }
-        if keeps_view && state.kept() > 0 {
+        if keeps_view && state.clean() > 0 {
             thaw::clean::thaw_written(shared, &mut state)
                 .and_then(|()| thaw::clean::thaw_short_runs(shared, &mut state))
                 .map_err(|errno| Error::from_errno(OPERATION, errno).on(shared.range))?;
@@ -95,10 +98,10 @@ impl<'a> Snapshot<'a> {
         VirtRange::between(start - start % GIB_BYTES, end)
     }
 
-    /// Works out what to snapshot: of kept chunks nothing for a fork, whose children read their base as they
+    /// Works out what to snapshot: of clean chunks nothing for a fork, whose children read their base as they
     /// read that of frozen ones.
     fn choose(&mut self, keeps_view: bool) -> Result<()> {
-        let Self { shared, state, pieces, kept, .. } = self;
+        let Self { shared, state, pieces, clean, .. } = self;
         let is_wanted = |chunk| chunk == Chunk::Live || (chunk == Chunk::Clean && keeps_view);
         let mut from = 0;
         while let Some(first) = state.next_run(from, 1, is_wanted) {
@@ -110,7 +113,7 @@ impl<'a> Snapshot<'a> {
                 open_free_space(state, range)?;
                 let of_run = state.vma_map.pieces(range);
                 if kind == Chunk::Clean {
-                    kept.extend(of_run.iter().map(|(piece, _)| *piece));
+                    clean.extend(of_run.iter().map(|(piece, _)| *piece));
                 }
                 pieces.extend(of_run);
             }
@@ -118,25 +121,25 @@ impl<'a> Snapshot<'a> {
         Ok(())
     }
 
-    /// Has nothing kept any more: what a freeze without userfaultfd maps over is live.
-    fn give_up_kept(&mut self) -> Result<()> {
-        if self.kept.is_empty() {
+    /// Makes clean chunks live: what a freeze without userfaultfd maps over is live.
+    fn thaw_clean(&mut self) -> Result<()> {
+        if self.clean.is_empty() {
             return Ok(());
         }
         self.pieces.clear();
-        self.kept.clear();
+        self.clean.clear();
         thaw::clean::thaw_all(self.shared, &mut self.state)
             .map_err(|errno| Error::from_errno(OPERATION, errno).on(self.shared.range))?;
         self.choose(true)
     }
 
-    /// A locked arena of which nothing is to be flipped.
+    /// A locked arena of which nothing is to be frozen.
     pub(crate) fn nothing(shared: &'a Shared, state: MutexGuard<'a, State>) -> Self {
         Self {
             shared,
             state,
             pieces: Vec::new(),
-            kept: Vec::new(),
+            clean: Vec::new(),
             moved_to: 0,
             done: 0,
             generation: 0,
@@ -151,11 +154,16 @@ impl<'a> Snapshot<'a> {
         self.pieces.is_empty()
     }
 
+    /// Of its arena, which is locked.
+    pub(super) fn service(&self) -> Option<Arc<Service>> {
+        self.shared.service(&self.state)
+    }
+
     fn in_view(&self, piece: VirtRange) -> VirtRange {
         VirtRange::new(self.view.start + (piece.start - self.view_of), piece.len)
     }
 
-    /// The first `done` pieces are private now. If not all are, the chunk at the border is mixed.
+    /// The first `done` pieces are private now. If not all are, the chunk at the border is partial.
     fn mark_frozen(&mut self, done: usize) {
         self.done = done;
         let state = &mut *self.state;
@@ -187,7 +195,7 @@ impl<'a> Snapshot<'a> {
     fn undo(&mut self) {
         for (piece, _) in &self.pieces[..self.done] {
             for chunk in self.shared.chunks_of(*piece) {
-                if thaw::at_once(self.shared, &mut self.state, chunk).is_err() {
+                if at_once(self.shared, &mut self.state, chunk).is_err() {
                     return;
                 }
             }
@@ -198,7 +206,7 @@ impl<'a> Snapshot<'a> {
     pub(crate) fn into_view(mut self, method: FreezeMethod) -> Result<VirtRange> {
         self.state.views += 1;
         // If it fails, a fork that goes around us shares what a thaw will change.
-        let _ = super::fork::set_inherited(self.shared, &self.state, Advice::DontFork);
+        let _ = set_inherited(self.shared, &self.state, Advice::DontFork);
         let mapped: Result<()> = (|| {
             if method == FreezeMethod::WithoutUserfaultfd {
                 for (piece, _) in &self.pieces {
@@ -235,7 +243,7 @@ impl<'a> Snapshot<'a> {
         if let Err(error) = mapped {
             self.state.views -= 1;
             if self.discard_view() {
-                self.state.notify();
+                self.shared.notify(&self.state);
             }
             return Err(error);
         }
@@ -249,7 +257,7 @@ impl<'a> Snapshot<'a> {
             return false;
         }
         let moved_bytes: usize = self.pieces.iter().map(|(piece, _)| piece.len).sum();
-        let is_left = moved_bytes > thaw::VIEW_STEP_BYTES && self.state.service.is_some();
+        let is_left = moved_bytes > thaw::VIEW_STEP_BYTES && self.service().is_some();
         if is_left {
             self.state.retired_views.push(view);
         } else {
@@ -263,7 +271,7 @@ impl<'a> Snapshot<'a> {
 impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
         if self.discard_view() {
-            self.state.notify();
+            self.shared.notify(&self.state);
         }
     }
 }
@@ -305,31 +313,31 @@ fn open_free_space(state: &mut State, range: VirtRange) -> Result<()> {
 /// Freezes all of `snapshots` at one instant.
 pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     let can_move = snapshots.iter().all(|snapshot| {
-        snapshot.state.service.as_ref().is_some_and(|service| !service.is_blind())
+        snapshot.service().is_some_and(|service| !service.is_blind())
             && snapshot.shared.backing_file.pages != Pages::Hugetlb
             && !process::stands_in(snapshot.shared.range)
     });
     // A handler could touch what waits for this very thread.
-    let quiet = can_move.then(BlockedSignals::enter);
+    let blocked = can_move.then(BlockedSignals::enter);
     let colocate = can_move.then(|| Colocate::begin(snapshots));
     let began = process::now_ns();
-    let map_over = |snapshots: &mut [Snapshot<'_>]| {
-        snapshots.iter_mut().try_for_each(Snapshot::give_up_kept)?;
-        plain(snapshots).map(|()| FreezeMethod::WithoutUserfaultfd)
+    let without_userfaultfd = |snapshots: &mut [Snapshot<'_>]| {
+        snapshots.iter_mut().try_for_each(Snapshot::thaw_clean)?;
+        map_over(snapshots).map(|()| FreezeMethod::WithoutUserfaultfd)
     };
     let result = if can_move {
         match move_all(snapshots) {
             Ok(()) => map_all(snapshots).map(|()| FreezeMethod::Userfaultfd),
             Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(error),
             // What was live is so still: the other way may work.
-            Err(_) => map_over(snapshots),
+            Err(_) => without_userfaultfd(snapshots),
         }
     } else {
-        map_over(snapshots)
+        without_userfaultfd(snapshots)
     };
     let ns = process::now_ns() - began;
     drop(colocate);
-    drop(quiet);
+    drop(blocked);
     if result.is_err() {
         snapshots.iter_mut().for_each(Snapshot::undo);
     }
@@ -356,49 +364,35 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
 fn move_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     let moved = try_move(snapshots);
     // For all of them, whatever happened to one.
-    let ended = snapshots.iter().filter_map(|snapshot| snapshot.state.service.as_ref());
-    let ended = ended.map(Service::end_moves).fold(Ok(()), Result::and);
+    let ended = snapshots.iter().filter_map(Snapshot::service);
+    let ended = ended.map(|service| service.sight.end_moves()).fold(Ok(()), Result::and);
     let moved = moved.and(ended).and_then(|()| snapshots.iter_mut().try_for_each(clean::settle));
     if moved.is_err() {
         for snapshot in snapshots.iter() {
-            let Some(service) = &snapshot.state.service else { continue };
-            clean::move_back(snapshot, service);
+            let Some(service) = snapshot.service() else { continue };
+            clean::move_back(snapshot, &service);
             for (piece, _) in &snapshot.pieces {
                 // Not registered is fine; what was moved is a shared mapping again, and live.
-                insist(|| service.uffd().unregister(*piece));
-                insist(|| service.uffd().wake(*piece));
+                _ = insist(|| service.uffd.unregister(*piece));
+                _ = insist(|| service.uffd.wake(*piece));
             }
         }
     }
     moved.map_err(|errno| Error::from_errno(OPERATION, errno).on(snapshots[0].shared.range))
 }
 
-/// Does what must be done for threads that wait (I6) until the kernel agrees, within reason. Whether it did: not if
-/// the userfaultfd is gone, for which nobody waits.
-fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> bool {
-    for _ in 0..1000 {
-        match request() {
-            Ok(()) => return true,
-            Err(Errno::BADF | Errno::NOTTY) => return false,
-            Err(_) => {}
-        }
-        std::thread::yield_now();
-    }
-    false
-}
-
 fn try_move(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
     for snapshot in snapshots.iter() {
-        let service = snapshot.state.service.as_ref().ok_or(Errno::NODEV)?;
+        let service = snapshot.service().ok_or(Errno::NODEV)?;
         service.begin_moves()?;
         for (piece, _) in &snapshot.pieces {
-            service.uffd().register(*piece, RegisterMode::MISSING | RegisterMode::MINOR)?;
+            service.uffd.register(*piece, RegisterMode::MISSING | RegisterMode::MINOR)?;
         }
     }
     for snapshot in snapshots {
-        let mut kept = snapshot.kept.iter().peekable();
+        let mut clean_pieces = snapshot.clean.iter().peekable();
         for (piece, _) in &snapshot.pieces {
-            if kept.next_if_eq(&piece).is_some() {
+            if clean_pieces.next_if_eq(&piece).is_some() {
                 let place = snapshot.in_view(*piece);
                 clean::move_out(*piece, place, &mut snapshot.moved_to)?;
             } else {
@@ -414,17 +408,17 @@ fn try_move(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
 fn map_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     let mapped = try_map(snapshots);
     for snapshot in snapshots.iter() {
-        let Some(service) = &snapshot.state.service else { continue };
+        let Some(service) = snapshot.service() else { continue };
         if mapped.is_err() {
             // What was not mapped privately is live again.
             for (piece, _) in &snapshot.pieces {
-                insist(|| service.uffd().unregister(*piece));
+                _ = insist(|| service.uffd.unregister(*piece));
             }
         }
-        insist(|| service.uffd().wake(snapshot.shared.range));
+        _ = insist(|| service.uffd.wake(snapshot.shared.range));
         // The view took the registration along; a reader of it must not wait for anybody.
         for (piece, _) in &snapshot.pieces {
-            insist(|| service.uffd().unregister(snapshot.in_view(*piece)));
+            _ = insist(|| service.uffd.unregister(snapshot.in_view(*piece)));
         }
     }
     mapped.map_err(|errno| Error::from_errno(OPERATION, errno).hint(MAP_HINT))
@@ -457,9 +451,9 @@ fn try_map(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// One mapping over the other, for each piece. They are made elsewhere first: what the kernel or the
+/// Freezes without userfaultfd: one mapping over the other, for each piece. They are made elsewhere first: what the kernel or the
 /// hugetlb pool, which pays for every copy beforehand, has to refuse it refuses before anything changes.
-fn plain(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
+fn map_over(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     let mut ready = Vec::new();
     for snapshot in snapshots.iter() {
         for (piece, prot) in &snapshot.pieces {

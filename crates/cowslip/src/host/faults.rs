@@ -15,7 +15,7 @@ use super::hints;
 use super::outcome::{ProbeResult, Proof, Refusal, median, timed};
 use super::privileges::OwnProcess;
 use super::scratch::Scratch;
-use crate::freeze::service::FEATURES;
+use crate::service::FEATURES;
 
 /// Longer than any fault takes to arrive on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -124,7 +124,7 @@ pub fn save(
     saved.left_out_chunks += (all_jobs.len() - jobs.len()) as u64;
     for (place, frozen) in frozen.iter().enumerate() {
         if let Some(handle) = frozen.handle() {
-            handle.shared.lock().tracking.remember(identity, place, frozen.known());
+            handle.shared.lock().tracking.remember(identity.0, place, frozen.known());
         }
     }
     Ok(saved)

@@ -25,7 +25,7 @@ impl<'a> Unchanged<'a> {
         let arenas = parent.description().arenas.iter();
         let arenas = arenas.zip(frozen).enumerate().map(|(place, (arena, frozen))| {
             let handle = frozen.handle().filter(|_| frozen.known().is_tracked())?;
-            let freeze = handle.shared.lock().tracking.saved(parent.identity(), place)?;
+            let freeze = handle.shared.lock().tracking.saved(parent.identity().0, place)?;
             Some(Self { frozen, freeze, pieces: &arena.pieces })
         });
         arenas.collect()

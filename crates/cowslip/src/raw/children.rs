@@ -6,10 +6,10 @@ use cowslip_sys::error::{During, Result};
 use cowslip_sys::units::ByteCount;
 
 use super::RawArena;
+use crate::arena::readers::UsersToken;
 use crate::arena::state::{Chunk, ForkInheritance, Role, State};
 use crate::arena::vma_map::Usage;
 use crate::freeze::fork;
-use crate::freeze::readers::UsersToken;
 
 impl RawArena<'_> {
     /// Has the child `pid`, forked just now, looked at: its end, so that thawing starts sooner than by looking now and

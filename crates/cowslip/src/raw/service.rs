@@ -5,23 +5,28 @@ use std::sync::atomic::Ordering::Relaxed;
 use cowslip_sys::process;
 
 use super::RawArena;
-use crate::freeze::readers::Generations;
-use crate::freeze::service::{self, Service};
+use crate::arena::readers::Generations;
+use crate::freeze::serve;
+use crate::service::Running;
 
 impl RawArena<'_> {
     /// Starts the arena's service thread, if userfaultfd is to be had and wanted. A freeze does so by
     /// itself; before a [`PreparedFork`](super::PreparedFork) it must be asked for, where starting a thread is safe.
     /// Whether it runs now.
     pub fn start_service(&self) -> bool {
-        service::ensure(self.shared())
+        serve::ensure(self.shared())
     }
 
     /// Ends the service thread, and waits for it; if all memory has left, it gives up what a freeze would need, so that forks
     /// make no call for this arena.
     pub fn retire(&self) {
-        let service = self.shared().lock().service.take();
-        service.into_iter().for_each(Service::stop);
-        let mut state = self.shared().lock();
+        let shared = self.shared();
+        let running = {
+            let _locked = shared.lock();
+            shared.services.take()
+        };
+        running.into_iter().for_each(Running::stop);
+        let mut state = shared.lock();
         if state.is_empty() {
             state.generations = Generations::default();
         }
@@ -32,7 +37,7 @@ impl RawArena<'_> {
         let shared = self.shared();
         // A child that was forked by a system call of its own has the value without the thread.
         let is_ours = || shared.counters.pid.load(Relaxed) == process::pid() as u64;
-        shared.lock().service.is_some() && is_ours()
+        shared.service(&shared.lock()).is_some() && is_ours()
     }
 
     /// Has the arena stay where it is from now on: the kernel or a device knows its page frames, by a registration that
@@ -63,8 +68,9 @@ impl RawArena<'_> {
 
     /// Lets the thaw go on.
     pub fn resume_thaw(&self) {
-        let mut state = self.shared().lock();
+        let shared = self.shared();
+        let mut state = shared.lock();
         state.thaw.paused = false;
-        state.notify();
+        shared.notify(&state);
     }
 }

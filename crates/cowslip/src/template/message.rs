@@ -24,7 +24,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile, socket};
 
 use super::layout::{Inherit, Layout, Region};
 use super::{Base, File};
-use crate::freeze::readers::Pin;
+use crate::arena::readers::Pin;
 
 const MAGIC: [u8; 8] = *b"COWSLIPT";
 const VERSION: u64 = 1;

@@ -31,7 +31,7 @@ use cowslip_sys::process;
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
 
 use crate::arena::Handle;
-use crate::freeze::readers::Pin;
+use crate::arena::readers::Pin;
 
 pub use builder::TemplateBuilder;
 pub use clone::{Place, TemplateClone};
@@ -170,7 +170,7 @@ impl Drop for Owner {
         if let Some(handle) = self.arena.upgrade() {
             let mut state = handle.shared.lock();
             state.thaw.delay_ns = 0;
-            state.notify();
+            handle.shared.notify(&state);
         }
     }
 }

@@ -259,7 +259,7 @@ impl Setting {
     /// The value, or the chosen one of several.
     pub fn read(path: &str) -> Option<String> {
         let text = std::fs::read_to_string(path).ok()?;
-        Some(cowslip::host::chosen(&text).unwrap_or(text.trim()).to_owned())
+        Some(cowslip_sys::procfs::chosen(&text).unwrap_or(text.trim()).to_owned())
     }
 }
 

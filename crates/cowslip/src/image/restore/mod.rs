@@ -6,7 +6,7 @@
 //!             └─▶ [`eager`]: all of it first
 //!                   └─▶ [`source`]: a chunk read and checked, before anybody can see it
 //! ```
-//! What others do, without an arena, is in [`apart`].
+//! What others do, without an arena, is in [`standalone`].
 
 mod eager;
 mod lazy;
@@ -37,8 +37,7 @@ use crate::arena::backing_file::BackingFile;
 use crate::arena::{Arena, ArenaBuilder, Backing};
 use crate::template::Place;
 
-pub(crate) use self::lazy::RestoreWorker;
-use self::lazy::Work;
+use self::lazy::{RestoreWorker, Work};
 pub use self::standalone::{Standalone, StandaloneMode};
 
 const OPERATION: &str = "restore an image";

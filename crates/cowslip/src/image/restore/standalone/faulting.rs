@@ -103,7 +103,7 @@ impl Server {
         };
         let thread = {
             // The thread inherits a mask that blocks every signal: handlers are the program's.
-            let _quiet = process::BlockedSignals::enter();
+            let _blocked = process::BlockedSignals::enter();
             std::thread::Builder::new().name("cowslip-restore".into()).spawn(move || filling.run())
         };
         let thread = thread.map_err(|error| {

@@ -19,7 +19,7 @@ use cowslip_sys::procfs;
 use cowslip_sys::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, process};
 
-use crate::arena::state::{Chunk, Shared, State};
+use super::state::{Chunk, Shared, State};
 
 /// So often copies are counted while somebody reads.
 const LOOK: Duration = Duration::from_millis(10);
@@ -96,7 +96,7 @@ impl CopyLimit {
     }
 
     /// `pid` was forked just now.
-    pub(super) fn note(&self, pid: i32) {
+    pub(crate) fn note(&self, pid: i32) {
         if self.limit().is_none() {
             return;
         }
@@ -108,14 +108,14 @@ impl CopyLimit {
     }
 
     /// In a child, whose siblings they are.
-    pub(super) fn in_child(&self) {
+    pub(crate) fn in_child(&self) {
         if let Ok(mut forked) = self.forked.try_lock() {
             *forked = Forked::default();
         }
     }
 
     /// Called while somebody reads: ends a child if there are too many copies. How soon to look again, if there is a limit.
-    pub(super) fn keep(&self, shared: &Shared, state: &State) -> Option<Duration> {
+    pub(crate) fn keep(&self, shared: &Shared, state: &State) -> Option<Duration> {
         let limit_bytes = self.limit()?;
         let mut forked = self.forked();
         forked.ending = forked.ending.filter(|it| process::is_running_child(it.pid));
@@ -158,12 +158,12 @@ fn copies_exceed(shared: &Shared, state: &State, limit_bytes: u64) -> bool {
 }
 
 fn count(shared: &Shared, state: &State, most: u64) -> Result<u64, Errno> {
-    let Some(service) = &state.service else { return Ok(0) };
+    let Some(service) = shared.service(state) else { return Ok(0) };
     let (mut pages, mut from) = (0, 0);
     while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
         from = run.end;
         for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
-            pages += service.scanner().count_private(piece, most.saturating_sub(pages))?;
+            pages += service.scanner.count_private(piece, most.saturating_sub(pages))?;
             if pages > most {
                 return Ok(pages);
             }
