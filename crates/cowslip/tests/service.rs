@@ -8,11 +8,11 @@ mod support;
 use std::time::Duration;
 
 use cowslip::units::ByteCount;
-use cowslip::{Arena, ErrorKind, FreezeMethod, freeze_all};
+use cowslip::{Arena, ArenaSlice, ErrorKind, FreezeMethod, freeze_all};
 use cowslip_sys::failpoints::{Op, fail};
 use cowslip_sys::{Errno, process};
 use support::world::{World, explains_itself};
-use support::{Counters, PATIENCE, Watchdog, Writers, alone, eventually, scaled, skip};
+use support::{Counters, PATIENCE, Watchdog, Writers, alone, eventually, pattern, scaled, skip};
 
 const ALWAYS: u32 = u32::MAX;
 /// More calls than a round makes are not tried one by one.
@@ -133,6 +133,70 @@ fn i6_reading_fails_from_some_call_on() {
 #[test]
 fn i6_a_panic_in_the_service_thread() {
     at_each_call(Op::ServicePanic, 1, &[Errno::PERM]);
+}
+
+/// Has the service thread look for work, which it has none of while the thaw is paused.
+fn ring(arena: &Arena) {
+    drop(arena.hold_for_io(arena.range()).unwrap());
+}
+
+/// An arena that is frozen, with private copies, whose thaw is paused; `None` without userfaultfd.
+fn paused() -> Option<(Arena, ArenaSlice<u64>)> {
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    if !arena.raw().start_service() {
+        skip("userfaultfd", "no service thread");
+        return None;
+    }
+    let mut words = arena.slice::<u64>(1 << 19).unwrap();
+    words.iter_mut().enumerate().for_each(|(i, word)| *word = pattern(i));
+    arena.raw().pause_thaw();
+    drop(arena.freeze().unwrap());
+    words.iter_mut().step_by(512).for_each(|word| *word ^= 1);
+    Some((arena, words))
+}
+
+fn panics(arena: &Arena) {
+    let rule = fail(Op::ServicePanic, 0, 1, Errno::PERM);
+    eventually("the service thread panics", || {
+        ring(arena);
+        rule.is_spent()
+    });
+}
+
+fn assert_thawed(arena: &Arena, words: &[u64]) {
+    let metrics = arena.metrics();
+    assert_eq!((metrics.frozen_chunks, metrics.thaws), (0, 1), "{metrics:?}");
+    let expected = |i: usize| pattern(i) ^ u64::from(i.is_multiple_of(512));
+    assert!(words.iter().enumerate().all(|(i, word)| *word == expected(i)));
+}
+
+#[test]
+fn who_waits_for_a_thaw_starts_the_thread_that_does_it() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a thaw without a service thread");
+    let Some((arena, words)) = paused() else { return };
+    panics(&arena);
+    eventually("nobody relies on it", || !arena.raw().has_service());
+    arena.raw().resume_thaw();
+    assert!(arena.wait_live(PATIENCE), "{:?}", arena.metrics());
+    assert!(arena.raw().has_service());
+    assert_thawed(&arena, &words);
+}
+
+#[test]
+fn who_freezes_and_waits_for_a_thaw_starts_the_thread_that_does_it() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a freeze without a service thread");
+    let Some((arena, words)) = paused() else { return };
+    std::thread::scope(|scope| {
+        // The thread panics while it is waited for.
+        let freezes = scope.spawn(|| arena.freeze_timeout(PATIENCE));
+        panics(&arena);
+        arena.raw().resume_thaw();
+        let frozen = freezes.join().unwrap().unwrap();
+        assert!(*frozen.slice(&words) == *words);
+    });
+    assert!(arena.wait_live(PATIENCE));
 }
 
 #[test]

@@ -190,10 +190,10 @@ impl Arena {
         thaw::unattended(shared, &mut shared.lock())
     }
 
-    /// Waits until every chunk is live again; `false` if that took longer than `patience`.
+    /// Waits until every chunk is live again; `false` if that took longer than `patience`. It starts the service thread
+    /// if none runs that could make them so.
     pub fn wait_live(&self, patience: Duration) -> bool {
-        let shared = self.shared();
-        wait_live(shared, shared.lock(), Instant::now() + patience).not_live() == 0
+        wait_served(self.shared(), Instant::now() + patience).not_live() == 0
     }
 }
 
@@ -220,6 +220,10 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     }
     // Before the snapshots, as its end needs their locks.
     let _turn = io::Await::released(arenas, Some(deadline));
+    for &i in &order {
+        // While nothing is locked, as it may start a thread.
+        drop(wait_served(arenas[i].shared(), deadline));
+    }
     let mut snapshots = Vec::with_capacity(arenas.len());
     for &i in &order {
         let shared = arenas[i].shared();
@@ -283,6 +287,10 @@ fn busy(state: &State) -> Error {
     }
 }
 
+/// So long a service thread that was just started is waited for before it is looked whether it runs still.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Waits for the thaw in the background.
 fn wait_live<'a>(
     shared: &'a Shared,
     mut state: MutexGuard<'a, State>,
@@ -293,10 +301,41 @@ fn wait_live<'a>(
         if left.is_zero() {
             break;
         }
-        let waited = shared.changed.wait_timeout(state, left);
-        state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        state = wait_for_change(shared, state, left);
     }
     state
+}
+
+/// As [`wait_live`], with a service thread: one that ended is followed by another. Called while nothing is locked.
+fn wait_served(shared: &Shared, deadline: Instant) -> MutexGuard<'_, State> {
+    let mut state = shared.lock();
+    while state.not_live() > 0 {
+        let mut left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        if shared.service(&state).is_none_or(|service| service.is_blind()) {
+            drop(state);
+            if serve::ensure(shared) {
+                left = left.min(LOOK_AGAIN);
+            }
+            state = shared.lock();
+            if state.not_live() == 0 {
+                break;
+            }
+        }
+        state = wait_for_change(shared, state, left);
+    }
+    state
+}
+
+fn wait_for_change<'a>(
+    shared: &'a Shared,
+    state: MutexGuard<'a, State>,
+    longest: Duration,
+) -> MutexGuard<'a, State> {
+    let waited = shared.changed.wait_timeout(state, longest);
+    waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
 }
 
 impl Frozen {

@@ -123,6 +123,8 @@ fn go_blind(service: &Service, shared: &Weak<Shared>) {
     while !service.sight.is_waited_for() && !service.is_closing() {
         if let Some(_state) = shared.try_lock() {
             service.let_go(shared.range);
+            // Who waits for a thaw starts another.
+            shared.changed.notify_all();
             return;
         }
         if waiting::nap(NAP).is_err() {
