@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cowslip::Arena;
 use cowslip::units::{ByteCount, page_size_bytes};
-use support::kin::{kill, wait_for_ever};
+use support::children::{kill, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, eventually, fork_child, skip, status_of};
 
 /// Past the time in which nothing is done after a fork.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cowslip::Arena;
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip_sys::memory;
-use support::kin::{Child, KINDS, close_all, kill, plain_fork, wait_for_ever};
+use support::children::{Child, KINDS, close_all, kill, plain_fork, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, alone, fork_child, skip, status_of};
 
 /// A thaw that is allowed has long begun by then.

@@ -11,7 +11,7 @@ use std::time::Instant;
 use cowslip::Arena;
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip_sys::process;
-use support::kin::plain_fork;
+use support::children::plain_fork;
 use support::{
     Counters, PATIENCE, Watchdog, alone, fork_child, huge_mapped_bytes, skip, status_of,
 };
@@ -104,17 +104,17 @@ fn more_generations_than_can_be_told_apart_are_all_kept() {
     let _watchdog = Watchdog::start("many generations");
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
     let has_service = arena.raw().start_service();
-    let mut kin = Vec::new();
+    let mut generations = Vec::new();
     for value in 1..12 {
         let counters = Counters::new(&arena, ByteCount::mib(2));
         fill(&counters, value);
         let old = Old::fork(&arena, &counters, value);
         fill(&counters, 100 + value);
-        kin.push((counters, value, old));
+        generations.push((counters, value, old));
     }
-    while !kin.is_empty() {
+    while !generations.is_empty() {
         // From the middle: neither the oldest nor the youngest first.
-        let (counters, value, old) = kin.remove(kin.len() / 2);
+        let (counters, value, old) = generations.remove(generations.len() / 2);
         passing_child(&arena);
         assert!(old.ends_right(), "the child of {value}");
         assert!(holds(&counters, 100 + value));

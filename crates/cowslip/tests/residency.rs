@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use cowslip::{Arena, Pages, freeze_all};
-use support::kin::{kill, wait_for_ever};
+use support::children::{kill, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, eventually, fork_child, skip, smaps_bytes, status_of};
 
 const BYTES: ByteCount = ByteCount::mib(32);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Prot};
-use support::kin::{Child, KINDS};
+use support::children::{Child, KINDS};
 use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, checksum, eventually, scaled, skip};
 
 const TIME: Duration = Duration::from_secs(15);
@@ -135,7 +135,10 @@ fn everything_at_once() {
     let _watchdog = Watchdog::start("everything at once");
     let arena = Arena::new(ByteCount::mib(256)).unwrap();
     if !arena.raw().start_service() {
-        skip("userfaultfd", "nothing is thawed while threads write; tests/plain.rs does without");
+        skip(
+            "userfaultfd",
+            "nothing is thawed while threads write; tests/without_userfaultfd.rs does without",
+        );
         return;
     }
     let counters = Counters::new(&arena, ByteCount::mib(8));

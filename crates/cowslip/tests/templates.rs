@@ -18,7 +18,7 @@ use cowslip::{
 };
 use cowslip_sys::memory::{self, Sharing};
 use cowslip_sys::{AsFd, Errno, OwnedFd, socket};
-use support::kin::{kill, plain_fork, wait_for_ever};
+use support::children::{kill, plain_fork, wait_for_ever};
 use support::{
     PATIENCE, Scatter, Watchdog, alone, huge_mapped_bytes, pattern, scaled, skip, smaps_bytes,
     status_of,

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, Fork};
-use support::kin::plain_fork;
+use support::children::plain_fork;
 use support::{Counters, PATIENCE, Watchdog, Writers, checksum, fork_child, skip, status_of};
 
 #[test]

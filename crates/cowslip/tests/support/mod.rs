@@ -1,8 +1,8 @@
 //! What the tests share: oracles that ask the kernel, and writers that never stop.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
+pub mod children;
 pub mod images;
-pub mod kin;
 pub mod world;
 
 use std::io::Write as _;
