@@ -130,7 +130,7 @@ impl Shared {
             return vec![free];
         }
         let mut parts: Vec<VirtRange> = Vec::new();
-        // A view shows what is under spare chunks too: they are not to change while it lives.
+        // A view shows what is under free private chunks too: they are not to change while it lives.
         let is_usable = |i| match state.chunk(i) {
             Chunk::Live | Chunk::Clean => true,
             Chunk::FreePrivate => state.views == 0,
@@ -274,7 +274,7 @@ impl Shared {
                     self.clean(part).during(DISCARD)?;
                 }
                 Chunk::Poisoned => return Err(lost(DISCARD, part)),
-                // Nothing that is handed out lies in a spare chunk, and nobody gets here before the rest
+                // Nothing that is handed out lies in a free private chunk, and nobody gets here before the rest
                 // is restored.
                 Chunk::FreePrivate | Chunk::Missing => {}
             }

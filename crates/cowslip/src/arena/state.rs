@@ -110,7 +110,7 @@ pub(crate) struct State {
     /// The last fork came before the one before it was looked after.
     pub(crate) forks_often: bool,
     /// Chunks not live of which a part maps the file shared, or is private without a file though the
-    /// chunk is no overlay: a freeze or a thaw failed between two parts. They are made live before
+    /// chunk is not anonymous: a freeze or a thaw failed between two parts. They are made live before
     /// anything is frozen or forked again.
     pub(crate) partial_chunks: Vec<usize>,
     pub(crate) thaw: ThawState,
@@ -151,7 +151,7 @@ impl ThawState {
     }
 }
 
-/// How far the search for kept chunks that were written is.
+/// How far the search for clean chunks that were written is.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
     /// The chunk that is looked at next.

@@ -24,7 +24,7 @@ use cowslip_sys::error::{During, Result};
 use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::process;
 
-use super::FreezeMethod;
+use super::method::FreezeMethod;
 use super::serve;
 use super::snapshot::{self, Snapshot};
 use super::thaw;

@@ -61,6 +61,7 @@
 
 mod colocate;
 pub(crate) mod fork;
+mod method;
 mod pinned;
 pub(crate) mod serve;
 pub(crate) mod snapshot;
@@ -83,15 +84,7 @@ use crate::arena::tracking::Known;
 use crate::arena::{Arena, ArenaSlice, Handle, io};
 
 pub use fork::{Fork, PreparedFork, fork};
-
-/// How a freeze was done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FreezeMethod {
-    /// Pages moved away under userfaultfd: constant time, thawed in the background.
-    Userfaultfd,
-    /// Mapped over: 0.25 ms/GiB, stays frozen until [`Frozen::thaw_exclusive`].
-    WithoutUserfaultfd,
-}
+pub use method::FreezeMethod;
 
 /// The content of an arena at one instant, readable as long as this lives.
 #[derive(Debug)]

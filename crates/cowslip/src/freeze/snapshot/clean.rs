@@ -1,3 +1,4 @@
+#![allow(unsafe_code)]
 //! Clean chunks in a freeze: private before it, with what was written to them since the last one.
 //!
 //! ```text
@@ -20,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, memory};
 
-use super::Snapshot;
+use super::plan::Snapshot;
 use crate::arena::backing_file::offset;
 use crate::arena::chunk::halves;
 use crate::insist::insist;

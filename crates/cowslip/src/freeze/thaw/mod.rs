@@ -192,7 +192,7 @@ fn thaw_run(
     read: Option<u64>,
 ) -> Result<(), Errno> {
     let tracks = state.tracking.is_on;
-    // What is kept has no use for a registration.
+    // What stays clean has no use for a registration.
     if !state.thaw.armed && !tracks {
         let mut from = 0;
         while let Some(run) = state.next_unread(from, usize::MAX, read, Chunk::is_private_file) {
