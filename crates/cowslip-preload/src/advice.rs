@@ -16,9 +16,8 @@ use cowslip_sys::{Errno, passthrough};
 
 use crate::filters;
 use crate::leaving;
-use crate::mapping::errno_of;
 use crate::mapping::split;
-use crate::program::{self, config};
+use crate::program::{self, config, errno_of};
 use crate::say;
 
 /// What is done about a request for memory in the arena.
@@ -173,7 +172,7 @@ pub(crate) unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_in
 /// Whether a part of a range is an arena's and handed out to nobody: to the program nothing is mapped there.
 fn has_hole(addr: *mut c_void, len: usize) -> bool {
     let Some(end) = (addr as usize).checked_add(len) else { return false };
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     let is_free = |part: &(VirtRange, Usage, _)| part.1 == Usage::Free;
     program::parts(VirtRange::between(addr as usize, end))
         .any(|(arena, part)| arena.is_some_and(|arena| arena.raw().parts(part).iter().any(is_free)))
@@ -268,7 +267,7 @@ pub(crate) unsafe extern "C" fn prctl(
     }
     match option {
         PR_SET_THP_DISABLE if !config().respect_thp_disable && !config().off => {
-            let _quiet = BlockedSignals::enter();
+            let _blocked = BlockedSignals::enter();
             if a != 0 {
                 say!(
                     "prctl(PR_SET_THP_DISABLE) answered, not passed on: it would take the arena's \

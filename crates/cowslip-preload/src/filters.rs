@@ -30,7 +30,7 @@ pub(crate) fn before(operation: c_long, filter: usize) {
     if config().off || !sets {
         return;
     }
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     let _ = guarded(|| leaving::everything(Departure::Filter).is_ok(), || false);
     arenas().for_each(|arena| arena.raw().retire());
     report::write();

@@ -17,8 +17,7 @@ use cowslip::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::Errno;
 use cowslip_sys::process::BlockedSignals;
 
-use crate::mapping::errno_of;
-use crate::program::{self, arenas};
+use crate::program::{self, arenas, errno_of};
 use crate::say;
 
 /// Nothing goes into an arena any more, in this process and in its children.
@@ -42,7 +41,7 @@ pub(crate) fn exactly(
 /// goes in small pieces, such as buffers, does not cut the arena into as many mappings.
 pub(crate) fn chunks(addr: usize, len: usize, why: Departure) -> Result<(), Errno> {
     let Some(end) = addr.checked_add(len) else { return Ok(()) };
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     for (arena, part) in program::parts(VirtRange::between(addr, end)) {
         if let Some(arena) = arena {
             let chunks = part.outer_aligned(CHUNK_BYTES).intersect(arena.range());
@@ -60,7 +59,7 @@ pub(crate) fn everything(why: Departure) -> Result<(), Errno> {
     /// Who writes waits for a piece at most, and as much memory is needed beside what is there.
     const PIECE_BYTES: usize = 32 << 20;
     let was_closed = CLOSED.swap(true, Ordering::SeqCst);
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     if !was_closed && arenas().next().is_some() {
         say!("nothing goes into the arena any more: {why}");
     }

@@ -33,7 +33,7 @@ fn without(stat: &str, ours: u64) -> Option<String> {
 
 /// A file with what the program would read without us.
 fn retold() -> Option<*mut libc::FILE> {
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     let ours = Some(ours()).filter(|&ours| ours > 0)?;
     let text = without(&std::fs::read_to_string("/proc/self/stat").ok()?, ours)?;
     let file = memfile::memfd("stat", memfile::MemfdKind::Shmem, 0).ok()?;
