@@ -10,8 +10,8 @@ use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip::sys::process;
 use cowslip::{Arena, Fork};
+use cowslip_sys::process;
 
 use super::error::{Error, Result, during};
 
@@ -141,7 +141,7 @@ impl Child {
         }
     }
 
-    fn wait(&mut self) -> cowslip::sys::Result<i32> {
+    fn wait(&mut self) -> cowslip_sys::Result<i32> {
         let Some(leash) = self.leash.take() else { return Ok(0) };
         drop(leash);
         process::wait_for(self.pid)

@@ -12,10 +12,10 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cowslip::Arena;
-use cowslip::sys::memfile::{self, MemfdKind};
-use cowslip::sys::memory::{self, Advice, Prot, Sharing};
-use cowslip::sys::{AsFd, OwnedFd};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::{AsFd, OwnedFd};
 
 use super::error::{Result, during};
 use super::interrupt::Interrupt;

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip::sys::process::end_group;
+use cowslip_sys::process::end_group;
 
 use super::error::{Error, Result, during};
 use super::interrupt::Interrupt;

@@ -7,7 +7,7 @@ mod support;
 use std::ffi::OsStr;
 use std::process::Command;
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 use serde_json::Value;
 use support::{COWSLIP, Folder, compile, run, under_cowslip};
 

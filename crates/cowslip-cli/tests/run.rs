@@ -5,7 +5,7 @@ mod support;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use cowslip::sys::scheduling::may_end_idle;
+use cowslip_sys::scheduling::may_end_idle;
 use support::{Folder, Ran, compile, under_cowslip};
 
 /// A heap of some 100 MB, changed on both sides of several forks. Dies if a side sees the other's.

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 
 use cowslip::image::{Image, OnDamage, SaveOptions, Standalone, StandaloneMode, save};
-use cowslip::sys::memfile::{self, MemfdKind};
-use cowslip::sys::{AsFd, Errno, process};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Place, Prot};
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::{AsFd, Errno, process};
 use support::{Watchdog, eventually, pattern, skip};
 
 const WAYS: [StandaloneMode; 6] = [

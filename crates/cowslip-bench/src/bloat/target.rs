@@ -5,11 +5,10 @@ use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip::sys;
-use cowslip::sys::pagemap::{Method, PageKinds, Scanner};
-use cowslip::sys::procfs;
 use cowslip::units::CHUNK_BYTES;
 use cowslip_report::Row;
+use cowslip_sys::pagemap::{Method, PageKinds, Scanner};
+use cowslip_sys::procfs;
 
 use super::dialogue::Dialogue;
 use super::process::{Command, Said};
@@ -116,8 +115,8 @@ pub(super) fn huge_bytes(pid: i32) -> Result<u64> {
 }
 
 /// `None` before Linux 6.7.
-fn scan_huge(pid: i32) -> sys::Result<Option<u64>> {
-    let process = sys::target::Target::open(pid)?;
+fn scan_huge(pid: i32) -> cowslip_sys::Result<Option<u64>> {
+    let process = cowslip_sys::target::Target::open(pid)?;
     let scanner = Scanner::new(process.open_file("pagemap")?);
     if scanner.method() == Method::Entries {
         return Ok(None);

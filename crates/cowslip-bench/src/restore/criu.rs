@@ -8,8 +8,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{self, Instant};
 
-use cowslip::sys::process;
 use cowslip_report::Row;
+use cowslip_sys::process;
 
 use super::read::{FIRST_TOUCH, TOTAL, WRONG};
 use super::sample::Sample;

@@ -137,7 +137,7 @@ impl View {
 
 /// The whole file in the page cache, or nothing of it.
 pub(super) fn prepare(path: &Path, cold: bool) -> Result<()> {
-    use cowslip::sys::{AsFd, cache};
+    use cowslip_sys::{AsFd, cache};
     let doing = |what| format!("{what} {}", path.display());
     let mut file = File::open(path).map_err(during(doing("open")))?;
     if !cold {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use cowslip::sys::process;
+use cowslip_sys::process;
 
 use super::Rival;
 use crate::child::{Child, Children};

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cowslip::sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
-use cowslip::sys::{AsFd, OwnedFd, process};
 use cowslip::units::{VirtRange, page_size_bytes};
+use cowslip_sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
+use cowslip_sys::{AsFd, OwnedFd, process};
 
 use super::Rival;
 use crate::error::{Error, Result, during};

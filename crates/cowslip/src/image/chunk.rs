@@ -1,9 +1,10 @@
 //! A chunk's 2 MiB and the bytes that are stored for them.
 
+use cowslip_sys::units::CHUNK_BYTES;
+
 use super::buffer::Buffer;
 use super::compression::{Compressor, Decompressor};
 use super::format::{Checksum, Damage, Encoding, Entry, PAGE_BYTES, PAGE_MAP_BYTES, PAGES};
-use crate::units::CHUNK_BYTES;
 
 /// Pages are left out, and a chunk is compressed, if that saves this part of what is stored without.
 const WORTHWHILE: usize = 8;

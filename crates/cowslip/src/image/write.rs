@@ -15,6 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use cowslip_sys::atomic_file::DurableFile;
+use cowslip_sys::error::{Error, ErrorKind, Result, errno_of, file_error};
+use cowslip_sys::scheduling;
+use cowslip_sys::units::CHUNK_BYTES;
+
 use super::buffer::Buffer;
 use super::chunk::{Encoder, Scratch};
 use super::compression::{Compression, Compressor};
@@ -24,10 +29,6 @@ use super::format::{
     Section,
 };
 use super::{OnProgress, Progress};
-use crate::error::{Error, ErrorKind, Result, errno_of, file_error};
-use crate::sys::atomic_file::DurableFile;
-use crate::sys::scheduling;
-use crate::units::CHUNK_BYTES;
 
 /// The program goes first.
 const NICENESS: u8 = 10;

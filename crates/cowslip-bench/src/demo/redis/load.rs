@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip::sys::process::wait_readable;
+use cowslip_sys::process::wait_readable;
 
 use super::Error;
 use super::cut::{History, Write};

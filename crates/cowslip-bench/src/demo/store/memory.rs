@@ -13,11 +13,11 @@ use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use cowslip::sys::memfile::{self, MemfdKind};
-use cowslip::sys::memory::{self, Advice, Prot, Sharing};
-use cowslip::sys::{AsFd, OwnedFd, process};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, ArenaSlice, FreezeMethod, Frozen};
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::{AsFd, OwnedFd, process};
 
 use super::Result;
 
@@ -294,7 +294,7 @@ struct Child {
 }
 
 impl Child {
-    fn wait(&mut self) -> cowslip::sys::Result<i32> {
+    fn wait(&mut self) -> cowslip_sys::Result<i32> {
         let Some(leash) = self.leash.take() else { return Ok(0) };
         drop(leash);
         process::wait_for(self.pid)

@@ -16,10 +16,10 @@ use std::fs::File;
 use std::process::ExitCode;
 
 use cowslip::ErrorKind;
-use cowslip::sys::procfs::Thp;
 use cowslip_promote::plan::Plan;
 use cowslip_promote::session::{self, Session};
 use cowslip_promote::{ManagedThp, daemon, interference};
+use cowslip_sys::procfs::Thp;
 
 use crate::exit::{self, CommandResult, Failure};
 use args::{PromoteArgs, View};

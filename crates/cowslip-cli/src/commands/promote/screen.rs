@@ -3,8 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use cowslip::sys::AsFd;
-use cowslip::sys::terminal::{self, KeyByKey};
+use cowslip_sys::AsFd;
+use cowslip_sys::terminal::{self, KeyByKey};
 
 use crate::commands::signals::Signals;
 

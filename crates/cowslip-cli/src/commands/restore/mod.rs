@@ -17,10 +17,10 @@ use std::thread;
 use std::time::Duration;
 
 use cowslip::image::{ArenaDescription, Image, OnDamage, Progress as Done, Restored};
-use cowslip::sys::memory::protect;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Prot, TemplateServer};
 use cowslip_report::{Progress, json};
+use cowslip_sys::memory::protect;
 use serde_json::{Value, json};
 
 use super::signals;

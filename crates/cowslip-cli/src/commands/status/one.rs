@@ -1,6 +1,6 @@
 //! `cowslip status` of one program: all there is to say of it.
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 use cowslip::units::ByteCount;
 use serde_json::{Map, Value};
 

@@ -10,10 +10,10 @@ use std::fs::File;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
-use cowslip::sys::usage::Usage;
 use cowslip_compare::recorder::{Recorder, Watch, facts};
 use cowslip_compare::recording::EXIT_CODE;
 use cowslip_report::Progress;
+use cowslip_sys::usage::Usage;
 
 use super::result::{deliver, read};
 use crate::commands::signals::Signals;

@@ -3,8 +3,8 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use cowslip::sys::usage::{self, Usage};
-use cowslip::sys::{AsFd, Errno, process};
+use cowslip_sys::usage::{self, Usage};
+use cowslip_sys::{AsFd, Errno, process};
 
 use crate::commands::signals::Signals;
 use crate::exit::{self, Failure};

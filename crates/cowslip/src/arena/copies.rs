@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use crate::arena::Arena;
-use crate::arena::state::{Chunk, Shared, State};
-use crate::sys::procfs;
-use crate::sys::{Errno, process};
-use crate::units::{ByteCount, VirtRange, page_size_bytes};
+use cowslip_sys::procfs;
+use cowslip_sys::units::{ByteCount, VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, process};
+
+use super::state::{Chunk, Shared, State};
 
 /// So often copies are counted while somebody reads.
 const LOOK: Duration = Duration::from_millis(10);
@@ -84,8 +84,19 @@ impl CopyLimit {
         self.forked.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// See [`RawArena::limit_copies_for_children`](crate::raw::RawArena::limit_copies_for_children).
+    pub(crate) fn set(&self, most: Option<ByteCount>) {
+        let bytes = most.map_or(NO_LIMIT, |most| most.0.min(NO_LIMIT - 1));
+        self.bytes.store(bytes, Relaxed);
+    }
+
+    /// Has `tell` called with the id of each child that is ended. The first of several is.
+    pub(crate) fn on_child_ended(&self, tell: fn(i32)) {
+        let _ = self.tell.set(tell);
+    }
+
     /// `pid` was forked just now.
-    pub(super) fn note(&self, pid: i32) {
+    pub(crate) fn note(&self, pid: i32) {
         if self.limit().is_none() {
             return;
         }
@@ -97,14 +108,14 @@ impl CopyLimit {
     }
 
     /// In a child, whose siblings they are.
-    pub(super) fn in_child(&self) {
+    pub(crate) fn in_child(&self) {
         if let Ok(mut forked) = self.forked.try_lock() {
             *forked = Forked::default();
         }
     }
 
     /// Called while somebody reads: ends a child if there are too many copies. How soon to look again, if there is a limit.
-    pub(super) fn keep(&self, shared: &Shared, state: &State) -> Option<Duration> {
+    pub(crate) fn keep(&self, shared: &Shared, state: &State) -> Option<Duration> {
         let limit_bytes = self.limit()?;
         let mut forked = self.forked();
         forked.ending = forked.ending.filter(|it| process::is_running_child(it.pid));
@@ -147,12 +158,12 @@ fn copies_exceed(shared: &Shared, state: &State, limit_bytes: u64) -> bool {
 }
 
 fn count(shared: &Shared, state: &State, most: u64) -> Result<u64, Errno> {
-    let Some(service) = &state.service else { return Ok(0) };
+    let Some(service) = shared.service(state) else { return Ok(0) };
     let (mut pages, mut from) = (0, 0);
     while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
         from = run.end;
         for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
-            pages += service.scanner().count_private(piece, most.saturating_sub(pages))?;
+            pages += service.scanner.count_private(piece, most.saturating_sub(pages))?;
             if pages > most {
                 return Ok(pages);
             }
@@ -165,34 +176,6 @@ fn count(shared: &Shared, state: &State, most: u64) -> Result<u64, Errno> {
 fn reads(pid: i32, arena: VirtRange) -> bool {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     procfs::mappings(&maps).any(|mapping| mapping.has_file && arena.contains(mapping.range.start))
-}
-
-impl Arena {
-    /// Has the youngest child that still reads frozen memory ended as soon as this process has more private copies than
-    /// `most` because of that: by `SIGTERM`, and a second later by `SIGKILL`. `None`, as at first: children may cost what
-    /// they cost, which is as much memory again at most.
-    ///
-    /// It is about children that are forked from now on with this arena ([`crate::fork`], or [`Self::watch_child`]), that
-    /// have not executed another program, and whose parent is this process. Their number is
-    /// [`Metrics::ended_children`](crate::Metrics::ended_children). It takes the service thread.
-    ///
-    /// ```
-    /// use cowslip::{Arena, units::ByteCount};
-    ///
-    /// let arena = Arena::new(ByteCount::mib(64))?;
-    /// arena.limit_copies_for_children(Some(ByteCount::mib(16)));
-    /// # Ok::<(), cowslip::Error>(())
-    /// ```
-    pub fn limit_copies_for_children(&self, most: Option<ByteCount>) {
-        let bytes = most.map_or(NO_LIMIT, |most| most.0.min(NO_LIMIT - 1));
-        self.shared().copy_limit.bytes.store(bytes, Relaxed);
-    }
-
-    /// Has the service thread call `tell` with the id of each child that it [ends](Self::limit_copies_for_children). For a
-    /// log: it must not use this arena, or wait for anybody. The first of several is called.
-    pub fn on_child_ended(&self, tell: fn(i32)) {
-        let _ = self.shared().copy_limit.tell.set(tell);
-    }
 }
 
 #[cfg(test)]

@@ -10,10 +10,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::arena::backing_file::Pages;
-use crate::arena::state::{Shared, State};
-use crate::sys::cgroup::Group;
-use crate::sys::{process, procfs};
+use cowslip_sys::cgroup::Group;
+use cowslip_sys::{process, procfs};
 
 /// What is looked at is looked at so often.
 const LOOK_NS: u64 = 5_000_000;
@@ -30,7 +28,7 @@ fn is_short(room_bytes: u64, used_bytes: u64) -> bool {
 
 /// The last look.
 #[derive(Debug, Default)]
-pub(super) struct Gauge {
+pub(crate) struct Gauge {
     seen: Mutex<Seen>,
     was_short: AtomicBool,
 }
@@ -44,24 +42,20 @@ struct Seen {
 }
 
 impl Gauge {
-    /// Whether a thaw is to begin at once. The answer may be some milliseconds old.
-    pub(super) fn is_short(&self, shared: &Shared, state: &State) -> bool {
-        // The hugetlb pool has set aside what copies need.
-        if state.not_live() == 0 || shared.backing_file.pages == Pages::Hugetlb {
-            return false;
-        }
+    /// Whether a thaw is to begin at once, in a program that uses so much. The answer may be some milliseconds old.
+    pub(crate) fn is_short(&self, used_bytes: u64) -> bool {
         let Ok(mut seen) = self.seen.try_lock() else { return false };
         let now_ns = process::now_ns();
         if seen.looked_ns == 0 || now_ns.saturating_sub(seen.looked_ns) >= LOOK_NS {
             seen.look(now_ns);
         }
-        let is_short = is_short(seen.room_bytes, shared.counters.used_bytes.load(Relaxed));
+        let is_short = is_short(seen.room_bytes, used_bytes);
         self.was_short.store(is_short, Relaxed);
         is_short
     }
 
     /// The last answer.
-    pub(super) fn was_short(&self) -> bool {
+    pub(crate) fn was_short(&self) -> bool {
         self.was_short.load(Relaxed)
     }
 }
@@ -107,14 +101,10 @@ mod tests {
         let gauge = Gauge::default();
         // Later than now: the look is young for as long as this test takes.
         gauge.seen.lock().unwrap().looked_ns = u64::MAX;
-        let arena = crate::Arena::new(crate::units::ByteCount::mib(4)).unwrap();
-        let slice = arena.slice::<u8>(10).unwrap();
-        let frozen = arena.freeze().unwrap();
-        let is_short = || gauge.is_short(arena.shared(), &arena.shared().lock());
+        let is_short = || gauge.is_short(4096);
         assert!(is_short(), "no room at all, a moment ago");
         gauge.seen.lock().unwrap().looked_ns = 1;
         let left = procfs::available_bytes().unwrap().0;
         assert!(left < ENOUGH_BYTES || !is_short(), "{left} bytes are left");
-        drop((frozen, slice));
     }
 }

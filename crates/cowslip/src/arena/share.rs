@@ -16,17 +16,18 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use crate::arena::Arena;
-use crate::arena::state::Shared;
-use crate::error::{Error, ErrorKind, Result};
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::{Errno, process, scheduling};
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::{Errno, process, scheduling};
+
+use super::Arena;
+use super::state::Shared;
 
 /// So many ends of children are waited for, each with a descriptor. Those of others are noticed by a look at the readers.
 const MOST_ENDS: usize = 2;
 
 /// So often the service thread looks at children that give way.
-pub(super) const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 const NONE: u8 = 0;
 
@@ -39,7 +40,7 @@ pub(crate) struct Share(AtomicU8);
 pub(crate) struct Child {
     pid: i32,
     /// Readable when it has ended.
-    pub(super) end: Option<ReservedFd>,
+    pub(crate) end: Option<ReservedFd>,
     yielding: Option<Yielding>,
 }
 
@@ -51,12 +52,12 @@ struct Yielding {
 }
 
 /// The children that are watched.
-pub(super) fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<Child>>> {
+pub(crate) fn watched(shared: &Shared) -> MutexGuard<'_, Vec<Arc<Child>>> {
     shared.children.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// As [`watched`], if nobody has them: who forks does, and is not to be held up by waking whoever waits.
-pub(super) fn try_watched(shared: &Shared) -> Option<MutexGuard<'_, Vec<Arc<Child>>>> {
+pub(crate) fn try_watched(shared: &Shared) -> Option<MutexGuard<'_, Vec<Arc<Child>>>> {
     match shared.children.try_lock() {
         Ok(children) => Some(children),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -65,7 +66,7 @@ pub(super) fn try_watched(shared: &Shared) -> Option<MutexGuard<'_, Vec<Arc<Chil
 }
 
 /// Has the child `pid`, forked just now, looked at.
-pub(super) fn watch(shared: &Shared, pid: i32) {
+pub(crate) fn watch(shared: &Shared, pid: i32) {
     let mut children = watched(shared);
     let ends = children.iter().filter(|child| child.end.is_some()).count();
     let end = if ends < MOST_ENDS { process::pidfd(pid).ok().map(ReservedFd::hold) } else { None };
@@ -83,18 +84,18 @@ pub(super) fn watch(shared: &Shared, pid: i32) {
 
 impl Child {
     /// It is looked at now and then.
-    pub(super) fn is_looked_at(&self) -> bool {
+    pub(crate) fn is_looked_at(&self) -> bool {
         self.yielding.is_some()
     }
 
     /// Asks the kernel, where nothing else tells.
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         !process::is_running_child(self.pid)
     }
 
     /// Lets it run as its parent does, or when nobody else does, by what it has had. Whether there is a reason to go on
     /// watching it.
-    pub(super) fn settle(&self, shared: &Shared) -> bool {
+    pub(crate) fn settle(&self, shared: &Shared) -> bool {
         let Some(it) = &self.yielding else { return true };
         let passed_ns = process::now_ns() - it.forked_ns;
         if passed_ns < LOOK.as_nanos() as u64 {
@@ -114,7 +115,7 @@ impl Child {
     }
 
     /// In a child of the same parent, which does not watch it.
-    pub(super) fn in_child(&self, shares_descriptors: bool) {
+    pub(crate) fn in_child(&self, shares_descriptors: bool) {
         let give_up =
             if shares_descriptors { ReservedFd::leave_open } else { ReservedFd::close_early };
         self.end.iter().for_each(give_up);

@@ -88,7 +88,7 @@ impl Child {
 /// Runs `check` in a child of this process, which the library knows nothing of.
 pub fn in_a_fork(check: impl FnOnce() -> bool) -> bool {
     match plain_fork() {
-        0 => cowslip::sys::process::exit_now(i32::from(!check())),
+        0 => cowslip_sys::process::exit_now(i32::from(!check())),
         pid => pid > 0 && status_of(pid) == 0,
     }
 }

@@ -32,12 +32,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use crate::error::{During, Result, errno_of};
-use crate::sys::memfile::{self, MemfdKind, Seals};
-use crate::sys::memory::{self, Prot, Sharing};
-use crate::sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
-use crate::sys::{AsFd, BorrowedFd, Errno, OwnedFd};
-use crate::units::{VirtRange, page_size_bytes};
+use cowslip_sys::error::{During, Result, errno_of};
+use cowslip_sys::memfile::{self, MemfdKind, Seals};
+use cowslip_sys::memory::{self, Prot, Sharing};
+use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd};
 
 /// Generations that somebody may read at a time: each holds a descriptor.
 const MOST: usize = 4;

@@ -8,7 +8,7 @@
 //! # Safety
 //! See [`copy`].
 
-use crate::units::VirtRange;
+use cowslip_sys::units::VirtRange;
 
 /// Copies the pages of `from` to `to`, as long; `next` begins what is copied after them. A [`finish`]
 /// follows the last.
@@ -20,7 +20,7 @@ use crate::units::VirtRange;
 pub(super) unsafe fn copy(from: VirtRange, to: VirtRange, next: Option<usize>) {
     use std::arch::x86_64::{__m128i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_stream_si128};
 
-    use crate::units::page_size_bytes;
+    use cowslip_sys::units::page_size_bytes;
 
     const LINE_BYTES: usize = 64;
     // The rest is fetched when its turn comes. More would be fetched at the cost of this page.
@@ -71,8 +71,8 @@ pub(super) fn finish() {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::memory::{self, Prot};
-    use crate::units::{CHUNK_BYTES, page_size_bytes};
+    use cowslip_sys::memory::{self, Prot};
+    use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
 
     #[test]
     fn copies_every_byte_of_a_run_and_none_beside_it() {

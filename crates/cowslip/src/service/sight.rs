@@ -15,11 +15,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use crate::sys::Errno;
+use cowslip_sys::Errno;
 
 /// What a freeze and the service thread know about each other.
 #[derive(Debug, Default)]
-pub(super) struct Sight {
+pub(crate) struct Sight {
     is_blind: AtomicBool,
     moves: AtomicBool,
     is_gone: AtomicBool,
@@ -27,18 +27,18 @@ pub(super) struct Sight {
 
 impl Sight {
     /// No freeze is to rely on the service thread, now or later.
-    pub(super) fn is_blind(&self) -> bool {
+    pub(crate) fn is_blind(&self) -> bool {
         self.is_blind.load(SeqCst)
     }
 
     /// A freeze relies on it from here on; `NODEV` if none may.
-    pub(super) fn begin_moves(&self) -> Result<(), Errno> {
+    pub(crate) fn begin_moves(&self) -> Result<(), Errno> {
         self.moves.store(true, SeqCst);
         self.see()
     }
 
     /// Nothing waits for an event any more; `NODEV` if the userfaultfd may have gone meanwhile.
-    pub(super) fn end_moves(&self) -> Result<(), Errno> {
+    pub(crate) fn end_moves(&self) -> Result<(), Errno> {
         self.moves.store(false, SeqCst);
         self.see()
     }
@@ -48,21 +48,21 @@ impl Sight {
     }
 
     /// By the service thread, before it ends or whatever else keeps it from reading events.
-    pub(super) fn go_blind(&self) {
+    pub(crate) fn go_blind(&self) {
         self.is_blind.store(true, SeqCst);
     }
 
     /// Whether a freeze waits for events that will not be read.
-    pub(super) fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         self.moves.load(SeqCst)
     }
 
     /// The userfaultfd is given up.
-    pub(super) fn set_gone(&self) {
+    pub(crate) fn set_gone(&self) {
         self.is_gone.store(true, SeqCst);
     }
 
-    pub(super) fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         self.is_gone.load(SeqCst)
     }
 }

@@ -11,13 +11,14 @@
 //!
 //! Only what is in memory is mapped: nothing is allocated in a hole, or read back from swap.
 
-use super::thaw::backoff;
-use crate::arena::backing_file::{Pages, offset};
-use crate::arena::state::{Chunk, Shared, State};
-use crate::arena::vma_map::Usage;
-use crate::sys::memory::{self, Prot};
-use crate::sys::{cache, memfile, process};
-use crate::units::VirtRange;
+use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{cache, memfile, process};
+
+use super::backing_file::{Pages, offset};
+use super::backoff::backoff;
+use super::state::{Chunk, Shared, State};
+use super::vma_map::Usage;
 
 /// In one step: other threads may wait for the mappings meanwhile.
 const STEP_BYTES: usize = 8 << 20;
@@ -51,7 +52,7 @@ impl Unmapped {
     }
 
     /// How much there is.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.ranges.iter().map(|range| range.len).sum()
     }
 
@@ -67,7 +68,7 @@ impl Unmapped {
 }
 
 /// Maps a part of it. Whether there was one.
-pub(super) fn map_some(shared: &Shared, state: &mut State) -> bool {
+pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
     let Some(part) = state.unmapped.take() else { return false };
     if shared.backing_file.pages == Pages::Hugetlb {
         // Counted elsewhere, and paid for by a pool.
@@ -100,7 +101,7 @@ fn map_resident(shared: &Shared, range: VirtRange) {
 
 /// Has all that is frozen gone over again, if it is time for that and something was written since. How long until the next
 /// time, if there is one.
-pub(super) fn begin_round(shared: &Shared, state: &mut State) -> Option<u64> {
+pub(crate) fn begin_round(shared: &Shared, state: &mut State) -> Option<u64> {
     if state.not_live() == 0 {
         return None;
     }

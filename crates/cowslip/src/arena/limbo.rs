@@ -4,9 +4,12 @@
 //! for, if nobody reads them by then: a program that maps, forks, and unmaps in turn needs no more memory under Cowslip,
 //! and what is given back between two forks need not wait for a thaw.
 
-use crate::arena::state::{Role, Shared, State};
-use crate::arena::vma_map::Usage;
-use crate::sys::process;
+use cowslip_sys::process;
+
+use super::backoff::backoff;
+use super::inheritance::youngest_read;
+use super::state::{Role, Shared, State};
+use super::vma_map::Usage;
 
 const LOOK_FIRST_NS: u64 = 500_000;
 const LOOK_LAST_NS: u64 = 250_000_000;
@@ -36,7 +39,7 @@ pub(crate) fn reuse(shared: &Shared, state: &mut State) {
     if process::now_ns() < state.limbo.not_before_ns {
         return;
     }
-    let read = super::youngest_read(shared, state);
+    let read = youngest_read(shared, state);
     let mut left = std::mem::take(&mut state.limbo.chunks);
     let before = left.len();
     left.retain(|&chunk| {
@@ -52,7 +55,7 @@ pub(crate) fn reuse(shared: &Shared, state: &mut State) {
     if has_found {
         state.limbo.delay_ns = 0;
     } else {
-        let delay = super::backoff(&mut state.limbo.delay_ns, LOOK_FIRST_NS, LOOK_LAST_NS);
+        let delay = backoff(&mut state.limbo.delay_ns, LOOK_FIRST_NS, LOOK_LAST_NS);
         state.limbo.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
     }
 }

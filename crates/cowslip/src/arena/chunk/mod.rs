@@ -16,41 +16,51 @@
 //! (the callers of [`Thawing::thaw`] made sure), and no store to them completes between the protection
 //! and the new mapping (I1), so that every address shows the same content throughout.
 
+mod copy;
+mod stream;
+
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::copy::{Window, copy_out};
+use cowslip_sys::memory::Prot;
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::{Outcome, RegisterMode, Uffd};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile, process};
+
 use crate::arena::backing_file::offset;
 use crate::arena::state::{Chunk, Shared, State};
-use crate::sys::memory::Prot;
-use crate::sys::pagemap::Scanner;
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::uffd::{Outcome, Uffd};
-use crate::sys::{Errno, memfile, process};
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use crate::service::{Service, Window};
+use copy::copy_out;
 
 /// More private pages than this are thawed part by part.
-pub(super) const MANY_PAGES: u64 = 128;
+pub(crate) const MANY_PAGES: u64 = 128;
 const PART_BYTES: usize = 256 << 10;
 
 /// What a thaw works with.
-pub(in crate::freeze) struct Thawing<'a> {
-    pub(in crate::freeze) shared: &'a Shared,
+pub(crate) struct Thawing<'a> {
+    pub(crate) shared: &'a Shared,
     /// Holds writers off; without one nobody may write.
-    pub(in crate::freeze) guard: Option<&'a Uffd<ReservedFd>>,
-    pub(in crate::freeze) scanner: &'a Scanner<ReservedFd>,
-    pub(in crate::freeze) window: &'a Window,
+    pub(crate) guard: Option<&'a Uffd<ReservedFd>>,
+    pub(crate) scanner: &'a Scanner<ReservedFd>,
+    pub(crate) window: &'a Window,
 }
 
-impl Thawing<'_> {
+impl<'a> Thawing<'a> {
+    pub(crate) fn new(shared: &'a Shared, service: &'a Service) -> Self {
+        let Service { uffd, scanner, window, .. } = service;
+        Self { shared, guard: Some(uffd), scanner, window }
+    }
+
     /// Makes chunks live: one, or several without private pages.
-    pub(super) fn thaw(&self, state: &mut State, chunks: Range<usize>) -> Result<(), Errno> {
+    pub(crate) fn thaw(&self, state: &mut State, chunks: Range<usize>) -> Result<(), Errno> {
         let range = self.shared.chunk_range(chunks.start, chunks.len());
         self.in_parts(state, chunks, [range])
     }
 
     /// As [`Self::thaw`], for a chunk with many private pages.
-    pub(super) fn thaw_gently(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
+    pub(crate) fn thaw_gently(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
         let range = self.shared.chunk_range(chunk, 1);
         let part = |i| VirtRange::new(range.start + i * PART_BYTES, PART_BYTES);
         self.in_parts(state, chunk..chunk + 1, (0..CHUNK_BYTES / PART_BYTES).map(part))
@@ -80,7 +90,7 @@ impl Thawing<'_> {
         if last != range {
             for (piece, prot) in state.vma_map.pieces(range) {
                 if let Err(errno) = shared.backing_file.map_live(shared.range, piece, prot) {
-                    mark_mixed(shared, state, chunks, range);
+                    mark_partial(shared, state, chunks, range);
                     return Err(errno);
                 }
             }
@@ -130,7 +140,7 @@ impl Thawing<'_> {
         let moved = moved.and_then(|pages| woken.map(|()| pages));
         if moved.is_err() {
             let first = shared.chunk_range(chunks.start, 1).start;
-            mark_mixed(shared, state, chunks, VirtRange::between(first, mapped_to));
+            mark_partial(shared, state, chunks, VirtRange::between(first, mapped_to));
         }
         moved
     }
@@ -168,8 +178,58 @@ impl Thawing<'_> {
     }
 }
 
+/// Thaws a chunk that has private pages without a file behind them.
+pub(crate) fn thaw_alone(
+    shared: &Shared,
+    state: &mut State,
+    chunk: usize,
+    service: &Service,
+) -> Result<(), Errno> {
+    let pieces = state.vma_map.pieces(shared.chunk_range(chunk, 1));
+    // Without a file there are no markers for pages that are not there: missing faults wait too.
+    let mode = RegisterMode::MISSING | RegisterMode::WP;
+    let thawed = pieces
+        .iter()
+        .try_for_each(|(piece, _)| service.uffd.register(*piece, mode))
+        .and_then(|()| Thawing::new(shared, service).thaw(state, chunk..chunk + 1));
+    if thawed.is_err() {
+        // Or who touches a page that is not there waits until a later attempt succeeds.
+        for (piece, _) in &pieces {
+            let _ = service.uffd.unregister(*piece).or_else(|_| service.uffd.unregister(*piece));
+        }
+        state.thaw.armed = false;
+    }
+    thawed
+}
+
+/// Thaws one chunk now, though it is not its turn. Nobody reads its base.
+pub(crate) fn at_once(shared: &Shared, state: &mut State, chunk: usize) -> Result<(), Errno> {
+    if state.chunk(chunk) == Chunk::Live {
+        return Ok(());
+    }
+    let service = shared.service(state).ok_or(Errno::NODEV)?;
+    let thawed = thaw_alone(shared, state, chunk, &service);
+    service.window.close();
+    thawed
+}
+
+/// How many private pages a chunk has while threads write, counted up to `most`.
+pub(crate) fn private_pages(
+    shared: &Shared,
+    state: &State,
+    chunk: usize,
+    most: u64,
+    scanner: &Scanner<ReservedFd>,
+) -> Result<u64, Errno> {
+    let mut pages = 0;
+    for (piece, _) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
+        pages += scanner.count_private(piece, most)?;
+    }
+    Ok(pages)
+}
+
 /// A thaw of `chunks` failed after it had mapped what lies in `done`.
-fn mark_mixed(shared: &Shared, state: &mut State, chunks: Range<usize>, done: VirtRange) {
+fn mark_partial(shared: &Shared, state: &mut State, chunks: Range<usize>, done: VirtRange) {
     for chunk in chunks {
         let range = shared.chunk_range(chunk, 1);
         if range.intersect(done).is_empty() {

@@ -13,11 +13,12 @@
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::arena::state::{Shared, State};
-use crate::arena::{Arena, Handle};
-use crate::error::{Error, ErrorKind, Result};
-use crate::sys::process;
-use crate::units::VirtRange;
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::process;
+use cowslip_sys::units::VirtRange;
+
+use super::state::{Shared, State};
+use super::{Arena, Handle};
 
 const OPERATION: &str = "hold memory for I/O";
 
@@ -122,18 +123,18 @@ impl Drop for IoGuard {
         if !state.io.any() {
             shared.changed.notify_all();
             // There may be something to thaw.
-            state.notify();
+            shared.notify(&state);
         }
     }
 }
 
 /// New holds of these arenas wait, for a moment, until this is dropped.
-pub(super) struct Await<'a>(Vec<&'a Shared>);
+pub(crate) struct Await<'a>(Vec<&'a Shared>);
 
 impl<'a> Await<'a> {
     /// Waits until nobody holds any of `arenas`, or the deadline has passed. Afterwards it may be otherwise: who locks one of
     /// them looks again.
-    pub(super) fn released(arenas: &[&'a Arena], deadline: Option<Instant>) -> Self {
+    pub(crate) fn released(arenas: &[&'a Arena], deadline: Option<Instant>) -> Self {
         let mut it = Self(Vec::new());
         for shared in arenas.iter().map(|arena| arena.shared()) {
             let mut state = shared.lock();
@@ -168,7 +169,7 @@ impl Drop for Await<'_> {
 }
 
 /// Locks all of `arenas`, none of which is held, in this order.
-pub(super) fn lock_released<'a>(arenas: &[&'a Arena]) -> Vec<MutexGuard<'a, State>> {
+pub(crate) fn lock_released<'a>(arenas: &[&'a Arena]) -> Vec<MutexGuard<'a, State>> {
     let lock = || arenas.iter().map(|arena| arena.shared().lock()).collect::<Vec<_>>();
     let mut states = lock();
     while states.iter().any(|state| state.io.any()) {
