@@ -49,5 +49,5 @@ mod example;
 
 pub use latency::Latencies;
 pub use progress::Progress;
-pub use report::{Ratio, Report, Row, SCHEMA, Series};
+pub use report::{HostState, Ratio, Report, Row, SCHEMA, Series};
 pub use stream::Stream;

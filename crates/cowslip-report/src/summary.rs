@@ -25,12 +25,15 @@ struct Measured {
     value: Option<f64>,
     at_least: Option<f64>,
     at_most: Option<f64>,
+    is_fit: bool,
 }
 
 impl Measured {
     fn of(ratio: &Value) -> Self {
         let number = |name| ratio.get(name).and_then(Value::as_f64);
-        Self { value: number("value"), at_least: number("at_least"), at_most: number("at_most") }
+        let (at_least, at_most) = (number("at_least"), number("at_most"));
+        let is_fit = ratio.get("host_fit").and_then(Value::as_bool).unwrap_or(true);
+        Self { value: number("value"), at_least, at_most, is_fit }
     }
 
     /// How far it is beyond what was promised, as a share of it: below zero it holds.
@@ -44,6 +47,12 @@ impl Measured {
 
     fn holds(&self) -> Option<bool> {
         self.excess().map(|excess| excess <= 0.0)
+    }
+
+    /// The value, with a mark if the host was unfit.
+    fn told(&self) -> String {
+        let mark = if self.is_fit { "" } else { " ‡" };
+        self.value.map(|it| units::human(it, "") + mark).unwrap_or_default()
     }
 
     fn promise(&self) -> String {
@@ -71,6 +80,9 @@ impl Ratio {
 
     fn status(&self) -> &'static str {
         let quiet = self.quiet.as_ref().and_then(Measured::holds);
+        if self.quiet.as_ref().is_some_and(|it| it.value.is_some() && !it.is_fit) {
+            return "host unfit";
+        }
         match (quiet, self.worst().and_then(Measured::holds)) {
             (Some(false), _) => "missed",
             (Some(true), Some(false)) => "missed when busy",
@@ -140,6 +152,7 @@ fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
          [SPECIFICATION.md](SPECIFICATION.md).\n",
     );
     let mut notes = String::new();
+    let mut has_unfit = false;
     for ((_, bench), ratios) in ratios {
         let command = if bench == "demo" {
             "cowslip demo".to_owned()
@@ -154,9 +167,9 @@ fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
         for (name, ratio) in ratios {
             let any = ratio.quiet.as_ref().or(ratio.busy.first());
             let promise = any.map(Measured::promise).unwrap_or_default();
-            let value = |it: Option<&Measured>| {
-                it.and_then(|it| it.value).map(|it| units::human(it, "")).unwrap_or_default()
-            };
+            let value = |it: Option<&Measured>| it.map(Measured::told).unwrap_or_default();
+            has_unfit |=
+                [ratio.quiet.as_ref(), ratio.worst()].iter().flatten().any(|it| !it.is_fit);
             let mark = match reasons.get(&name).and_then(Value::as_str) {
                 Some(reason) => {
                     let _ = writeln!(notes, "[^{name}]: {reason}");
@@ -174,6 +187,9 @@ fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
                 ratio.status(),
             );
         }
+    }
+    if has_unfit {
+        page.push_str("\n‡ The host took processor time or free memory back meanwhile: the value counts for nothing.\n");
     }
     page.push_str("\n## Hosts\n\n| results | processor | processors | memory | Linux |\n| --- | --- | ---: | ---: | --- |\n");
     for host in hosts {
@@ -223,7 +239,7 @@ mod tests {
     use super::*;
 
     fn measured(value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Measured {
-        Measured { value: Some(value), at_least, at_most }
+        Measured { value: Some(value), at_least, at_most, is_fit: true }
     }
 
     #[test]
@@ -238,6 +254,10 @@ mod tests {
         assert_eq!(ratio.status(), "holds");
         ratio.quiet = Some(measured(3.0, None, Some(0.0)));
         assert_eq!(ratio.status(), "missed");
+        let unfit = serde_json::json!({ "value": 0.5, "at_most": 1.0, "host_fit": false });
+        ratio.quiet = Some(Measured::of(&unfit));
+        assert_eq!(ratio.status(), "host unfit");
+        assert_eq!(ratio.quiet.as_ref().map(Measured::told).as_deref(), Some("0.500 ‡"));
     }
 
     /// `cowslip bench report -o BENCHMARKS.md` was forgotten if this fails.
