@@ -11,7 +11,7 @@ use cowslip::sys::procfs;
 use cowslip::units::CHUNK_BYTES;
 use cowslip_report::Row;
 
-use super::dialogue::Dialogue;
+use super::line_protocol::LineProtocol;
 use super::process::{Command, Said};
 use super::settings::{Settings, System};
 use super::{BYTES_CHANGED, Bench};
@@ -25,14 +25,14 @@ pub(super) const KNOWN_BYTES: u64 = 2 * CHUNK_BYTES as u64;
 
 /// A process of this program that holds memory; it ends with this value, or with this process.
 #[derive(Debug)]
-pub(super) struct Target(Dialogue);
+pub(super) struct Target(LineProtocol);
 
 impl Target {
     pub(super) fn start() -> Result<Self> {
         let program = std::env::current_exe().map_err(during("find this program"))?;
         let mut command = process::Command::new(program);
         command.args(["bench", "bloat-process"]);
-        Dialogue::start(&mut command).map(Self)
+        LineProtocol::start(&mut command).map(Self)
     }
 
     /// One that khugepaged knows: it looks only at who might have had huge pages once.
