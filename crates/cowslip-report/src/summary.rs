@@ -68,6 +68,8 @@ impl Measured {
 /// All that is known of one ratio.
 #[derive(Default, Debug)]
 struct Ratio {
+    /// What the newest result promises, measured or not.
+    promise: String,
     quiet: Option<Measured>,
     busy: Vec<Measured>,
 }
@@ -131,6 +133,7 @@ pub fn markdown(folder: &Path) -> io::Result<String> {
                     known.push((name.to_owned(), Ratio::default()));
                     known.len() - 1
                 });
+                known[index].1.promise = measured.promise();
                 match &mut known[index].1 {
                     it if !is_quiet => it.busy.push(measured),
                     it if measured.value.is_some() => it.quiet = Some(measured),
@@ -165,8 +168,7 @@ fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
              | --- | --- | ---: | ---: | ---: | --- |"
         );
         for (name, ratio) in ratios {
-            let any = ratio.quiet.as_ref().or(ratio.busy.first());
-            let promise = any.map(Measured::promise).unwrap_or_default();
+            let promise = &ratio.promise;
             let value = |it: Option<&Measured>| it.map(Measured::told).unwrap_or_default();
             has_unfit |=
                 [ratio.quiet.as_ref(), ratio.worst()].iter().flatten().any(|it| !it.is_fit);
@@ -245,7 +247,7 @@ mod tests {
     #[test]
     fn the_worst_is_what_is_farthest_beyond_its_bounds() {
         let busy = [1.0, 0.9, 1.2].map(|it| measured(it, Some(0.97), Some(1.03)));
-        let mut ratio = Ratio { quiet: None, busy: busy.into() };
+        let mut ratio = Ratio { busy: busy.into(), ..Ratio::default() };
         assert_eq!(ratio.worst().and_then(|it| it.value), Some(1.2));
         assert_eq!(ratio.status(), "missed when busy");
         ratio.quiet = Some(measured(1.0, Some(0.97), Some(1.03)));

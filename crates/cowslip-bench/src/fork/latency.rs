@@ -85,11 +85,15 @@ fn measure_size(
     rounds: Rounds,
 ) -> Result<()> {
     let row = if size > GIB { FORKS_IN_A_ROW_ABOVE_1_GIB } else { FORKS_IN_A_ROW };
-    let mut logs: [Result<Printed>; SETUPS.len()] = [const { Ok(Vec::new()) }; _];
+    // The bundled malloc changes nothing about large memory.
+    let is_full = bench.clock.is_full();
+    let is_measured = |setup: &&Setup| is_full || size <= GIB || setup.launch != Launch::WithMalloc;
+    let setups: Vec<&Setup> = SETUPS.iter().filter(is_measured).collect();
+    let mut logs: Vec<Result<Printed>> = setups.iter().map(|_| Ok(Vec::new())).collect();
     for round in rounds {
-        for (setup, log) in SETUPS.iter().zip(&mut logs) {
+        for (setup, log) in setups.iter().zip(&mut logs) {
             let Ok(values) = log else { continue };
-            let (mib, round, name) = (size / MIB, round + 1, setup.launch.label());
+            let (mib, round, name) = (size / MIB, round + 1, setup.name);
             bench.progress.phase(&format!(
                 "fork of a small program with {mib} MiB, round {round}: {name}, {}",
                 setup.pages
@@ -110,7 +114,7 @@ fn measure_size(
             }
         }
     }
-    for (setup, log) in SETUPS.iter().zip(logs) {
+    for (setup, log) in setups.into_iter().zip(logs) {
         push(bench.report, setup, size, log);
     }
     Ok(())

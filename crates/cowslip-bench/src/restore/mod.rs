@@ -23,6 +23,7 @@ use clap::ValueEnum;
 use cowslip::units::ByteCount;
 
 use super::error::{Error, Result};
+use super::pool::Pool;
 use super::{Bench, MIB, Options, parts};
 use sample::Sample;
 
@@ -57,6 +58,8 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
     bench.progress.phase("restore: saving an image of random content");
     let sample = Sample::new(options.size, bench.stop)?;
     let rounds = options.runs.min(MOST_ROUNDS);
+    // A process that gets no page of the pool says so itself.
+    let _pool = Pool::with_free_bytes(sample.bytes() as usize);
     let measured = parts::weighed(bench, only, weight, |part, bench| match part {
         Part::Read => read::measure(bench, &sample, rounds),
         Part::WorkingSet => working_set::measure(bench, &sample, rounds),

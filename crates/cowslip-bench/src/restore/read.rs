@@ -14,7 +14,6 @@ use super::process::{Observed, Work};
 use super::sample::{Sample, View};
 use super::{Bench, Error, MIB, Result, proceed};
 use crate::error::during;
-use crate::pool::Pool;
 use crate::rows::{median, push_durations};
 
 pub(super) const TOTAL: &str = "restore_total";
@@ -81,8 +80,6 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
         let caches = Cache::ALL.into_iter().filter(|&cache| method.is_measured(cache, is_full));
         entries.extend(caches.map(|cache| Entry { method, cache, seen: Ok(Vec::new()) }));
     }
-    // A process without pages of the pool says so itself.
-    let _pool = Pool::with_free_bytes(sample.bytes() as usize);
     for round in bench.clock.rounds(1.0, LEAST_ROUNDS.min(rounds), rounds) {
         bench.progress.phase(&format!("restore: reading all, round {} of {rounds}", round + 1));
         let count = entries.len() as u64;
