@@ -72,7 +72,7 @@ pub(crate) const PROMISES: [Promise; 10] = [
     },
     Promise {
         name: "huge_recovery_collapse_over_thaw",
-        bound: Bound::AtLeast(2.0),
+        bound: Bound::AtLeast(1.0),
         value: |it| {
             let whole = Some(recovery::WHOLE);
             let took = |name| it.find(name, recovery::METRIC, "p50", it.size_bytes, whole);
@@ -81,7 +81,7 @@ pub(crate) const PROMISES: [Promise; 10] = [
     },
     Promise {
         name: "writer_stall_p999_collapse_over_thaw",
-        bound: Bound::AtLeast(1.0),
+        bound: Bound::AtLeast(3.0),
         value: |it| {
             let stall = |name| it.find(name, stall::METRIC, "p999", it.size_bytes, None);
             over(stall("fork-thp"), stall(COWSLIP))

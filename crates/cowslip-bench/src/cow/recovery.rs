@@ -1,7 +1,7 @@
 //! How long until memory is on huge pages again after a snapshot under which some pages were written:
 //! Cowslip's thaw against `MADV_COLLAPSE` of what fork left. Both after a fork.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cowslip::units::ByteCount;
 use cowslip_report::Row;
@@ -29,25 +29,11 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let (mut thawed, mut thaws, mut collapsed) = (Vec::new(), Vec::new(), Vec::new());
     // The first round is to warm up.
     for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
-        for mechanism in [&mut cowslip as &mut dyn Mechanism, &mut forking] {
-            mechanism.memory().touch(bench.stop)?;
-            mechanism.snapshot()?;
-            write_some(mechanism.memory(), u64::from(round), bench.stop)?;
-        }
-        // What is copied, and what huge pages are made of.
-        warm(ByteCount(bytes as u64), bench.stop)?;
-        let began = Instant::now();
-        cowslip.release()?;
-        cowslip.memory().read_chunks();
-        let to_huge = began.elapsed();
-
-        forking.release()?;
-        let began = Instant::now();
-        forking.renew()?;
-        forking.memory().read_chunks();
+        let to_huge = recover(bench, &mut cowslip, round)?;
+        let collapsing = recover(bench, &mut forking, round)?;
         if round > 0 {
-            collapsed.push(began.elapsed().as_nanos() as f64);
             thawed.push(to_huge.as_nanos() as f64);
+            collapsed.push(collapsing.as_nanos() as f64);
             thaws.push(cowslip.arena().metrics().last_thaw_ns as f64);
         }
     }
@@ -61,4 +47,18 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
         push_durations(bench.report, &row.variant(variant), ns);
     }
     Ok(())
+}
+
+/// From the end of a fork's child on. One mechanism at a time: while another's child lives, it holds Cowslip's memory too.
+fn recover(bench: &Bench<'_>, mechanism: &mut dyn Mechanism, round: u32) -> Result<Duration> {
+    mechanism.memory().touch(bench.stop)?;
+    mechanism.snapshot()?;
+    write_some(mechanism.memory(), u64::from(round), bench.stop)?;
+    // What is copied, and what huge pages are made of.
+    warm(ByteCount(mechanism.memory().bytes() as u64), bench.stop)?;
+    let began = Instant::now();
+    mechanism.release()?;
+    mechanism.renew()?;
+    mechanism.memory().read_chunks();
+    Ok(began.elapsed())
 }

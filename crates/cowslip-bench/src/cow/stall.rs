@@ -1,5 +1,5 @@
 //! What a thread that keeps writing sees while memory comes back to huge pages after a fork, by Cowslip's thaw and by
-//! `MADV_COLLAPSE`: how long each write takes, and that none is lost.
+//! `MADV_COLLAPSE`: how long each write takes, how long writes are held up together, and that none is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -15,9 +15,13 @@ use crate::host::warm;
 use crate::mechanisms::{Forking, FreezingFork, Mechanism, MechanismKind, Pages};
 use crate::memory::Memory;
 
-pub(super) const METRIC: &str = "huge_recovery_writer_stall";
+pub(super) const METRIC: &str = "huge_recovery_write";
+/// Time of all writes that took longer than [`SHORTEST_STALL`], a recovery. Unlike a percentile it does not become better
+/// where the recovery takes longer.
+const STALLED: &str = "huge_recovery_writer_stalled";
 pub(super) const LOST: &str = "lost_updates";
 
+const SHORTEST_STALL: Duration = Duration::from_micros(1);
 const LEAST_CYCLES: u32 = 3;
 const MOST_CYCLES: u32 = 10;
 
@@ -60,18 +64,21 @@ fn measure_one(
     writing.touch(bench.stop)?;
     let before = sum(writing);
     let talk = Talk::default();
-    let latencies = thread::scope(|scope| {
+    let (written, cycles) = thread::scope(|scope| {
         let writer = scope.spawn(|| write(writing, &talk));
         let finish = Finish(&talk);
         let cycled = cycle(mechanism, &talk, bench, share);
         drop(finish);
-        let latencies = writer.join().expect("the writer does not panic");
-        cycled.map(|()| latencies)
+        let written = writer.join().expect("the writer does not panic");
+        cycled.map(|cycles| (written, cycles))
     })?;
     let counted = sum(writing) - before;
     let increments = talk.increments.load(Relaxed);
     let size = writing.bytes() as u64;
-    latencies.push(bench.report, kind.name(), METRIC, Some(size), None);
+    written.latencies.push(bench.report, kind.name(), METRIC, Some(size), None);
+    let stalled_ns = written.stalled.as_nanos() as f64 / f64::from(cycles.max(1));
+    let row = Row::new(kind.name(), STALLED, "mean", stalled_ns, "ns").size_bytes(size);
+    bench.report.row(row.n(u64::from(cycles)));
     let row = Row::new(kind.name(), LOST, "value", increments.abs_diff(counted) as f64, "count");
     bench.report.row(row.size_bytes(size).n(increments));
     Ok(())
@@ -82,30 +89,38 @@ fn sum(memory: &Memory) -> u64 {
     (0..memory.pages()).map(|page| memory.page(page).load(Relaxed)).sum()
 }
 
-fn cycle(mechanism: &mut dyn Mechanism, talk: &Talk, bench: &Bench<'_>, share: f64) -> Result<()> {
+fn cycle(mechanism: &mut dyn Mechanism, talk: &Talk, bench: &Bench<'_>, share: f64) -> Result<u32> {
+    let mut cycles = 0;
     let pages = mechanism.memory().pages() as u64;
     let bytes = ByteCount(mechanism.memory().bytes() as u64);
     for cycle in bench.clock.rounds(share, LEAST_CYCLES, MOST_CYCLES) {
         bench.progress.set(u64::from(cycle), u64::from(MOST_CYCLES));
         bench.stop.check()?;
+        // What is copied, and what huge pages are made of.
+        warm(bytes, bench.stop)?;
         mechanism.snapshot()?;
         let enough = talk.increments.load(Relaxed) + pages * WRITTEN_PERCENT / 100;
         while talk.increments.load(Relaxed) < enough {
             thread::sleep(Duration::from_millis(1));
         }
-        // What is copied, and what huge pages are made of.
-        warm(bytes, bench.stop)?;
         talk.recovering.store(true, Relaxed);
         let recovered = mechanism.release().and_then(|()| mechanism.renew());
         talk.recovering.store(false, Relaxed);
         recovered?;
+        cycles += 1;
     }
-    Ok(())
+    Ok(cycles)
 }
 
-/// Increments words of random pages; the latencies of those while huge pages come back.
-fn write(memory: &Memory, talk: &Talk) -> Latencies {
-    let mut latencies = Latencies::new();
+/// What the writer saw while huge pages came back.
+struct Written {
+    latencies: Latencies,
+    stalled: Duration,
+}
+
+/// Increments words of random pages; what it saw of those while huge pages come back.
+fn write(memory: &Memory, talk: &Talk) -> Written {
+    let mut written = Written { latencies: Latencies::new(), stalled: Duration::ZERO };
     let pages = memory.pages() as u64;
     for n in 0.. {
         if talk.finished.load(Relaxed) {
@@ -117,9 +132,12 @@ fn write(memory: &Memory, talk: &Talk) -> Latencies {
         word.fetch_add(1, Relaxed);
         let took = began.elapsed();
         if recovering {
-            latencies.record(took);
+            written.latencies.record(took);
+            if took > SHORTEST_STALL {
+                written.stalled += took;
+            }
         }
         talk.increments.store(n + 1, Relaxed);
     }
-    latencies
+    written
 }

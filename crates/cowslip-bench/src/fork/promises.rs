@@ -13,17 +13,17 @@ const JEMALLOC: &str = "jemalloc";
 pub(crate) const PROMISES: [Promise; 12] = [
     Promise {
         name: "fork_1GiB_best_over_cowslip",
-        bound: Bound::AtLeast(2.0),
+        bound: Bound::AtLeast(2.5),
         value: |it| forks(it, GIB, latency::IN_A_ROW),
     },
     Promise {
         name: "fork_8GiB_best_over_cowslip",
-        bound: Bound::AtLeast(5.0),
+        bound: Bound::AtLeast(12.0),
         value: |it| forks(it, 8 * GIB, latency::IN_A_ROW),
     },
     Promise {
         name: "first_fork_8GiB_best_over_cowslip",
-        bound: Bound::AtLeast(2.0),
+        bound: Bound::AtLeast(3.0),
         value: |it| forks(it, 8 * GIB, latency::FIRST),
     },
     Promise {
@@ -94,12 +94,12 @@ pub(crate) const PROMISES: [Promise; 12] = [
         value: |it| {
             let size = it.size_bytes.min(writes::BYTES);
             let write = |name: &str| it.find(name, writes::RANDOM, "p50", size, None);
-            over(write(COWSLIP), it.lowest(&["fork-4k", "fork-thp", "uffd-wp"], write))
+            over(write(COWSLIP), it.lowest(&STOCK, write))
         },
     },
     Promise {
         name: "template_cycles_cowslip_over_tmpfs",
-        bound: Bound::AtLeast(1.0),
+        bound: Bound::AtLeast(0.8),
         value: |it| {
             let typical = Some(template::TYPICAL);
             let rate = |name| it.find(name, template::CYCLES, "value", it.size_bytes, typical);

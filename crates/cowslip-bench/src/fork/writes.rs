@@ -20,6 +20,7 @@ const EVERY: &str = "write_every_page";
 /// The mean of a million, most of them to pages that were written before.
 pub(super) const RANDOM: &str = "random_write_mean";
 
+/// The last one only with `--full`: it makes no child, and its writes take thirty times as long.
 const KINDS: [MechanismKind; 4] = [
     MechanismKind::Fork4k,
     MechanismKind::CowslipFork,
@@ -45,7 +46,8 @@ pub(super) fn size_bytes(options: &Options) -> u64 {
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = size_bytes(options) as usize;
     bench.progress.phase("writes after a fork: filling memory");
-    let mut entries = Interleaved::open(bench, &KINDS, |_| RANDOM.to_owned(), bytes, Log::default)?;
+    let kinds = if bench.clock.is_full() { &KINDS[..] } else { &KINDS[..3] };
+    let mut entries = Interleaved::open(bench, kinds, |_| RANDOM.to_owned(), bytes, Log::default)?;
     // The first round is to warm up.
     for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
         bench.progress.phase(&format!("writes after a fork: round {round} of {MOST_ROUNDS}"));

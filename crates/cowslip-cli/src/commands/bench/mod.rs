@@ -20,7 +20,7 @@ use args::{BenchArgs, ReportArgs};
 
 const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
 /// What a bench may take without `--full`, less what its last round may take longer than it should.
-const LIMIT: Duration = Duration::from_secs(220);
+const LIMIT: Duration = Duration::from_secs(200);
 const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
 
 pub(super) fn run(action: &Action) -> Answer {
