@@ -51,5 +51,5 @@ mod example;
 pub use latency::Latencies;
 pub use paint::{BAD, BOLD, DIM, GOOD, Paint, WARN};
 pub use progress::Progress;
-pub use report::{Ratio, Report, Row, SCHEMA, Series};
+pub use report::{HostState, Ratio, Report, Row, SCHEMA, Series};
 pub use stream::Stream;

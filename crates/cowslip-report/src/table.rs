@@ -8,6 +8,8 @@ use super::report::{Ratio, Report};
 use super::text::{INDENT, WIDTH, align, clip, printable, widest, width, wrap};
 use super::{sink, units};
 
+const UNFIT: &str =
+    "‡ measured while the host was unfit: it took processor time, or free memory back";
 /// Prints `report` to standard output, in colour if that is a terminal that wants it.
 ///
 /// # Errors
@@ -27,6 +29,10 @@ fn render(report: &Report, paint: Paint) -> String {
     }
     if report.rows.iter().any(|row| published(&row.rival)) {
         lines.push("† published figures, not measured here".to_owned());
+    }
+    let unfit_lines = groups.iter().flat_map(|group| &group.lines).any(Line::unfit);
+    if unfit_lines || report.ratios.iter().any(|ratio| ratio.host_fit == Some(false)) {
+        lines.push(UNFIT.to_owned());
     }
     for note in &report.notes {
         lines.extend(wrap(&format!("note: {note}"), INDENT.len()));
@@ -75,9 +81,10 @@ fn push_group(lines: &mut Vec<String>, group: &Group<'_>, paint: Paint) {
 /// The left part of the heading and of each line: what was measured.
 fn names(group: &Group<'_>) -> Vec<Vec<String>> {
     let name = |line: &Line<'_>| {
-        let mark = if published(line.rival) { " †" } else { "" };
+        let published = if published(line.rival) { " †" } else { "" };
+        let unfit = if line.unfit() { " ‡" } else { "" };
         let size = line.size_bytes.map(units::size).unwrap_or_default();
-        [clip(line.rival) + mark, size, clip(line.variant.unwrap_or_default())]
+        [clip(line.rival) + published + unfit, size, clip(line.variant.unwrap_or_default())]
     };
     let heads = ["rival", "size", "variant"].map(str::to_owned);
     let used = [true, group.has_size(), group.has_variant()];
@@ -113,7 +120,8 @@ fn push_ratios(lines: &mut Vec<String>, ratios: &[Ratio], paint: Paint) {
         .iter()
         .map(|ratio| {
             let value = ratio.value.map_or("–".to_owned(), |value| units::digits(value, 4));
-            vec![printable(&ratio.name), value, units::bound(ratio)]
+            let unfit = if ratio.host_fit == Some(false) { " ‡" } else { "" };
+            vec![printable(&ratio.name) + unfit, value, units::bound(ratio)]
         })
         .collect();
     for (ratio, text) in ratios.iter().zip(align(&cells)) {

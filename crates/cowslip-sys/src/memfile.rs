@@ -183,6 +183,12 @@ pub fn read_exact_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -
     Ok(())
 }
 
+/// Opens a file to read past the page cache (`O_DIRECT`, `open(2)`): `EINVAL` where the file system cannot.
+pub fn open_direct(path: &std::path::Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    fs::open(path, flags, Mode::empty())
+}
+
 /// As [`read_at`], of what is in the page cache already: the disk is not waited for (`preadv2(2)`,
 /// `RWF_NOWAIT`).
 ///

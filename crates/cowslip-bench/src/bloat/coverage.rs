@@ -31,7 +31,7 @@ enum Way {
 impl Way {
     const ALL: [Self; 4] = [Self::Once, Self::Daemon, Self::Eager, Self::Default];
 
-    fn rival(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Once | Self::Daemon => "cowslip",
             Self::Default => "khugepaged",
@@ -51,11 +51,11 @@ impl Way {
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
     let bytes = options.working_bytes() as u64;
     for way in Way::ALL {
-        let name = [Some(way.rival()), way.variant()].into_iter().flatten().collect::<Vec<_>>();
+        let name = [Some(way.name()), way.variant()].into_iter().flatten().collect::<Vec<_>>();
         bench.progress.phase(&format!("coverage: {}", name.join(" ")));
         let row = match cover(bench, way, bytes, system) {
-            Ok(seconds) => Row::new(way.rival(), METRIC, "value", seconds * 1e9, "ns"),
-            Err(Error::Failed(why)) => Row::skipped(way.rival(), METRIC, why),
+            Ok(seconds) => Row::new(way.name(), METRIC, "value", seconds * 1e9, "ns"),
+            Err(Error::Failed(why)) => Row::skipped(way.name(), METRIC, why),
             Err(error) => return Err(error),
         };
         bench.report.row(row.size_bytes(bytes).variant(way.variant()));
@@ -72,7 +72,7 @@ fn cover(bench: &mut Bench<'_>, way: Way, bytes: u64, system: &System) -> Result
         Way::Daemon => daemon(&target, bytes, stop),
         Way::Default | Way::Eager => khugepaged(bench, way, &target, bytes, system),
     };
-    let like = Row::skipped(way.rival(), METRIC, "").size_bytes(bytes).variant(way.variant());
+    let like = Row::skipped(way.name(), METRIC, "").size_bytes(bytes).variant(way.variant());
     target.push_changed(bench, &like)?;
     seconds
 }
@@ -122,7 +122,7 @@ fn khugepaged(
     let reckoned = took.as_secs_f64() * bytes as f64 / made as f64;
     bench.report.notes.push(format!(
         "coverage: {} made {} MiB huge in {:.0} s; for all of it that rate was reckoned on",
-        way.rival(),
+        way.name(),
         made >> 20,
         took.as_secs_f64()
     ));

@@ -1,8 +1,8 @@
 //! Memory held but not used, slow faults, stalls, unfairness: seed 001's table, for the kernel's ways and
 //! `cowslip promote`.
 //!
-//! * `settings`: the system's settings, which each rival changes and which are put back.
-//! * `rival`: who gives huge pages to a program.
+//! * `settings`: the system's settings, which each policy changes and which are put back.
+//! * `policy`: who gives huge pages to a program.
 //! * `daemon`: `cowslip promote` as a process of its own.
 //! * `process`, `target`: a process that does as it is told, and who tells it.
 //! * `store`: a real Redis.
@@ -10,17 +10,17 @@
 
 mod coverage;
 mod daemon;
-mod dialogue;
 mod fairness;
 mod fault;
 mod fragment;
 mod group;
+mod line_protocol;
 mod overhead;
+mod policy;
 mod process;
 mod ratios;
 mod redis;
 mod requests;
-mod rival;
 mod settings;
 mod sqlite;
 mod store;

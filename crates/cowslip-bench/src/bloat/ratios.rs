@@ -12,24 +12,24 @@ pub(super) fn push(report: &mut Report, options: &Options) {
     let size = Some(options.working_bytes() as u64);
     let half = size.map(|bytes| bytes / 2);
     let over = |above: Option<f64>, below: Option<f64>| Some(above? / below?);
-    let covered = |rival, variant| report.find(rival, coverage::METRIC, "value", size, variant);
+    let covered = |name, variant| report.find(name, coverage::METRIC, "value", size, variant);
     let covered = over(covered("khugepaged", None), covered(COWSLIP, Some(coverage::ONCE)));
     let changed = report.rows.iter().filter(|row| row.metric == BYTES_CHANGED);
     let changed = changed.filter_map(|row| row.value).reduce(|a, b| a + b);
 
     let settled = format!("{}, {}", redis::BLOAT, redis::SETTLED);
-    let held = |rival| report.find(rival, redis::MEMORY, "value", size, Some(&settled));
+    let held = |name| report.find(name, redis::MEMORY, "value", size, Some(&settled));
     let held = over(held(COWSLIP), held(BASE));
-    let gets = |rival, metric, variant| report.find(rival, metric, "p50", size, Some(variant));
+    let gets = |name, metric, variant| report.find(name, metric, "p50", size, Some(variant));
     let gets_over =
-        |rival, metric, variant| over(gets(COWSLIP, metric, variant), gets(rival, metric, variant));
+        |name, metric, variant| over(gets(COWSLIP, metric, variant), gets(name, metric, variant));
     let in_turns = |metric| {
         let metric = format!("{metric}_{}", redis::OVER_ALWAYS);
         report.find(COWSLIP, &metric, "p50", size, Some(redis::BLOAT))
     };
     let (gets_thp, pipelined_thp) = (in_turns(redis::GETS), in_turns(redis::PIPELINED));
     let gets_base = gets_over(BASE, redis::PIPELINED, redis::TLB);
-    let touch = |rival, variant| report.find(rival, fault::METRIC, "p999", half, variant);
+    let touch = |name, variant| report.find(name, fault::METRIC, "p999", half, variant);
     let touch = over(touch(ALWAYS, Some(fault::DIRECT)), touch(COWSLIP, None));
     let request = |when| report.find(COWSLIP, requests::METRIC, "p999", half, Some(when));
     let request = over(request(requests::PROMOTING), request(requests::QUIET));

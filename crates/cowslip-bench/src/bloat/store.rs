@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::target::cpu_ns;
 use crate::demo::redis::resp::{Connection, Reply};
-use crate::demo::redis::rival::Rival;
 use crate::demo::redis::server::{Directory, Server};
+use crate::demo::redis::setup::ServerSetup;
 use crate::demo::redis::value::{Found, Random, compose, identify, key_name};
 use crate::error::{Error, Result, during};
 use crate::interrupt::Interrupt;
@@ -41,17 +41,17 @@ pub(super) struct Served {
 impl Store {
     /// Without huge pages of its own making, or (`asks`) with an allocator that asks the kernel for them.
     pub(super) fn start(value_bytes: usize, asks: bool, stop: &Interrupt) -> Result<Self> {
-        let rival = Rival {
+        let setup = ServerSetup {
             name: "redis",
             prefix: Vec::new(),
             // Else it declines huge pages where everybody gets them.
             arguments: &["--disable-thp", "no"],
-            environment: if asks { Rival::stock_thp().environment } else { &[] },
+            environment: if asks { ServerSetup::stock_thp().environment } else { &[] },
             needs_huge_pages: false,
         };
         let failed = || during("Redis (apt-get install redis-server)");
         let directory = Directory::new(&std::env::temp_dir()).map_err(failed())?;
-        let server = Server::start(&rival, Path::new("redis-server"), directory, stop.flag())
+        let server = Server::start(&setup, Path::new("redis-server"), directory, stop.flag())
             .map_err(failed())?;
         let mut connection = server.connect().map_err(failed())?;
         let info = connection.info("server").map_err(failed())?;

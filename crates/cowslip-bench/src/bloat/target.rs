@@ -10,7 +10,7 @@ use cowslip_report::Row;
 use cowslip_sys::pagemap::{Method, PageKinds, Scanner};
 use cowslip_sys::procfs;
 
-use super::dialogue::Dialogue;
+use super::line_protocol::LineProtocol;
 use super::process::{Command, Said};
 use super::settings::{Settings, System};
 use super::{BYTES_CHANGED, Bench};
@@ -24,14 +24,14 @@ pub(super) const KNOWN_BYTES: u64 = 2 * CHUNK_BYTES as u64;
 
 /// A process of this program that holds memory; it ends with this value, or with this process.
 #[derive(Debug)]
-pub(super) struct Target(Dialogue);
+pub(super) struct Target(LineProtocol);
 
 impl Target {
     pub(super) fn start() -> Result<Self> {
         let program = std::env::current_exe().map_err(during("find this program"))?;
         let mut command = process::Command::new(program);
         command.args(["bench", "bloat-process"]);
-        Dialogue::start(&mut command).map(Self)
+        LineProtocol::start(&mut command).map(Self)
     }
 
     /// One that khugepaged knows: it looks only at who might have had huge pages once.

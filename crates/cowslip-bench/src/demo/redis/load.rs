@@ -191,7 +191,7 @@ impl Drop for Ender<'_> {
     }
 }
 
-/// Time on the one clock that all stamps of a rival come from.
+/// Time on the one clock that all stamps of a server come from.
 pub(crate) fn nanoseconds(clock: Instant) -> u64 {
     clock.elapsed().as_nanos() as u64
 }

@@ -1,10 +1,9 @@
 //! An unmodified `redis-server` saved under write load, each way of running it beside the others.
 //!
-//! Every rival gets a server of its own on loopback, filled with the same keys. Then the rivals
+//! Every setup gets a server of its own on loopback, filled with the same keys. Then the setups
 //! save in turns, the others idle, so that they share the noise of the machine. Every saved file
 //! is read by a second server and compared, key by key, with what the writers know (`cut`).
 
-mod contestant;
 mod cut;
 mod error;
 mod keyspace;
@@ -12,10 +11,11 @@ mod load;
 mod measure;
 pub(crate) mod memory;
 pub(crate) mod resp;
-pub(crate) mod rival;
 mod round;
 mod rows;
+mod running_server;
 pub(crate) mod server;
+pub(crate) mod setup;
 pub(crate) mod value;
 
 use std::path::{Path, PathBuf};
@@ -25,11 +25,11 @@ use std::{env, slice};
 
 use cowslip_report::Report;
 
-use contestant::Contestant;
 pub use error::Error;
 use keyspace::Shape;
-use rival::{COWSLIP, Rival};
 use round::Writers;
+use running_server::RunningServer;
+use setup::{COWSLIP, ServerSetup};
 
 /// Told what goes on: a label, how much of it is done, and of how much.
 pub type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64);
@@ -41,7 +41,7 @@ pub struct Options {
     pub size_bytes: u64,
     /// Of each value.
     pub value_bytes: usize,
-    /// Saves under load of each rival; one more has the writers still.
+    /// Saves under load of each setup; one more has the writers still.
     pub saves: usize,
     /// Connections that write, each a request at a time.
     pub clients: usize,
@@ -75,12 +75,12 @@ struct Session<'a> {
     stop: &'a AtomicBool,
 }
 
-/// Runs all rivals and adds what they did to `report`. When `stop` becomes true it ends soon, with
+/// Runs all setups and adds what they did to `report`. When `stop` becomes true it ends soon, with
 /// what there is until then; no server and no file is left behind on any way out.
 ///
 /// # Errors
 /// When there is nothing to measure at all: no `redis-server`, or options that cannot work. A
-/// rival that does not start is a skipped row; one that fails later a note and a failed request.
+/// setup that does not start is a skipped row; one that fails later a note and a failed request.
 pub fn run(
     options: &Options,
     stop: &AtomicBool,
@@ -99,15 +99,15 @@ pub fn run(
     report.params.insert("redis_version".to_owned(), redis_version.into());
 
     let session = Session { options, shape, stop };
-    let rivals = rivals(options, report);
-    let servers = rivals.len() as u64 + 1;
+    let setups = setups(options, report);
+    let servers = setups.len() as u64 + 1;
     if servers * shape.footprint_bytes() <= available_bytes / 2 {
-        run_group(&rivals, session, progress, report);
+        run_group(&setups, session, progress, report);
     } else {
-        let why = "memory does not hold all Redis rivals at once: they ran one after another";
+        let why = "memory does not hold all Redis setups at once: they ran one after another";
         report.notes.push(why.to_owned());
-        for rival in &rivals {
-            run_group(slice::from_ref(rival), session, progress, report);
+        for setup in &setups {
+            run_group(slice::from_ref(setup), session, progress, report);
         }
     }
     if stop.load(Ordering::Relaxed) {
@@ -117,11 +117,11 @@ pub fn run(
     Ok(())
 }
 
-fn rivals(options: &Options, report: &mut Report) -> Vec<Rival> {
-    let mut rivals = vec![Rival::stock_4k(), Rival::stock_thp()];
+fn setups(options: &Options, report: &mut Report) -> Vec<ServerSetup> {
+    let mut setups = vec![ServerSetup::stock_4k(), ServerSetup::stock_thp()];
     match &options.cowslip {
         Some(command) => {
-            rivals.push(Rival::cowslip(command));
+            setups.push(ServerSetup::cowslip(command));
             report.notes.push(
                 "Redis under cowslip saves in children that give way, and get a quarter of a processor in any case \
                  (`cowslip run --child-share=25`): their saves take longer; stock Redis has no such option"
@@ -132,33 +132,38 @@ fn rivals(options: &Options, report: &mut Report) -> Vec<Rival> {
     }
     let why = "does not apply: Redis's allocator, jemalloc, cannot use hugetlb pages";
     report.skip("stock-hugetlb", "fork", why);
-    rivals
+    setups
 }
 
-/// Fills the servers of these rivals, then lets them save in turns.
-fn run_group(rivals: &[Rival], session: Session<'_>, progress: Progress<'_>, report: &mut Report) {
-    let mut contestants = Vec::new();
-    for rival in rivals {
-        match Contestant::start(rival, session, progress) {
-            Ok(contestant) => contestants.push(contestant),
+/// Fills the servers of these setups, then lets them save in turns.
+fn run_group(
+    setups: &[ServerSetup],
+    session: Session<'_>,
+    progress: Progress<'_>,
+    report: &mut Report,
+) {
+    let mut servers = Vec::new();
+    for setup in setups {
+        match RunningServer::start(setup, session, progress) {
+            Ok(server) => servers.push(server),
             Err(Error::Interrupted) => return,
-            Err(error) => report.skip(rival.name, "fork", error.to_string()),
+            Err(error) => report.skip(setup.name, "fork", error.to_string()),
         }
     }
     let busy = (1..=session.options.saves).map(|n| (format!("save {n}"), Writers::Busy));
     for (label, writers) in busy.chain([("still save".to_owned(), Writers::Still)]) {
-        for contestant in contestants.iter_mut().filter(|contestant| contestant.is_well()) {
-            match contestant.save(&label, writers, session, progress) {
+        for server in servers.iter_mut().filter(|server| server.is_well()) {
+            match server.save(&label, writers, session, progress) {
                 Ok(()) | Err(Error::Interrupted) => {}
                 Err(error) => {
-                    contestant.failed_requests = contestant.failed_requests.max(1);
-                    report.notes.push(format!("{} failed in {label}: {error}", contestant.name));
+                    server.failed_requests = server.failed_requests.max(1);
+                    report.notes.push(format!("{} failed in {label}: {error}", server.name));
                 }
             }
         }
     }
-    for contestant in contestants.iter().filter(|c| !c.saves.is_empty() || !c.is_well()) {
-        rows::push(report, contestant, session.shape.size_bytes());
+    for server in servers.iter().filter(|c| !c.saves.is_empty() || !c.is_well()) {
+        rows::push(report, server, session.shape.size_bytes());
     }
 }
 

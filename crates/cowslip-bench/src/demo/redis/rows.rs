@@ -1,11 +1,11 @@
-//! A rival's saves as rows and series of the report, and the ratios that promises are made about.
+//! A server's saves as rows and series of the report, and the ratios that promises are made about.
 
 use cowslip_report::{Latencies, Report, Row, Series};
 
-use super::contestant::{Contestant, Save};
 use super::cut::Verdict;
-use super::rival::{COWSLIP, STOCK};
 use super::round::Writers;
+use super::running_server::{RunningServer, Save};
+use super::setup::{COWSLIP, STOCK};
 
 /// How the values of several saves become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,16 +75,15 @@ fn is_exact(save: &Save) -> bool {
     save.saved == Verdict::default()
 }
 
-/// Adds one rival: a summary without variant, each save under its label, and the latencies over
+/// Adds one server: a summary without variant, each save under its label, and the latencies over
 /// time.
-pub(crate) fn push(report: &mut Report, contestant: &Contestant, size_bytes: u64) {
+pub(crate) fn push(report: &mut Report, server: &RunningServer, size_bytes: u64) {
     let busy = |save: &&Save| save.writers == Writers::Busy;
     for figure in &FIGURES {
-        let saves = contestant.saves.iter().filter(|save| busy(save) || figure.is_a_count());
+        let saves = server.saves.iter().filter(|save| busy(save) || figure.is_a_count());
         let values: Vec<_> = saves.map(|save| ((figure.of)(save), &save.label)).collect();
         let row = |stat, value| {
-            Row::new(contestant.name, figure.metric, stat, value, figure.unit)
-                .size_bytes(size_bytes)
+            Row::new(server.name, figure.metric, stat, value, figure.unit).size_bytes(size_bytes)
         };
         for stat in figure.stats {
             if let Some(value) = stat.of(values.iter().map(|(value, _)| *value)) {
@@ -95,12 +94,12 @@ pub(crate) fn push(report: &mut Report, contestant: &Contestant, size_bytes: u64
             report.row(row("value", value).variant(label.as_str()));
         }
     }
-    let failed = contestant.failed_requests as f64;
-    let failed = Row::new(contestant.name, FAILED_REQUESTS, "sum", failed, "count");
+    let failed = server.failed_requests as f64;
+    let failed = Row::new(server.name, FAILED_REQUESTS, "sum", failed, "count");
     report.row(failed.size_bytes(size_bytes));
 
     let (mut quiet, mut during) = (Latencies::new(), Latencies::new());
-    for save in contestant.saves.iter().filter(busy) {
+    for save in server.saves.iter().filter(busy) {
         quiet.merge(&save.quiet.latencies);
         during.merge(&save.during.latencies);
     }
@@ -110,34 +109,34 @@ pub(crate) fn push(report: &mut Report, contestant: &Contestant, size_bytes: u64
         (DELAY_DURING_SAVE, &during.at_steady_pace()),
     ];
     for (metric, latencies) in latencies {
-        latencies.push(report, contestant.name, metric, Some(size_bytes), None);
+        latencies.push(report, server.name, metric, Some(size_bytes), None);
     }
-    for save in contestant.saves.iter().filter(busy) {
+    for save in server.saves.iter().filter(busy) {
         let (latencies, label) = (&save.during.latencies, Some(save.label.as_str()));
         let size_bytes = Some(size_bytes);
-        latencies.push(report, contestant.name, LATENCY_DURING_SAVE, size_bytes, label);
+        latencies.push(report, server.name, LATENCY_DURING_SAVE, size_bytes, label);
     }
-    report.series.push(series(contestant));
+    report.series.push(series(server));
 }
 
 /// The longest latency of each 10 ms, and the saves as marks.
-fn series(contestant: &Contestant) -> Series {
+fn series(server: &RunningServer) -> Series {
     let mark = |save: &Save| (save.span.0, save.span.1, save.label.clone());
     Series {
-        rival: contestant.name.to_owned(),
+        rival: server.name.to_owned(),
         metric: "set_latency_max".to_owned(),
         unit: "ns",
-        points: contestant.saves.iter().flat_map(|save| save.peaks.iter().copied()).collect(),
-        marks: contestant.saves.iter().map(mark).collect(),
+        points: server.saves.iter().flat_map(|save| save.peaks.iter().copied()).collect(),
+        marks: server.saves.iter().map(mark).collect(),
     }
 }
 
 /// Adds what the rows say about the promises. A ratio whose rows are missing has no value.
 pub(crate) fn push_ratios(report: &mut Report, size_bytes: u64) {
-    let find = |rival, metric, stat| report.find(rival, metric, stat, Some(size_bytes), None);
+    let find = |name, metric, stat| report.find(name, metric, stat, Some(size_bytes), None);
     let over = |above: Option<f64>, below: Option<f64>| Some(above? / below?);
     let fork = over(find(STOCK, "fork", "p50"), find(COWSLIP, "fork", "max"));
-    let ops = |rival| find(rival, "ops_during_save", "mean");
+    let ops = |name| find(name, "ops_during_save", "mean");
     let ops = over(ops(COWSLIP), ops(STOCK));
     let p999 = |metric| over(find(COWSLIP, metric, "p999"), find(STOCK, metric, "p999"));
     let (latency, delay) = (p999(LATENCY_DURING_SAVE), p999(DELAY_DURING_SAVE));
@@ -193,19 +192,19 @@ mod tests {
 
     use super::*;
 
-    /// Summaries of two rivals as `push` writes them.
+    /// Summaries of two servers as `push` writes them.
     fn report(cowslip_fork_ns: f64, failed_requests: f64) -> Report {
         let mut report = Report::new("demo", Map::new());
-        let mut add = |rival, metric, stat, value| {
-            report.row(Row::new(rival, metric, stat, value, "").size_bytes(64));
+        let mut add = |name, metric, stat, value| {
+            report.row(Row::new(name, metric, stat, value, "").size_bytes(64));
         };
-        for (rival, fork_ns, p999_ns) in [(STOCK, 20e6, 4e6), (COWSLIP, cowslip_fork_ns, 1e6)] {
-            add(rival, "fork", "p50", fork_ns / 2.0);
-            add(rival, "fork", "max", fork_ns);
-            add(rival, "ops_during_save", "mean", 40_000.0);
-            add(rival, LATENCY_DURING_SAVE, "p999", p999_ns);
-            add(rival, "wrong_keys", "sum", 0.0);
-            add(rival, FAILED_REQUESTS, "sum", failed_requests);
+        for (name, fork_ns, p999_ns) in [(STOCK, 20e6, 4e6), (COWSLIP, cowslip_fork_ns, 1e6)] {
+            add(name, "fork", "p50", fork_ns / 2.0);
+            add(name, "fork", "max", fork_ns);
+            add(name, "ops_during_save", "mean", 40_000.0);
+            add(name, LATENCY_DURING_SAVE, "p999", p999_ns);
+            add(name, "wrong_keys", "sum", 0.0);
+            add(name, FAILED_REQUESTS, "sum", failed_requests);
         }
         push_ratios(&mut report, 64);
         report

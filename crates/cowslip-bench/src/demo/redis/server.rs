@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::resp::{Connection, Reply};
-use super::rival::Rival;
+use super::setup::ServerSetup;
 use super::{Error, check};
 
 /// Within the directory of a server, the file that `BGSAVE` writes and a new server reads.
@@ -37,25 +37,25 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `redis` the way `rival` does it, and waits until it has read what is in
+    /// Starts `redis` the way `setup` does it, and waits until it has read what is in
     /// `directory` and answers.
     pub(crate) fn start(
-        rival: &Rival,
+        setup: &ServerSetup,
         redis: &Path,
         directory: Directory,
         stop: &AtomicBool,
     ) -> Result<Self, Error> {
-        let mut words = rival.prefix.iter().map(AsRef::as_ref).chain([redis.as_os_str()]);
+        let mut words = setup.prefix.iter().map(AsRef::as_ref).chain([redis.as_os_str()]);
         let mut command = Command::new(words.next().expect("redis is one of the words"));
-        command.args(words).args(rival.arguments);
+        command.args(words).args(setup.arguments);
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         // The values are random bytes: to try to compress them only makes a save slow.
         command.args(["--rdbcompression", "no"]);
         command.args(["--daemonize", "no", "--dbfilename", RDB, "--dir"]).arg(directory.path());
-        for (name, _) in Rival::stock_thp().environment {
+        for (name, _) in ServerSetup::stock_thp().environment {
             command.env_remove(name);
         }
-        command.envs(rival.environment.iter().copied());
+        command.envs(setup.environment.iter().copied());
 
         let address = free_port()?;
         command.arg("--port").arg(address.port().to_string());
@@ -64,7 +64,7 @@ impl Server {
         command.stdin(Stdio::null()).stdout(log).stderr(log_too);
         // A group of its own: Ctrl-C is for the demo, which ends its servers itself.
         let not_started = |why: String| Error::NotStarted {
-            server: rival.name.to_owned(),
+            server: setup.name.to_owned(),
             why,
             log: directory.last_words(),
         };
@@ -72,7 +72,7 @@ impl Server {
             not_started(format!("{}: {e}", Path::new(command.get_program()).display()))
         })?;
         let mut server = Self { child, reaped: false, address, directory };
-        server.wait_ready(rival.name, stop)?;
+        server.wait_ready(setup.name, stop)?;
         Ok(server)
     }
 

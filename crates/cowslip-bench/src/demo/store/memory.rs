@@ -39,7 +39,7 @@ impl Kind {
     pub(crate) const ALL: [Self; 4] =
         [Self::Fork4k, Self::ForkThp, Self::ForkHugetlb, Self::Cowslip];
 
-    /// The name of the rival.
+    /// The name of the kind of memory.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Fork4k => "store-fork-4k",
@@ -139,7 +139,7 @@ impl Memory {
                 return Ok(Snapshot { paused, kept: Kept::View { frozen, bytes, file } });
             }
             Owner::Mapping { .. } => {
-                // A fork must not pay for the stores of the other rivals.
+                // A fork must not pay for the stores of the others.
                 self.advise(Advice::DoFork)?;
                 let forked = self.fork(file, stop);
                 self.advise(Advice::DontFork)?;

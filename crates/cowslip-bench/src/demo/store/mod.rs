@@ -17,7 +17,7 @@ use cowslip::units::{ByteCount, CHUNK_BYTES, round_up};
 use cowslip_report::Report;
 
 use memory::{Kind, during};
-use save::{Contestant, Writer};
+use save::{RunningStore, Writer};
 
 type Result<T> = std::result::Result<T, String>;
 /// Told what goes on: a label, how much of it is done, and of how much.
@@ -28,15 +28,15 @@ pub type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64);
 pub struct Options {
     /// Of the table.
     pub size_bytes: u64,
-    /// Saves under load of each rival; one more has the writer still.
+    /// Saves under load of each store; one more has the writer still.
     pub saves: usize,
 }
 
-/// Runs all rivals and adds what they did to `report`. When `stop` becomes true it ends soon, with
+/// Runs all stores and adds what they did to `report`. When `stop` becomes true it ends soon, with
 /// what there is until then; no process and no file is left behind on any way out.
 ///
 /// # Errors
-/// When the size cannot work. A rival that cannot start is a skipped row; one that fails later a
+/// When the size cannot work. A store that cannot start is a skipped row; one that fails later a
 /// note and a failed save.
 pub fn run(
     options: &Options,
@@ -70,7 +70,7 @@ pub fn run(
     Ok(())
 }
 
-/// Fills the stores of these rivals, then saves them in turns.
+/// Fills the stores of these stores, then saves them in turns.
 fn run_group(
     kinds: &[Kind],
     bytes: usize,
@@ -79,33 +79,33 @@ fn run_group(
     progress: Progress<'_>,
     report: &mut Report,
 ) {
-    let mut contestants = Vec::new();
+    let mut stores = Vec::new();
     for &kind in kinds {
-        match Contestant::start(kind, bytes, stop, progress) {
-            Ok(contestant) => contestants.push(contestant),
+        match RunningStore::start(kind, bytes, stop, progress) {
+            Ok(store) => stores.push(store),
             Err(_) if stop.load(Relaxed) => {}
             Err(why) => report.skip(kind.name(), "fork", why),
         }
     }
     let busy = (1..=saves).map(|n| (format!("save {n}"), Writer::Busy));
     for (label, writer) in busy.chain([("still save".to_owned(), Writer::Still)]) {
-        for contestant in contestants.iter_mut().filter(|contestant| contestant.failed_saves == 0) {
+        for store in stores.iter_mut().filter(|store| store.failed_saves == 0) {
             if stop.load(Relaxed) {
                 break;
             }
-            progress(&format!("{label} of {}", contestant.name), 0, 1);
-            match contestant.save(&label, writer, stop) {
-                Ok(save) => contestant.saves.push(save),
+            progress(&format!("{label} of {}", store.name), 0, 1);
+            match store.save(&label, writer, stop) {
+                Ok(save) => store.saves.push(save),
                 Err(_) if stop.load(Relaxed) => {}
                 Err(why) => {
-                    contestant.failed_saves += 1;
-                    report.notes.push(format!("{} failed in {label}: {why}", contestant.name));
+                    store.failed_saves += 1;
+                    report.notes.push(format!("{} failed in {label}: {why}", store.name));
                 }
             }
         }
     }
-    for contestant in contestants.iter().filter(|c| !c.saves.is_empty() || c.failed_saves > 0) {
-        rows::push(report, contestant, bytes as u64);
+    for store in stores.iter().filter(|c| !c.saves.is_empty() || c.failed_saves > 0) {
+        rows::push(report, store, bytes as u64);
     }
 }
 

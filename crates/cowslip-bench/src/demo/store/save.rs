@@ -1,4 +1,4 @@
-//! One rival at work: its filled store and its saves, each of them verified.
+//! One store at work: its filled store and its saves, each of them verified.
 
 use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
@@ -39,7 +39,7 @@ pub(crate) struct Save {
     pub(crate) mapped_before: Mapped,
     pub(crate) mapped_after: Mapped,
     pub(crate) log: Log,
-    /// In seconds since this rival's load first began: its own beginning, and the save.
+    /// In seconds since this store's load first began: its own beginning, and the save.
     pub(crate) began: f64,
     pub(crate) span: (f64, f64),
     /// On the file, and on the store that went on.
@@ -57,9 +57,9 @@ struct Taken {
     way: cowslip::FreezeMethod,
 }
 
-/// A rival, from its first key to its last save.
+/// A store, from its first key to its last save.
 #[derive(Debug)]
-pub(crate) struct Contestant {
+pub(crate) struct RunningStore {
     pub(crate) name: &'static str,
     pub(crate) saves: Vec<Save>,
     pub(crate) failed_saves: u64,
@@ -70,7 +70,7 @@ pub(crate) struct Contestant {
     loaded_seconds: f64,
 }
 
-impl Contestant {
+impl RunningStore {
     /// Fills a store, which also touches all of its memory.
     pub(crate) fn start(
         kind: Kind,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use cowslip::units::ByteCount;
 use cowslip::{Arena, FreezeMethod, Frozen};
 
-use super::Rival;
+use super::Mechanism;
 use crate::child::{Child, Children};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
@@ -17,27 +17,18 @@ const THAW_PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Freezing {
     frozen: Option<Frozen>,
-    memory: Arc<Memory>,
+    memory: Memory,
     arena: Arena,
 }
 
 impl Freezing {
     pub(crate) fn new(bytes: usize) -> Result<Self> {
         let (arena, memory) = open(bytes)?;
-        Ok(Self { frozen: None, memory: Arc::new(memory), arena })
-    }
-
-    /// Its memory for another thread.
-    pub(crate) fn shared_memory(&self) -> Arc<Memory> {
-        Arc::clone(&self.memory)
-    }
-
-    pub(crate) fn arena(&self) -> &Arena {
-        &self.arena
+        Ok(Self { frozen: None, memory, arena })
     }
 }
 
-impl Rival for Freezing {
+impl Mechanism for Freezing {
     fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -70,18 +61,27 @@ impl Rival for Freezing {
 #[derive(Debug)]
 pub(crate) struct FreezingFork {
     children: Children,
-    memory: Memory,
+    memory: Arc<Memory>,
     arena: Arena,
 }
 
 impl FreezingFork {
     pub(crate) fn new(bytes: usize) -> Result<Self> {
         let (arena, memory) = open(bytes)?;
-        Ok(Self { children: Children::default(), memory, arena })
+        Ok(Self { children: Children::default(), memory: Arc::new(memory), arena })
+    }
+
+    /// Its memory for another thread.
+    pub(crate) fn shared_memory(&self) -> Arc<Memory> {
+        Arc::clone(&self.memory)
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.arena
     }
 }
 
-impl Rival for FreezingFork {
+impl Mechanism for FreezingFork {
     fn memory(&self) -> &Memory {
         &self.memory
     }

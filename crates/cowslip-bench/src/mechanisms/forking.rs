@@ -1,8 +1,9 @@
 //! `fork(2)`: the child has the snapshot.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::Rival;
+use super::Mechanism;
 use crate::child::{Child, Children};
 use crate::error::Result;
 use crate::memory::{Anonymous, Memory};
@@ -24,7 +25,7 @@ pub(crate) enum Pages {
 #[derive(Debug)]
 pub(crate) struct Forking {
     children: Children,
-    memory: Memory,
+    memory: Arc<Memory>,
     pages: Pages,
     _pool: Option<Pool>,
 }
@@ -39,11 +40,17 @@ impl Forking {
                 (Memory::hugetlb(bytes)?, Some(pool))
             }
         };
-        Ok(Self { children: Children::default(), memory, pages, _pool: pool })
+        let (children, memory) = (Children::default(), Arc::new(memory));
+        Ok(Self { children, memory, pages, _pool: pool })
+    }
+
+    /// Its memory for another thread.
+    pub(crate) fn shared_memory(&self) -> Arc<Memory> {
+        Arc::clone(&self.memory)
     }
 }
 
-impl Rival for Forking {
+impl Mechanism for Forking {
     fn memory(&self) -> &Memory {
         &self.memory
     }

@@ -4,7 +4,7 @@ use super::settings::{Settings, damos_is_missing};
 use crate::error::{Error, Result};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Rival {
+pub(super) enum HugePagePolicy {
     /// Base pages
     Never,
     /// Huge pages for who asks for them, as the program then does
@@ -23,7 +23,7 @@ pub(super) enum Rival {
     Cowslip,
 }
 
-impl Rival {
+impl HugePagePolicy {
     pub(super) const ALL: [Self; 8] = [
         Self::Never,
         Self::Madvise,

@@ -16,13 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// It ends with this value.
 #[derive(Debug)]
-pub(super) struct Dialogue {
+pub(super) struct LineProtocol {
     child: Child,
     commands: ChildStdin,
     answers: Receiver<String>,
 }
 
-impl Dialogue {
+impl LineProtocol {
     pub(super) fn start(command: &mut Command) -> Result<Self> {
         // Ctrl-C is for the bench, which ends it.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
@@ -66,7 +66,7 @@ impl Dialogue {
     }
 }
 
-impl Drop for Dialogue {
+impl Drop for LineProtocol {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -23,7 +23,7 @@ const NO_HUGE_PAGES: &str = "the system gave no huge pages: memory is fragmented
     /sys/kernel/mm/transparent_hugepage/enabled is never";
 
 /// A way to keep what memory holds at one instant while the program writes on.
-pub(crate) trait Rival {
+pub(crate) trait Mechanism {
     /// The memory that the program works on.
     fn memory(&self) -> &Memory;
 
@@ -52,7 +52,7 @@ pub(crate) trait Rival {
 
 /// Which mechanism, on which pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum MechanismKind {
     Cowslip,
     CowslipFork,
     Fork4k,
@@ -64,9 +64,9 @@ pub(crate) enum Kind {
     VforkExec,
 }
 
-impl Kind {
+impl MechanismKind {
     /// Its name in the report.
-    pub(crate) fn rival(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cowslip | Self::CowslipFork => "cowslip",
             Self::Fork4k => "fork-4k",
@@ -78,6 +78,15 @@ impl Kind {
         }
     }
 
+    /// The metric of this name: forks are compared with forks, and what makes no child is a view.
+    pub(crate) fn metric(self, name: &str) -> String {
+        let snapshot = match self {
+            Self::Cowslip | Self::UffdWp4k | Self::UffdWpThp => "view",
+            _ => "fork",
+        };
+        format!("{snapshot}_{name}")
+    }
+
     pub(crate) fn variant(self) -> Option<&'static str> {
         match self {
             Self::UffdWp4k => Some("4k"),
@@ -87,8 +96,8 @@ impl Kind {
     }
 
     /// One on `bytes` of memory, warm: touched twice.
-    pub(crate) fn open(self, bytes: usize, stop: &Interrupt) -> Result<Box<dyn Rival>> {
-        let rival: Box<dyn Rival> = match self {
+    pub(crate) fn open(self, bytes: usize, stop: &Interrupt) -> Result<Box<dyn Mechanism>> {
+        let mechanism: Box<dyn Mechanism> = match self {
             Self::Cowslip => Box::new(Freezing::new(bytes)?),
             Self::CowslipFork => Box::new(FreezingFork::new(bytes)?),
             Self::Fork4k => Box::new(Forking::new(bytes, Pages::Base)?),
@@ -99,12 +108,12 @@ impl Kind {
             Self::MemfdPrivate => Box::new(MemfdPrivate::new(bytes)?),
             Self::VforkExec => Box::new(Spawning::new(bytes)?),
         };
-        rival.memory().touch(stop)?;
-        rival.memory().touch(stop)?;
+        mechanism.memory().touch(stop)?;
+        mechanism.memory().touch(stop)?;
         let needs_huge = matches!(self, Self::ForkThp | Self::UffdWpThp);
-        if needs_huge && rival.memory().huge_coverage()? < MOSTLY_HUGE {
+        if needs_huge && mechanism.memory().huge_coverage()? < MOSTLY_HUGE {
             return Err(Error::Failed(NO_HUGE_PAGES.to_owned()));
         }
-        Ok(rival)
+        Ok(mechanism)
     }
 }

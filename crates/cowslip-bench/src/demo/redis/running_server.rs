@@ -1,4 +1,4 @@
-//! One rival at work: its filled server, its writers, and its saves, each of them verified.
+//! One server at work: its filled server, its writers, and its saves, each of them verified.
 
 use std::fs;
 use std::time::Instant;
@@ -9,12 +9,12 @@ use super::load::Writer;
 use super::measure::{Window, peaks};
 use super::memory::{Mapped, warm_free};
 use super::resp::Connection;
-use super::rival::Rival;
 use super::round::{Round, Writers};
 use super::server::{Directory, RDB, Server};
+use super::setup::ServerSetup;
 use super::{Error, Progress, Session, check};
 
-/// A rival that is to have huge pages must have them under this share of its memory.
+/// A server that is to have huge pages must have them under this share of its memory.
 const MIN_COVERAGE: f64 = 0.5;
 
 /// What one save cost, and whether it was right.
@@ -30,7 +30,7 @@ pub(crate) struct Save {
     /// The requests of the quiet phase, and those while the save went on.
     pub(crate) quiet: Window,
     pub(crate) during: Window,
-    /// Longest latencies over time, in seconds since this rival's load first began.
+    /// Longest latencies over time, in seconds since this server's load first began.
     pub(crate) peaks: Vec<(f64, f64)>,
     /// When the save went on, on the same clock.
     pub(crate) span: (f64, f64),
@@ -40,9 +40,9 @@ pub(crate) struct Save {
     pub(crate) live: Verdict,
 }
 
-/// A rival, from its first key to its last save.
+/// A server, from its first key to its last save.
 #[derive(Debug)]
-pub(crate) struct Contestant {
+pub(crate) struct RunningServer {
     pub(crate) name: &'static str,
     pub(crate) saves: Vec<Save>,
     /// Error replies, lost connections, and saves that could not be finished or read.
@@ -57,24 +57,24 @@ pub(crate) struct Contestant {
     loaded_seconds: f64,
 }
 
-impl Contestant {
-    /// Starts a rival's server and fills it.
+impl RunningServer {
+    /// Starts a server and fills it.
     pub(crate) fn start(
-        rival: &Rival,
+        setup: &ServerSetup,
         session: Session<'_>,
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
         let Session { options, shape, stop } = session;
         let directory = Directory::new(&options.directory)?;
-        let server = Server::start(rival, &options.redis_server, directory, stop)?;
+        let server = Server::start(setup, &options.redis_server, directory, stop)?;
         let mut control = server.connect()?;
         let pid = control.info("server")?.number("process_id")?;
-        shape.fill(&mut control, stop, &format!("fill {}", rival.name), progress)?;
+        shape.fill(&mut control, stop, &format!("fill {}", setup.name), progress)?;
 
         let coverage = Mapped::of(pid)?.coverage();
-        if rival.needs_huge_pages && coverage < MIN_COVERAGE {
+        if setup.needs_huge_pages && coverage < MIN_COVERAGE {
             return Err(Error::NotStarted {
-                server: rival.name.to_owned(),
+                server: setup.name.to_owned(),
                 why: format!("huge pages map only {:.0} % of its memory", coverage * 100.0),
                 log: String::new(),
             });
@@ -86,7 +86,7 @@ impl Contestant {
         };
         let writers = (0..options.clients).map(writer).collect::<Result<_, Error>>()?;
         Ok(Self {
-            name: rival.name,
+            name: setup.name,
             saves: Vec::new(),
             failed_requests: 0,
             server,
@@ -113,8 +113,9 @@ impl Contestant {
         progress: Progress<'_>,
     ) -> Result<(), Error> {
         check(session.stop)?;
-        let of_rival = |what: &str| format!("{what} {label} of {}", self.name);
-        let (running, checking, reading) = (of_rival("run"), of_rival("check"), of_rival("read"));
+        let of_server = |what: &str| format!("{what} {label} of {}", self.name);
+        let (running, checking, reading) =
+            (of_server("run"), of_server("check"), of_server("read"));
         warm_free(session.shape.footprint_bytes());
         let mapped_before = Mapped::settled(self.pid, session.stop)?;
 
@@ -189,7 +190,8 @@ impl Contestant {
         let directory = Directory::new(&options.directory)?;
         let rdb = directory.path().join(RDB);
         fs::rename(self.server.rdb(), rdb).map_err(Error::io("take the saved file"))?;
-        let reader = Rival { name: "the server that reads the save", ..Rival::stock_4k() };
+        let reader =
+            ServerSetup { name: "the server that reads the save", ..ServerSetup::stock_4k() };
         let server = Server::start(&reader, &options.redis_server, directory, session.stop)?;
         self.shape.read(&mut server.connect()?, session.stop, label, progress)
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cowslip_sys::process;
 
-use super::Rival;
+use super::Mechanism;
 use crate::child::{Child, Children};
 use crate::error::Result;
 use crate::memory::Memory;
@@ -26,7 +26,7 @@ impl MemfdPrivate {
     }
 }
 
-impl Rival for MemfdPrivate {
+impl Mechanism for MemfdPrivate {
     fn memory(&self) -> &Memory {
         &self.memory
     }

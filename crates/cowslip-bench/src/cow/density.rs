@@ -1,24 +1,31 @@
-//! Seed 000's experiment: N huge pages, a snapshot, one write in each (sparse) or in each 4 KiB of
-//! them (dense). The seed's programs write in the child, here the parent does; the kernel's work is
-//! the same.
+//! Durg's experiment (see [`super`]): N huge pages, a fork, one write in each (sparse) or in each 4 KiB of them (dense).
+//! Durg's programs write in the child, here the parent does; the kernel's work is the same.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use cowslip::units::{CHUNK_BYTES, page_size_bytes};
+use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use cowslip_report::{Report, Row};
 
 use super::{Bench, Options};
 use crate::error::Result;
-use crate::field::Field;
-use crate::memory::{Memory, warm_free};
-use crate::rivals::Kind;
+use crate::host::warm;
+use crate::interleaved::Interleaved;
+use crate::mechanisms::MechanismKind;
+use crate::memory::Memory;
 use crate::rows::push_durations;
 
-const METRIC: &str = "seed000_total";
-const KINDS: [Kind; 4] = [Kind::Fork4k, Kind::ForkHugetlb, Kind::ForkThp, Kind::Cowslip];
+const METRIC: &str = "writes_in_huge_pages";
+const PUBLISHED: &str = "fork_writes_in_huge_pages";
+const KINDS: [MechanismKind; 4] = [
+    MechanismKind::Fork4k,
+    MechanismKind::ForkHugetlb,
+    MechanismKind::ForkThp,
+    MechanismKind::CowslipFork,
+];
 const HUGE_PAGES: [usize; 4] = [1, 128, 256, 512];
-const ROUNDS: usize = 3;
+const LEAST_ROUNDS: u32 = 2;
+const MOST_ROUNDS: u32 = 3;
 
 /// Where is written.
 #[derive(Clone, Copy)]
@@ -36,7 +43,7 @@ impl Density {
     }
 
     /// Round 0 is to warm up: the pool of hugetlb pages stays warm from the sparse writes on.
-    fn first_round(self) -> usize {
+    fn first_round(self) -> u32 {
         match self {
             Self::Sparse => 0,
             Self::Dense => 1,
@@ -53,40 +60,45 @@ impl Density {
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
-    bench.progress.phase("seed 000: filling the rivals' memory");
-    let mut field = Field::open(bench, &KINDS, METRIC, bytes, Vec::new)?;
+    bench.progress.phase("writes in huge pages: filling memory");
+    let mut entries =
+        Interleaved::open(bench, &KINDS, |kind| kind.metric(METRIC), bytes, Vec::new)?;
     let densities = [Density::Sparse, Density::Dense];
     let cases: Vec<_> = densities
         .into_iter()
         .flat_map(|density| HUGE_PAGES.map(|pages| (density, pages)))
         .filter(|(_, pages)| pages * CHUNK_BYTES <= bytes)
         .collect();
-    for &(density, huge_pages) in &cases {
-        bench.progress.phase(&format!("seed 000: {} {huge_pages}", density.name()));
-        field.each(bench, |lane, _| {
-            lane.log.push(Vec::new());
+    for (i, &(density, huge_pages)) in cases.iter().enumerate() {
+        bench.progress.phase(&format!("writes in huge pages: {} {huge_pages}", density.name()));
+        entries.each(bench, |entry, _| {
+            entry.log.push(Vec::new());
             Ok(())
         })?;
-        for round in density.first_round()..=ROUNDS {
-            field.each(bench, |lane, stop| {
-                lane.rival.renew()?;
-                lane.rival.memory().touch(stop)?;
+        let share = 1.0 / (cases.len() - i) as f64;
+        let first = density.first_round();
+        for round in bench.clock.rounds(share, LEAST_ROUNDS, MOST_ROUNDS + 1 - first) {
+            let round = first + round;
+            entries.each(bench, |entry, stop| {
+                entry.mechanism.renew()?;
+                entry.mechanism.memory().touch(stop)?;
                 let writes = huge_pages * CHUNK_BYTES / density.stride_bytes();
-                warm_free((writes + huge_pages) * page_size_bytes(), stop)?;
-                lane.rival.snapshot()?;
-                let ns = time_writes(lane.rival.memory(), density, huge_pages);
+                warm(ByteCount(((writes + huge_pages) * page_size_bytes()) as u64), stop)?;
+                entry.mechanism.snapshot()?;
+                let ns = time_writes(entry.mechanism.memory(), density, huge_pages);
                 if round > 0 {
-                    lane.log.last_mut().expect("pushed above").push(ns);
+                    entry.log.last_mut().expect("pushed above").push(ns);
                 }
-                lane.rival.release()
+                entry.mechanism.release()
             })?;
         }
     }
-    let logs: Vec<_> = field.finish().collect();
+    let logs: Vec<_> = entries.finish().collect();
     for (case, (density, huge_pages)) in cases.iter().enumerate() {
         let variant = format!("{} {huge_pages}", density.name());
         for (kind, log) in &logs {
-            let row = Row::new(kind.rival(), METRIC, "", 0.0, "ns").variant(variant.as_str());
+            let row = Row::new(kind.name(), &kind.metric(METRIC), "", 0.0, "ns")
+                .variant(variant.as_str());
             let row = row.size_bytes((huge_pages * CHUNK_BYTES) as u64);
             push_durations(bench.report, &row, &log[case]);
         }
@@ -102,7 +114,7 @@ fn time_writes(memory: &Memory, density: Density, huge_pages: usize) -> f64 {
     began.elapsed().as_nanos() as f64
 }
 
-/// The seed's own figures: means of whole programs by hyperfine, filling the memory included.
+/// Durg's own figures: means of whole programs by hyperfine, filling the memory included.
 pub(super) fn push_published(report: &mut Report) {
     const HUGETLB_MS: [(&str, [f64; 4]); 2] =
         [("sparse", [10.3, 276.7, 563.2, 1161.0]), ("dense", [12.2, 369.3, 732.2, 1467.0])];
@@ -112,12 +124,12 @@ pub(super) fn push_published(report: &mut Report) {
         for (density, means_ms) in table {
             for (huge_pages, ms) in HUGE_PAGES.iter().zip(means_ms) {
                 let variant = format!("{density} {huge_pages} {pages}");
-                let row = Row::new("seed-000", METRIC, "value", ms * 1e6, "ns");
+                let row = Row::new("Durg 2025", PUBLISHED, "value", ms * 1e6, "ns");
                 let size_bytes = (huge_pages * CHUNK_BYTES) as u64;
                 report.row(row.size_bytes(size_bytes).variant(variant.as_str()));
             }
         }
     }
-    let note = "seed-000: hyperfine's means of whole programs, which fill the memory too";
+    let note = "Durg 2025 (https://aneeshdurg.me/posts/2025/09/08-hugepages): hyperfine's means of whole programs, which fill the memory too";
     report.notes.push(note.to_owned());
 }

@@ -2,7 +2,6 @@
 //! background snapshots do).
 
 use std::fs::File;
-use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -12,14 +11,10 @@ use cowslip::units::{VirtRange, page_size_bytes};
 use cowslip_sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
 use cowslip_sys::{AsFd, OwnedFd, process};
 
-use super::Rival;
+use super::Mechanism;
 use crate::error::{Error, Result, during};
 use crate::memory::{Anonymous, Memory};
-
-/// `struct uffd_msg`: its length, its kind of event for a fault, and where the address stands.
-const MESSAGE_BYTES: usize = 32;
-const PAGE_FAULT: u8 = 0x12;
-const ADDRESS: std::ops::Range<usize> = 16..24;
+use crate::uffd_messages::read_faults;
 
 /// Write protection with a thread that saves pages. Dropped in this order: nobody waits for a fault
 /// once the descriptor is closed.
@@ -59,30 +54,21 @@ impl UffdWp {
 impl Shared {
     fn serve(&self, mut messages: File) {
         let mut saved = vec![0; page_size_bytes() / 8];
-        let mut buffer = [0; 64 * MESSAGE_BYTES];
         while !self.closing.load(Relaxed) {
             let fds = [self.uffd.as_fd(), self.wake.as_fd()];
             let _ = process::wait_readable(&fds, &mut [false; 2], None);
-            let Ok(read) = messages.read(&mut buffer) else { continue };
-            for message in buffer[..read].chunks_exact(MESSAGE_BYTES) {
-                if message[0] == PAGE_FAULT {
-                    let address = message[ADDRESS].try_into().expect("eight bytes");
-                    self.save(u64::from_ne_bytes(address) as usize, &mut saved);
-                }
-            }
+            read_faults(&mut messages, |address| self.save(address, &mut saved));
         }
     }
 
-    /// Saves the page at `address` and lets the writer go on.
+    /// Saves the page that begins at `address`, and lets the writer go on.
     fn save(&self, address: usize, saved: &mut [u64]) {
-        let page = page_size_bytes();
-        let start = address - address % page;
         for (i, place) in saved.iter_mut().enumerate() {
-            *place = self.memory.word(start - self.memory.range().start + i * 8).load(Relaxed);
+            *place = self.memory.word(address - self.memory.range().start + i * 8).load(Relaxed);
         }
         std::hint::black_box(saved);
         // If it fails the writer faults again.
-        let _ = self.uffd.write_protect(VirtRange::new(start, page), false);
+        let _ = self.uffd.write_protect(VirtRange::new(address, page_size_bytes()), false);
     }
 
     fn write_protect(&self, protect: bool) -> Result<()> {
@@ -94,7 +80,7 @@ impl Shared {
     }
 }
 
-impl Rival for UffdWp {
+impl Mechanism for UffdWp {
     fn memory(&self) -> &Memory {
         &self.shared.memory
     }

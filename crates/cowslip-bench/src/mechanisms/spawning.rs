@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::Rival;
+use super::Mechanism;
 use crate::error::{Result, during};
 use crate::memory::{Anonymous, Memory};
 
@@ -23,7 +23,7 @@ impl Spawning {
     }
 }
 
-impl Rival for Spawning {
+impl Mechanism for Spawning {
     fn memory(&self) -> &Memory {
         &self.memory
     }

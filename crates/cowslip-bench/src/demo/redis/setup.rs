@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The name of the rival that is measured against.
+/// The name of the setup that is measured against.
 pub(crate) const STOCK: &str = "stock-4k";
 pub(crate) const COWSLIP: &str = "cowslip";
 
@@ -17,7 +17,7 @@ const MALLOC_WITH_THP: [(&str, &str); 3] = [
 
 /// One way to run `redis-server`: what its command line and environment have more.
 #[derive(Debug, Clone)]
-pub(crate) struct Rival {
+pub(crate) struct ServerSetup {
     pub(crate) name: &'static str,
     /// What stands before `redis-server`.
     pub(crate) prefix: Vec<OsString>,
@@ -27,7 +27,7 @@ pub(crate) struct Rival {
     pub(crate) needs_huge_pages: bool,
 }
 
-impl Rival {
+impl ServerSetup {
     /// Redis as it comes: it declines huge pages.
     pub(crate) fn stock_4k() -> Self {
         Self {
