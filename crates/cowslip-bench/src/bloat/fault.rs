@@ -15,6 +15,10 @@ use crate::error::{Error, during};
 
 pub(super) const METRIC: &str = "first_touch";
 pub(super) const DIRECT: &str = "defrag always";
+/// The kernel's default.
+pub(super) const DEFAULT: &str = "defrag madvise";
+/// A fault takes a base page where there is no huge one, and the kernel makes huge ones meanwhile.
+pub(super) const DEFER: &str = "defrag defer";
 
 const PORTIONS: u64 = 8;
 /// The program thinks between its portions, and a promoter has time.
@@ -45,16 +49,18 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     let mut entries = [
         Entry::new("thp-never", None, Settings::NEVER),
         Entry::new("thp-always", Some(DIRECT), Settings { defrag: "always", ..always }),
-        Entry::new("thp-always", Some("defrag madvise"), always),
+        Entry::new("thp-always", Some(DEFAULT), always),
+        Entry::new("thp-always", Some(DEFER), Settings { defrag: "defer", ..always }),
         Entry::new("cowslip", None, Settings::ON_REQUEST),
     ];
-    let rounds = options.runs.min(MOST_ROUNDS);
-    for round in 1..=rounds {
+    let mut rounds = 0;
+    for round in bench.clock.rounds(1.0, 1, options.runs.min(MOST_ROUNDS)) {
         for entry in &mut entries {
             let (policy, variant) = (entry.policy, entry.variant.unwrap_or_default());
-            bench.progress.phase(&format!("faults, round {round}: {policy} {variant}"));
+            bench.progress.phase(&format!("faults, round {}: {policy} {variant}", round + 1));
             entry.measure(bench, bytes, system)?;
         }
+        rounds = round + 1;
     }
     for entry in &entries {
         entry.latencies.push(bench.report, entry.policy, METRIC, Some(bytes / 2), entry.variant);

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use cowslip::units::ByteCount;
 use cowslip_report::{Report, Row};
 
+use super::collapse::collapse;
 use super::daemon::Daemon;
 use super::group::Group;
 use super::policy::HugePagePolicy;
@@ -13,6 +15,7 @@ use super::target::{mapped, part_of_resident, sleep, until_huge};
 use super::{BYTES_CHANGED, Bench, Options, Result};
 use crate::demo::redis::resp::Connection;
 use crate::error::Error;
+use crate::host::warm;
 use crate::interrupt::Interrupt;
 use crate::rows::{median, median_bounds};
 
@@ -36,16 +39,17 @@ const SMALL: usize = 64;
 /// What a small value costs with its key.
 const SMALL_FOOTPRINT: u64 = 190;
 const DELETED_PERCENT: u64 = 70;
-/// Until its allocator has given back what was deleted (10 s), and promoters have seen that.
-const SETTLING: Duration = Duration::from_secs(16);
+/// Until promoters have seen what was deleted, which the allocator has given back (`MEMORY PURGE`).
+const SETTLING: Duration = Duration::from_secs(7);
 const COVERED: f64 = 0.85;
 const COVERING: Duration = Duration::from_secs(60);
 /// As many as `redis-benchmark` has.
 const CLIENTS: usize = 50;
-const TURN: Duration = Duration::from_millis(600);
+const TURN: Duration = Duration::from_millis(300);
 const MOST_ROUNDS: u32 = 9;
 /// Of turns that two servers take side by side: short, as the machine's speed drifts, and many.
-const PAIRS_A_RUN: u32 = 11;
+const LEAST_PAIRS: u32 = 25;
+const MOST_PAIRS: u32 = 99;
 const PAIRED_TURN: Duration = Duration::from_millis(100);
 
 /// A server that is served by one policy.
@@ -68,37 +72,45 @@ const WAYS: [(&str, Way); 2] = [
 ];
 
 /// What a measurement does with a server once it is filled.
-struct Scene {
+struct Workload {
     policies: &'static [HugePagePolicy],
     variant: &'static str,
     value_bytes: usize,
     keys: usize,
     bytes: u64,
     deletes: bool,
+    /// Of the time that is left when it begins.
+    time_share: f64,
 }
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
     let bytes = options.working_bytes() as u64;
-    let scenes = [
-        Scene {
-            policies: &HugePagePolicy::ALL,
+    let policies = match bench.clock.is_full() {
+        true => &HugePagePolicy::ALL[..],
+        false => &HugePagePolicy::QUICK,
+    };
+    let workloads = [
+        Workload {
+            policies,
             variant: BLOAT,
             value_bytes: LARGE,
             keys: bytes as usize / 2 / LARGE,
             bytes,
             deletes: true,
+            time_share: 0.15,
         },
-        Scene {
+        Workload {
             policies: &[HugePagePolicy::Never, HugePagePolicy::Always, HugePagePolicy::Cowslip],
             variant: TLB,
             value_bytes: SMALL,
             keys: (bytes / SMALL_FOOTPRINT) as usize,
             bytes,
             deletes: false,
+            time_share: 0.3,
         },
     ];
-    for scene in &scenes {
-        scene.play(bench, options.runs.min(MOST_ROUNDS), system)?;
+    for workload in &workloads {
+        workload.measure(bench, options.runs.min(MOST_ROUNDS), system)?;
     }
     bench.report.notes.push(format!(
         "Redis is asked on this machine over {CLIENTS} connections, each with one GET under way, as redis-benchmark \
@@ -109,8 +121,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     system.set(&Settings::NEVER)
 }
 
-impl Scene {
-    fn play(&self, bench: &mut Bench<'_>, rounds: u32, system: &System) -> Result<()> {
+impl Workload {
+    fn measure(&self, bench: &mut Bench<'_>, rounds: u32, system: &System) -> Result<()> {
         let mut entries = Vec::new();
         for &policy in self.policies {
             let name = policy.name();
@@ -126,7 +138,7 @@ impl Scene {
         }
         // From here on the kernel leaves everything as it is.
         system.set(&Settings::NEVER)?;
-        for round in 0..=rounds {
+        for round in bench.clock.rounds(self.time_share, 3, rounds + 1) {
             bench.progress.phase(&format!("Redis, {}: round {round}", self.variant));
             // Who is first changes, so that a drift of the machine's speed is nobody's.
             entries.reverse();
@@ -141,7 +153,7 @@ impl Scene {
         }
         entries
             .sort_by_key(|entry| self.policies.iter().position(|policy| *policy == entry.policy));
-        self.compare(bench, &mut entries, rounds * PAIRS_A_RUN)?;
+        self.compare(bench, &mut entries)?;
         for entry in entries {
             self.finish(bench, entry)?;
         }
@@ -150,7 +162,7 @@ impl Scene {
 
     /// Has `thp-always` and Cowslip take turns: between two rounds of all policies the machine's speed changes by more
     /// than what may lie between these two.
-    fn compare(&self, bench: &mut Bench<'_>, entries: &mut [Entry], pairs: u32) -> Result<()> {
+    fn compare(&self, bench: &mut Bench<'_>, entries: &mut [Entry]) -> Result<()> {
         let of = |policy| entries.iter().position(|entry| entry.policy == policy);
         let (Some(always), Some(cowslip)) =
             (of(HugePagePolicy::Always), of(HugePagePolicy::Cowslip))
@@ -160,8 +172,8 @@ impl Scene {
         for (metric, serve) in WAYS {
             bench.progress.phase(&format!("Redis, {}: {metric}, in turns", self.variant));
             let mut ratios = Vec::new();
-            for pair in 0..pairs {
-                bench.progress.set(pair.into(), pairs.into());
+            for pair in bench.clock.rounds(self.time_share, LEAST_PAIRS, MOST_PAIRS) {
+                bench.progress.set(pair.into(), MOST_PAIRS.into());
                 let mut rate = |entry: usize| {
                     serve(&mut entries[entry], PAIRED_TURN, bench.stop).map(|it| it.rate)
                 };
@@ -180,7 +192,7 @@ impl Scene {
                 let metric = format!("{metric}_{OVER_ALWAYS}");
                 let row = Row::new(HugePagePolicy::Cowslip.name(), &metric, stat, value, "ratio");
                 let row = row.size_bytes(self.bytes).variant(self.variant);
-                bench.report.row(row.n(pairs.into()));
+                bench.report.row(row.n(ratios.len() as u64));
             }
         }
         Ok(())
@@ -194,6 +206,7 @@ impl Scene {
         system: &System,
     ) -> Result<Entry> {
         let stop = bench.stop;
+        warm(ByteCount(self.bytes), stop)?;
         system.set(&policy.settings()?)?;
         let store = Store::start(self.value_bytes, policy == HugePagePolicy::Madvise, stop)?;
         let group = Group::new().and_then(|group| group.add(store.pid()).map(|()| group));
@@ -209,6 +222,9 @@ impl Scene {
         let served = [Vec::new(), Vec::new()];
         let mut entry = Entry { policy, store, clients, daemon: None, group, served };
         entry.store.fill(self.keys, stop)?;
+        if policy == HugePagePolicy::Collapse {
+            collapse(entry.store.pid(), stop)?;
+        }
         if policy == HugePagePolicy::Cowslip {
             let daemon = Daemon::start(&[entry.store.pid()], &[], "")?;
             let enough_bytes = part_of_resident(entry.store.pid(), COVERED)?;
@@ -219,6 +235,7 @@ impl Scene {
         if self.deletes {
             entry.store.delete(DELETED_PERCENT, stop)?;
             self.push_memory(bench.report, &entry, "deleted")?;
+            entry.store.purge()?;
             settle(&mut entry, stop)?;
             self.push_memory(bench.report, &entry, SETTLED)?;
         }

@@ -25,6 +25,8 @@ const VALUE_BYTES: usize = 1024;
 const FOOTPRINT: u64 = 1400;
 const REQUESTS_A_SECOND: u32 = 2000;
 const QUIET_TIME: Duration = Duration::from_secs(20);
+/// Unless all is asked for.
+const SHORT_QUIET_TIME: Duration = Duration::from_secs(7);
 const COVERED: f64 = 0.85;
 const READ_MEMORY: &str = "read the memory of all processes";
 /// A promotion that takes longer is measured no further.
@@ -41,6 +43,7 @@ struct Entry {
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
     let bytes = options.working_bytes() as u64 / 2;
+    let quiet_time = if bench.clock.is_full() { QUIET_TIME } else { SHORT_QUIET_TIME };
     let mut entries = Vec::new();
     for policy in ["cowslip", "khugepaged-eager"] {
         bench.progress.phase(&format!("requests: filling a server for {policy}"));
@@ -53,7 +56,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     }
     for entry in &mut entries {
         bench.progress.phase(&format!("requests: {}, quiet", entry.policy));
-        let (quiet, _) = ask(&mut entry.store, bench.stop, |passed| passed >= QUIET_TIME)?;
+        let (quiet, _) = ask(&mut entry.store, bench.stop, |passed| passed >= quiet_time)?;
         quiet.push(bench.report, entry.policy, METRIC, Some(bytes), Some(QUIET));
     }
     for entry in &mut entries {
@@ -82,7 +85,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
                 }
             });
             let asked = ask(&mut entry.store, bench.stop, |passed| {
-                passed >= LONGEST || (passed >= QUIET_TIME && is_covered.load(Relaxed))
+                passed >= LONGEST || (passed >= quiet_time && is_covered.load(Relaxed))
             });
             is_over.store(true, Relaxed);
             asked

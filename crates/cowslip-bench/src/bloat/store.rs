@@ -42,17 +42,16 @@ impl Store {
     /// Without huge pages of its own making, or (`asks`) with an allocator that asks the kernel for them.
     pub(super) fn start(value_bytes: usize, asks: bool, stop: &Interrupt) -> Result<Self> {
         let setup = ServerSetup {
-            name: "redis",
-            prefix: Vec::new(),
+            title: "Redis",
             // Else it declines huge pages where everybody gets them.
             arguments: &["--disable-thp", "no"],
             environment: if asks { ServerSetup::stock_thp().environment } else { &[] },
-            needs_huge_pages: false,
+            ..ServerSetup::stock_4k()
         };
         let failed = || during("Redis (apt-get install redis-server)");
         let directory = Directory::new(&std::env::temp_dir()).map_err(failed())?;
-        let server = Server::start(&setup, Path::new("redis-server"), directory, stop.flag())
-            .map_err(failed())?;
+        let server =
+            Server::start(&setup, Path::new("redis-server"), directory, stop).map_err(failed())?;
         let mut connection = server.connect().map_err(failed())?;
         let info = connection.info("server").map_err(failed())?;
         let pid = info.number("process_id").map_err(failed())? as i32;
@@ -93,6 +92,14 @@ impl Store {
         self.each_batch(&gone, stop, |connection, key| {
             connection.queue(&[b"DEL", key_name(key).as_bytes()]);
         })
+    }
+
+    /// Has its allocator give back at once what was deleted, which it would do within ten seconds.
+    pub(super) fn purge(&mut self) -> Result<()> {
+        match self.connection.ask(&[b"MEMORY", b"PURGE"]).map_err(during("ask Redis"))? {
+            Reply::Status(_) => Ok(()),
+            other => Err(Error::Failed(format!("Redis answered MEMORY PURGE with {other:?}"))),
+        }
     }
 
     fn each_batch(
