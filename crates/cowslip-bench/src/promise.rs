@@ -156,10 +156,11 @@ mod tests {
     fn the_specification_has_every_promise_and_its_bound() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let specification = std::fs::read_to_string(root.join("SPECIFICATION.md")).unwrap();
-        let benches: [(&str, &[Promise]); 4] = [
+        let benches: [(&str, &[Promise]); 5] = [
             ("cow", &crate::cow::PROMISES),
             ("fork", &crate::fork::PROMISES),
             ("restore", &crate::restore::PROMISES),
+            ("bloat", &crate::bloat::PROMISES),
             ("trace", &crate::trace::PROMISES),
         ];
         for (bench, promises) in benches {

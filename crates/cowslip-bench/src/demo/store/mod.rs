@@ -2,22 +2,21 @@
 //! by Cowslip.
 //!
 //! One thread does `SET` after `SET` while another takes snapshots and has them written to a file.
-//! Each file is compared, byte by byte, with what it may hold (`cut`).
+//! Each file is compared, byte by byte, with what it may hold (`consistency`).
 
-mod cut;
+mod consistency;
 mod load;
 mod memory;
 mod rows;
-mod save;
+mod running_store;
 mod table;
-
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, round_up};
 use cowslip_report::Report;
 
-use memory::{Kind, during};
-use save::{RunningStore, Writer};
+use crate::interrupt::Interrupt;
+use memory::{MemoryKind, during};
+use running_store::{RunningStore, Writer};
 
 type Result<T> = std::result::Result<T, String>;
 /// Told what goes on: a label, how much of it is done, and of how much.
@@ -40,7 +39,7 @@ pub struct Options {
 /// note and a failed save.
 pub fn run(
     options: &Options,
-    stop: &AtomicBool,
+    stop: &Interrupt,
     progress: Progress<'_>,
     report: &mut Report,
 ) -> Result<()> {
@@ -56,26 +55,26 @@ pub fn run(
             ByteCount(available)
         ));
     };
-    let together = room >= Kind::ALL.len() as u64 + 3;
+    let together = room >= MemoryKind::ALL.len() as u64 + 3;
     if !together {
         let why = "memory does not hold all stores at once: they ran one after another";
         report.notes.push(why.to_owned());
     }
-    for group in Kind::ALL.chunks(if together { Kind::ALL.len() } else { 1 }) {
+    for group in MemoryKind::ALL.chunks(if together { MemoryKind::ALL.len() } else { 1 }) {
         run_group(group, bytes, options.saves, stop, progress, report);
     }
-    if stop.load(Relaxed) {
+    if stop.is_set() {
         report.notes.push("own store: interrupted, the results are not complete".to_owned());
     }
     Ok(())
 }
 
-/// Fills the stores of these stores, then saves them in turns.
+/// Fills a store of each kind, then saves them in turns.
 fn run_group(
-    kinds: &[Kind],
+    kinds: &[MemoryKind],
     bytes: usize,
     saves: usize,
-    stop: &AtomicBool,
+    stop: &Interrupt,
     progress: Progress<'_>,
     report: &mut Report,
 ) {
@@ -83,20 +82,20 @@ fn run_group(
     for &kind in kinds {
         match RunningStore::start(kind, bytes, stop, progress) {
             Ok(store) => stores.push(store),
-            Err(_) if stop.load(Relaxed) => {}
+            Err(_) if stop.is_set() => {}
             Err(why) => report.skip(kind.name(), "fork", why),
         }
     }
     let busy = (1..=saves).map(|n| (format!("save {n}"), Writer::Busy));
     for (label, writer) in busy.chain([("still save".to_owned(), Writer::Still)]) {
         for store in stores.iter_mut().filter(|store| store.failed_saves == 0) {
-            if stop.load(Relaxed) {
+            if stop.is_set() {
                 break;
             }
             progress(&format!("{label} of {}", store.name), 0, 1);
             match store.save(&label, writer, stop) {
                 Ok(save) => store.saves.push(save),
-                Err(_) if stop.load(Relaxed) => {}
+                Err(_) if stop.is_set() => {}
                 Err(why) => {
                     store.failed_saves += 1;
                     report.notes.push(format!("{} failed in {label}: {why}", store.name));

@@ -2,8 +2,8 @@
 
 use cowslip_report::{Latencies, Report, Row, Series};
 
-use super::cut::Verdict;
-use super::save::{RunningStore, Save, Writer};
+use super::consistency::Violations;
+use super::running_store::{RunningStore, Save, Writer};
 
 type Figure = (&'static str, &'static str, fn(&Save) -> f64, &'static str);
 
@@ -21,7 +21,7 @@ const COSTS: [Figure; 6] = [
 /// Of all saves: what must be right also with the writer still.
 #[rustfmt::skip]
 const COUNTS: [Figure; 6] = [
-    ("verified_saves", "count", |s| f64::from(u8::from(s.saved == Verdict::default())), "sum"),
+    ("verified_saves", "count", |s| f64::from(u8::from(s.saved == Violations::default())), "sum"),
     ("wrong_keys", "count", |s| s.saved.wrong_keys as f64, "sum"),
     ("missing_keys", "count", |s| s.saved.missing_keys as f64, "sum"),
     ("extra_keys", "count", |s| s.saved.extra_keys as f64, "sum"),

@@ -1,16 +1,20 @@
-//! One store at work: its filled store and its saves, each of them verified.
+//! One store at work: its filling and its saves, each of them verified.
 
 use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind, Read, Seek, SeekFrom};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use std::{env, hint, io, process, thread};
+use std::{env, io, process, thread};
 
-use super::cut::{Cut, Model, Verdict};
+use cowslip::units::ByteCount;
+
+use super::consistency::{Cut, Model, Violations};
 use super::load::{Log, Phase, Shared, under_load};
-use super::memory::{Kind, Mapped, Memory, Snapshot, during};
+use super::memory::{Mapped, Memory, MemoryKind, Snapshot, during};
 use super::table::{SLOT_BYTES, Slot, Table, compose};
 use super::{Progress, Result};
+use crate::host::warm;
+use crate::interrupt::Interrupt;
 
 /// How long the load runs before and after a save.
 const QUIET: Duration = Duration::from_millis(300);
@@ -39,12 +43,12 @@ pub(crate) struct Save {
     pub(crate) mapped_before: Mapped,
     pub(crate) mapped_after: Mapped,
     pub(crate) log: Log,
-    /// In seconds since this store's load first began: its own beginning, and the save.
+    /// In seconds since the load of this store first began: its own beginning, and the save.
     pub(crate) began: f64,
     pub(crate) span: (f64, f64),
     /// On the file, and on the store that went on.
-    pub(crate) saved: Verdict,
-    pub(crate) live: Verdict,
+    pub(crate) saved: Violations,
+    pub(crate) live: Violations,
 }
 
 /// What is known of a snapshot that was taken and written.
@@ -54,7 +58,7 @@ struct Taken {
     began: Instant,
     duration: Duration,
     cow_bytes: u64,
-    way: cowslip::FreezeMethod,
+    method: cowslip::FreezeMethod,
 }
 
 /// A store, from its first key to its last save.
@@ -73,9 +77,9 @@ pub(crate) struct RunningStore {
 impl RunningStore {
     /// Fills a store, which also touches all of its memory.
     pub(crate) fn start(
-        kind: Kind,
+        kind: MemoryKind,
         bytes: usize,
-        stop: &AtomicBool,
+        stop: &Interrupt,
         progress: Progress<'_>,
     ) -> Result<Self> {
         let (name, memory) = (kind.name(), Memory::new(kind, bytes)?);
@@ -89,7 +93,7 @@ impl RunningStore {
         }
         let model = Model::new(table);
         let coverage = memory.mapped()?.huge_bytes as f64 / bytes as f64;
-        if kind == Kind::ForkThp && coverage < MIN_COVERAGE {
+        if kind == MemoryKind::ForkThp && coverage < MIN_COVERAGE {
             let percent = coverage * 100.0;
             return Err(format!("huge pages map only {percent:.0} % of its memory"));
         }
@@ -98,11 +102,12 @@ impl RunningStore {
     }
 
     /// One save, and the proof that it is exact.
-    pub(crate) fn save(&mut self, label: &str, writer: Writer, stop: &AtomicBool) -> Result<Save> {
+    pub(crate) fn save(&mut self, label: &str, writer: Writer, stop: &Interrupt) -> Result<Save> {
         let Self { memory, model, sets, loaded_seconds, .. } = self;
         let table = Table::new(memory.words());
         // Where a host gives memory on first touch, the copies must not pay for that.
-        hint::black_box(vec![1_u8; size_of_val(memory.words())]);
+        let bytes = ByteCount(size_of_val(memory.words()) as u64);
+        warm(bytes, stop).map_err(during("touch free memory"))?;
         let mapped_before = memory.mapped()?;
         let file = scratch_file().map_err(during("make a file in the temporary directory"))?;
         let copy = || file.try_clone().map_err(during("duplicate a descriptor"));
@@ -134,14 +139,14 @@ impl RunningStore {
         let loaded = clock.elapsed().as_secs_f64();
         *sets = shared.completed();
         let taken = taken?;
-        memory.settle(taken.way)?;
+        memory.wait_thawed(taken.method)?;
 
-        let saved = model.judge(slots(file)?, taken.cut);
+        let saved = model.compare(slots(file)?, taken.cut);
         check(stop)?;
         // Reading all of it also maps it again: what is huge afterwards is what a store has that
         // goes on.
         let live = Cut { completed: *sets, begun: *sets };
-        let live = model.judge((0..table.slots()).map(|slot| table.get(slot)), live);
+        let live = model.compare((0..table.slots()).map(|slot| table.get(slot)), live);
         let began = *loaded_seconds;
         *loaded_seconds += loaded;
         let from = began + (taken.began - clock).as_secs_f64();
@@ -170,21 +175,21 @@ struct Taking<'a> {
 }
 
 impl<'a> Taking<'a> {
-    fn begin(memory: &'a Memory, file: File, shared: &Shared, stop: &AtomicBool) -> Result<Self> {
+    fn begin(memory: &'a Memory, file: File, shared: &Shared, stop: &Interrupt) -> Result<Self> {
         check(stop)?;
         let completed = shared.completed();
         let snapshot = memory.snapshot(file, stop)?;
         Ok(Self { memory, snapshot, cut: Cut { completed, begun: shared.begun() } })
     }
 
-    fn finish(self, began: Instant, stop: &AtomicBool) -> Result<Taken> {
+    fn finish(self, began: Instant, stop: &Interrupt) -> Result<Taken> {
         let Self { memory, mut snapshot, cut } = self;
         snapshot.write(stop)?;
         let duration = began.elapsed();
         let cow_bytes = memory.mapped()?.own_bytes;
-        let (paused, way) = (snapshot.paused, snapshot.method());
+        let (paused, method) = (snapshot.paused, snapshot.method());
         snapshot.end()?;
-        Ok(Taken { paused, cut, began, duration, cow_bytes, way })
+        Ok(Taken { paused, cut, began, duration, cow_bytes, method })
     }
 }
 
@@ -215,6 +220,6 @@ fn slots(mut file: File) -> Result<impl Iterator<Item = Slot>> {
     }))
 }
 
-fn check(stop: &AtomicBool) -> Result<()> {
-    if stop.load(Relaxed) { Err("interrupted".to_owned()) } else { Ok(()) }
+fn check(stop: &Interrupt) -> Result<()> {
+    if stop.is_set() { Err("interrupted".to_owned()) } else { Ok(()) }
 }

@@ -17,7 +17,7 @@ pub(crate) struct Cut {
 
 /// How a copy of the store differs from what it may be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct Violations {
     /// Lost, early, late or torn values.
     pub(crate) wrong_keys: u64,
     pub(crate) missing_keys: u64,
@@ -61,25 +61,25 @@ impl Model {
     }
 
     /// Compares every byte of a copy. The model goes on to the state at `cut.completed`.
-    pub(crate) fn judge(&mut self, copy: impl Iterator<Item = Slot>, cut: Cut) -> Verdict {
+    pub(crate) fn compare(&mut self, copy: impl Iterator<Item = Slot>, cut: Cut) -> Violations {
         self.advance(cut.completed);
-        let mut verdict = Verdict::default();
+        let mut violations = Violations::default();
         let mut different = HashMap::new();
         let mut slots = 0;
         for (slot, (found, &state)) in copy.zip(&self.state).enumerate() {
             slots = slot + 1;
             match (found == expected(state), state.0, found == EMPTY) {
                 (true, ..) => {}
-                (false, 0, _) => verdict.extra_keys += 1,
-                (false, _, true) => verdict.missing_keys += 1,
+                (false, 0, _) => violations.extra_keys += 1,
+                (false, _, true) => violations.missing_keys += 1,
                 (false, _, false) => {
                     different.insert(slot, found);
                 }
             }
         }
-        verdict.missing_keys += self.state[slots..].iter().filter(|s| s.0 != 0).count() as u64;
-        verdict.wrong_keys = self.fewest_wrong(&different, cut);
-        verdict
+        violations.missing_keys += self.state[slots..].iter().filter(|s| s.0 != 0).count() as u64;
+        violations.wrong_keys = self.fewest_wrong(&different, cut);
+        violations
     }
 
     /// How many slots are wrong under the number of `SET`s that explains them best; `different` are
@@ -134,19 +134,19 @@ mod tests {
         Model::new(Table::new(&words))
     }
 
-    fn verdict(copy: &[Slot], completed: u64, begun: u64) -> Verdict {
-        model().judge(copy.iter().copied(), Cut { completed, begun })
+    fn violations(copy: &[Slot], completed: u64, begun: u64) -> Violations {
+        model().compare(copy.iter().copied(), Cut { completed, begun })
     }
 
     #[test]
     fn every_state_in_between_is_right_and_a_late_or_a_missing_set_is_found() {
         for sets in 100..=120 {
-            assert_eq!(verdict(&store(sets), 100, 120), Verdict::default());
+            assert_eq!(violations(&store(sets), 100, 120), Violations::default());
         }
-        assert_eq!(verdict(&store(99), 100, 120).wrong_keys, 1, "missing");
-        assert_eq!(verdict(&store(121), 100, 120).wrong_keys, 1, "late");
-        assert_eq!(verdict(&store(100), 100, 100), Verdict::default());
-        assert_eq!(verdict(&store(101), 100, 100).wrong_keys, 1, "late, the writer was still");
+        assert_eq!(violations(&store(99), 100, 120).wrong_keys, 1, "missing");
+        assert_eq!(violations(&store(121), 100, 120).wrong_keys, 1, "late");
+        assert_eq!(violations(&store(100), 100, 100), Violations::default());
+        assert_eq!(violations(&store(101), 100, 100).wrong_keys, 1, "late, the writer was still");
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
         let (slot, _) = model().target(110);
         let mut copy = store(115);
         copy[slot] = store(109)[slot];
-        assert_eq!(verdict(&copy, 100, 120).wrong_keys, 1);
+        assert_eq!(violations(&copy, 100, 120).wrong_keys, 1);
     }
 
     #[test]
@@ -162,13 +162,13 @@ mod tests {
         let (slot, _) = model().target(111);
         let (mut copy, new) = (store(110), store(111)[slot]);
         copy[slot][..5].copy_from_slice(&new[..5]);
-        assert_eq!(verdict(&copy, 100, 120), Verdict::default());
-        assert_eq!(verdict(&copy, 100, 110).wrong_keys, 1, "it began later");
+        assert_eq!(violations(&copy, 100, 120), Violations::default());
+        assert_eq!(violations(&copy, 100, 110).wrong_keys, 1, "it began later");
         copy[slot][9] = new[9];
-        assert_eq!(verdict(&copy, 100, 120).wrong_keys, 1, "out of order");
+        assert_eq!(violations(&copy, 100, 120).wrong_keys, 1, "out of order");
         copy[slot] = new;
         copy[slot][15] ^= 1;
-        assert_eq!(verdict(&copy, 100, 120).wrong_keys, 1, "one bit");
+        assert_eq!(violations(&copy, 100, 120).wrong_keys, 1, "one bit");
     }
 
     #[test]
@@ -177,9 +177,9 @@ mod tests {
         let used = copy.iter().position(|slot| *slot != EMPTY).unwrap();
         let free = copy.iter().position(|slot| *slot == EMPTY).unwrap();
         copy.swap(used, free);
-        let swapped = Verdict { wrong_keys: 0, missing_keys: 1, extra_keys: 1 };
-        assert_eq!(verdict(&copy, 100, 100), swapped);
+        let swapped = Violations { wrong_keys: 0, missing_keys: 1, extra_keys: 1 };
+        assert_eq!(violations(&copy, 100, 100), swapped);
         let keys = store(100)[60..].iter().filter(|slot| **slot != EMPTY).count() as u64;
-        assert_eq!(verdict(&store(100)[..60], 100, 100).missing_keys, keys, "cut off");
+        assert_eq!(violations(&store(100)[..60], 100, 100).missing_keys, keys, "cut off");
     }
 }

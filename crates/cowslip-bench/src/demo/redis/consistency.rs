@@ -1,4 +1,4 @@
-//! What a save may hold: the judgement from the writers' logs.
+//! What a save may hold, by the writers' logs, and how it violates that.
 //!
 //! ```text
 //!   writer    ──w1──▸ ──w2──▸ ──w3──▸ ──w4──▸ ──w5──▸ ──w6──▸      one request at a time
@@ -23,7 +23,8 @@ pub(crate) struct Write {
 /// What one writer did: the state of its keys before, and its writes since, in order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct History<'a> {
-    pub(crate) settled: &'a [u64],
+    /// Of each of its keys, the write before these.
+    pub(crate) last_written: &'a [u64],
     pub(crate) writes: &'a [Write],
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct Keyspace {
 
 /// How a keyspace differs from what it may be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct Violations {
     pub(crate) missing_keys: u64,
     /// Lost, early, late or torn values; and writers whose writes are in without their causes.
     pub(crate) wrong_keys: u64,
@@ -57,7 +58,7 @@ pub(crate) struct Verdict {
 }
 
 /// Compares a keyspace with what the writers did.
-pub(crate) fn judge(histories: &[History<'_>], cut: Cut, keyspace: &Keyspace) -> Verdict {
+pub(crate) fn violations(histories: &[History<'_>], cut: Cut, keyspace: &Keyspace) -> Violations {
     let missing_keys = keyspace.found.iter().filter(|f| **f == Found::Missing).count() as u64;
     let present = keyspace.found.len() as u64 - missing_keys;
     let prefixes: Vec<_> = histories
@@ -78,7 +79,7 @@ pub(crate) fn judge(histories: &[History<'_>], cut: Cut, keyspace: &Keyspace) ->
     let without_cause = histories.iter().zip(&prefixes).filter(|(history, prefix)| {
         history.writes.get(prefix.at_most).is_some_and(|lost| lost.acked_ns < latest_kept)
     });
-    Verdict {
+    Violations {
         missing_keys,
         wrong_keys: prefixes.iter().map(|prefix| prefix.wrong_keys).sum::<u64>()
             + without_cause.count() as u64,
@@ -96,7 +97,7 @@ struct Prefix {
 fn best_prefix(history: History<'_>, cut: Cut, found: &[Found]) -> Prefix {
     let must = history.writes.partition_point(|write| write.acked_ns < cut.sent_ns);
     let may = history.writes.partition_point(|write| write.sent_ns <= cut.replied_ns).max(must);
-    let mut state = history.settled.to_vec();
+    let mut state = history.last_written.to_vec();
     for write in &history.writes[..must] {
         state[write.slot] = write.sequence;
     }
@@ -132,58 +133,60 @@ mod tests {
         Keyspace { size: found.len() as u64, found }
     }
 
-    /// The verdict on one writer with three keys that wrote 0, 1, 2, 0, 1, 2 as 1 to 6.
-    fn verdict(cut: (u64, u64), keyspace: &Keyspace) -> Verdict {
+    /// The violations of one writer with three keys that wrote 0, 1, 2, 0, 1, 2 as 1 to 6.
+    fn violations_at(cut: (u64, u64), keyspace: &Keyspace) -> Violations {
         let writes: Vec<_> = (1..=6).map(|s| write((s as usize - 1) % 3, s)).collect();
-        let history = History { settled: &[0, 0, 0], writes: &writes };
-        judge(&[history], Cut { sent_ns: cut.0, replied_ns: cut.1 }, keyspace)
+        let history = History { last_written: &[0, 0, 0], writes: &writes };
+        violations(&[history], Cut { sent_ns: cut.0, replied_ns: cut.1 }, keyspace)
     }
 
     #[test]
     fn a_cut_between_two_writes_allows_one_state() {
         let between = (36, 38);
-        assert_eq!(verdict(between, &keyspace(&[1, 2, 3])), Verdict::default());
-        assert_eq!(verdict(between, &keyspace(&[1, 2, 0])).wrong_keys, 1, "lost");
-        assert_eq!(verdict(between, &keyspace(&[4, 2, 3])).wrong_keys, 1, "late");
-        assert_eq!(verdict(between, &keyspace(&[0, 0, 0])).wrong_keys, 3, "early");
+        assert_eq!(violations_at(between, &keyspace(&[1, 2, 3])), Violations::default());
+        assert_eq!(violations_at(between, &keyspace(&[1, 2, 0])).wrong_keys, 1, "lost");
+        assert_eq!(violations_at(between, &keyspace(&[4, 2, 3])).wrong_keys, 1, "late");
+        assert_eq!(violations_at(between, &keyspace(&[0, 0, 0])).wrong_keys, 3, "early");
     }
 
     #[test]
     fn an_uncertain_cut_allows_the_prefixes_and_nothing_else() {
         let uncertain = (36, 52);
         for allowed in [[1, 2, 3], [4, 2, 3], [4, 5, 3]] {
-            assert_eq!(verdict(uncertain, &keyspace(&allowed)), Verdict::default());
+            assert_eq!(violations_at(uncertain, &keyspace(&allowed)), Violations::default());
         }
-        assert_eq!(verdict(uncertain, &keyspace(&[1, 5, 3])).wrong_keys, 1, "not a prefix");
-        assert_eq!(verdict(uncertain, &keyspace(&[4, 5, 6])).wrong_keys, 1, "late");
-        assert_eq!(verdict(uncertain, &keyspace(&[1, 0, 3])).wrong_keys, 1, "early");
+        assert_eq!(violations_at(uncertain, &keyspace(&[1, 5, 3])).wrong_keys, 1, "not a prefix");
+        assert_eq!(violations_at(uncertain, &keyspace(&[4, 5, 6])).wrong_keys, 1, "late");
+        assert_eq!(violations_at(uncertain, &keyspace(&[1, 0, 3])).wrong_keys, 1, "early");
     }
 
     #[test]
     fn torn_missing_and_extra_keys_are_counted_apart() {
         let found = vec![Found::Torn, Found::Missing, Found::Write(3)];
-        let verdict = verdict((36, 38), &Keyspace { found, size: 4 });
-        assert_eq!(verdict, Verdict { missing_keys: 1, wrong_keys: 1, extra_keys: 2 });
+        let violations = violations_at((36, 38), &Keyspace { found, size: 4 });
+        assert_eq!(violations, Violations { missing_keys: 1, wrong_keys: 1, extra_keys: 2 });
     }
 
     #[test]
     fn an_unanswered_write_may_be_in_or_out() {
         let writes = [write(0, 1), Write { acked_ns: u64::MAX, ..write(0, 2) }];
-        let history = History { settled: &[0], writes: &writes };
-        assert_eq!(judge(&[history], Cut::END, &keyspace(&[1])), Verdict::default());
-        assert_eq!(judge(&[history], Cut::END, &keyspace(&[2])), Verdict::default());
-        assert_eq!(judge(&[history], Cut::END, &keyspace(&[0])).wrong_keys, 1);
+        let history = History { last_written: &[0], writes: &writes };
+        assert_eq!(violations(&[history], Cut::END, &keyspace(&[1])), Violations::default());
+        assert_eq!(violations(&[history], Cut::END, &keyspace(&[2])), Violations::default());
+        assert_eq!(violations(&[history], Cut::END, &keyspace(&[0])).wrong_keys, 1);
     }
 
     #[test]
     fn no_effect_without_its_cause() {
         // The second writer's write began after the first one's had been acknowledged.
         let (cause, effect) = ([write(0, 1)], [write(0, 2)]);
-        let histories =
-            [History { settled: &[0], writes: &cause }, History { settled: &[0], writes: &effect }];
+        let histories = [
+            History { last_written: &[0], writes: &cause },
+            History { last_written: &[0], writes: &effect },
+        ];
         let cut = Cut { sent_ns: 5, replied_ns: 30 };
         for (kept, wrong_keys) in [([0, 0], 0), ([1, 0], 0), ([1, 2], 0), ([0, 2], 1)] {
-            assert_eq!(judge(&histories, cut, &keyspace(&kept)).wrong_keys, wrong_keys);
+            assert_eq!(violations(&histories, cut, &keyspace(&kept)).wrong_keys, wrong_keys);
         }
     }
 }
