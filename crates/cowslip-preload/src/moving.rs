@@ -11,6 +11,7 @@ use cowslip::{Arena, Prot};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, passthrough};
 
+use crate::advice::madvise;
 use crate::mapping::{FAILED, mmap, mprotect, munmap};
 use crate::program::{arena_part, errno_of, replace_mapping};
 
@@ -159,9 +160,12 @@ fn in_arena(
     // SAFETY: the target was mapped just now and is no part of the old place, whose content the program
     // moves and nobody changes meanwhile.
     unsafe {
-        if let Err(error) = arena.raw().copy_to(kept, new as usize) {
+        let copied = arena.raw().copy_to(kept, new as usize).map_err(|error| errno_of(&error));
+        if let Err(errno) =
+            copied.and_then(|()| keep_wiped(&arena.raw().wiped_on_fork(kept), old, new))
+        {
             munmap(new, new_len);
-            return Err(errno_of(&error));
+            return Err(errno);
         }
         if stays {
             arena.discard(old).map_err(|error| errno_of(&error))?;
@@ -173,4 +177,16 @@ fn in_arena(
         }
     }
     Ok(new)
+}
+
+/// Has children find the copy at `new` empty where they would have found `old` so.
+fn keep_wiped(wiped: &[VirtRange], old: VirtRange, new: *mut c_void) -> Result<(), Errno> {
+    wiped.iter().try_for_each(|part| {
+        let copy = new.wrapping_byte_add(part.start - old.start);
+        // SAFETY: the copy, of which nobody knows yet; the advice changes no content here.
+        match unsafe { madvise(copy, part.len, libc::MADV_WIPEONFORK) } {
+            0 => Ok(()),
+            _ => Err(process::current_errno()),
+        }
+    })
 }

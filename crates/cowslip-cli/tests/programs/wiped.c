@@ -1,5 +1,5 @@
 /* Has a page empty in children, while a second thread runs, and writes into each child's page at once: prints how many of
- * 200 children found what was written. */
+ * 200 children found what was written. For the second half of them the page lies elsewhere (mremap(2)). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdio.h>
@@ -30,9 +30,11 @@ int main(void)
 		return 1;
 	for (int i = 0; i < CHILDREN; i++) {
 		int go[2], status;
+		if (i == CHILDREN / 2)
+			page = mremap(page, 4096, 4096, MREMAP_MAYMOVE | MREMAP_FIXED, memory + 9 * MIB);
 		struct iovec from = {word, sizeof word}, to = {page, sizeof word};
 
-		if (pipe(go))
+		if (page == MAP_FAILED || pipe(go))
 			return 1;
 		pid_t child = fork();
 		if (child < 0)
@@ -40,6 +42,7 @@ int main(void)
 		if (!child) {
 			char byte;
 
+			close(go[1]);
 			_exit(read(go[0], &byte, 1) != 1 || memcmp(page, word, sizeof word) || page[sizeof word] != 0);
 		}
 		if (process_vm_writev(child, &from, 1, &to, 1, 0) != sizeof word || write(go[1], "", 1) != 1)

@@ -63,6 +63,15 @@ impl RawArena<'_> {
         shared.wipe_on_fork(&mut shared.lock(), range, wiped);
     }
 
+    /// The parts of `range` that were told to be empty in children, and the kernel does not empty: a copy of them is to be
+    /// told, too.
+    pub fn wiped_on_fork(&self, range: VirtRange) -> Vec<VirtRange> {
+        let shared = self.shared();
+        let state = shared.lock();
+        let wiped = shared.emptied_in_child(&state).map(|span| span.range.intersect(range));
+        wiped.filter(|part| !part.is_empty()).collect()
+    }
+
     /// As [`Self::detach`], of all that is in use and live: what a fork cannot share because a freeze was refused.
     ///
     /// # Errors
