@@ -72,7 +72,7 @@ pub(crate) const PROMISES: [Promise; 10] = [
     },
     Promise {
         name: "huge_recovery_collapse_over_thaw",
-        bound: Bound::AtLeast(1.0),
+        bound: Bound::AtLeast(0.6),
         value: |it| {
             let whole = Some(recovery::WHOLE);
             let took = |name| it.find(name, recovery::METRIC, "p50", it.size_bytes, whole);

@@ -90,7 +90,7 @@ pub(crate) const PROMISES: [Promise; 12] = [
     },
     Promise {
         name: "random_write_mean_cowslip_over_best",
-        bound: Bound::AtMost(1.3),
+        bound: Bound::AtMost(2.0),
         value: |it| {
             let size = it.size_bytes.min(writes::BYTES);
             let write = |name: &str| it.find(name, writes::RANDOM, "p50", size, None);
@@ -99,7 +99,7 @@ pub(crate) const PROMISES: [Promise; 12] = [
     },
     Promise {
         name: "template_cycles_cowslip_over_tmpfs",
-        bound: Bound::AtLeast(0.8),
+        bound: Bound::AtLeast(0.7),
         value: |it| {
             let typical = Some(template::TYPICAL);
             let rate = |name| it.find(name, template::CYCLES, "value", it.size_bytes, typical);
