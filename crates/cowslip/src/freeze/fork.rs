@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 
 use super::FreezeMethod;
+use super::at_fork;
 use super::io;
 use super::readers::UsersToken;
 use super::residency::Unmapped;
@@ -303,7 +304,8 @@ pub enum Fork {
 }
 
 /// `fork(2)` of a process with arenas: the child has their content at this instant, and huge pages are
-/// neither copied nor split. Arenas that are not named are missing in the child.
+/// neither copied nor split. Arenas that are not named are missing in the child. [`Arena::install_at_fork`] has the same
+/// done by forks that others call.
 ///
 /// # Errors
 /// As [`PreparedFork::prepare`], or the kernel's for the fork itself.
@@ -317,7 +319,7 @@ pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
     }
     let cut = PreparedFork::prepare(arenas)?;
     // SAFETY: the caller keeps to what a child may do; `in_child` takes no lock and starts nothing.
-    match unsafe { process::fork() } {
+    match at_fork::without_handlers(|| unsafe { process::fork() }) {
         Ok(0) => {
             cut.in_child();
             Ok(Fork::Child)
