@@ -10,8 +10,8 @@ use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip::sys::process;
 use cowslip::{Arena, Fork};
+use cowslip_sys::process;
 
 use super::error::{Error, Result, during};
 
@@ -22,7 +22,7 @@ const REST: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: i32,
-    /// The child waits until this is closed.
+    /// The child waits until something is written to this, or all copies of it are closed.
     leash: Option<PipeWriter>,
 }
 
@@ -141,8 +141,10 @@ impl Child {
         }
     }
 
-    fn wait(&mut self) -> cowslip::sys::Result<i32> {
-        let Some(leash) = self.leash.take() else { return Ok(0) };
+    fn wait(&mut self) -> cowslip_sys::Result<i32> {
+        let Some(mut leash) = self.leash.take() else { return Ok(0) };
+        // Closing it is not enough: a child that was forked later has a copy.
+        let _ = leash.write_all(&[1]);
         drop(leash);
         process::wait_for(self.pid)
     }
@@ -154,8 +156,7 @@ impl Drop for Child {
     }
 }
 
-/// Children that live at the same time. Each holds a copy of the leashes of those before it, so that
-/// the youngest has to end first.
+/// Children that live at the same time; the youngest ends first.
 #[derive(Debug, Default)]
 pub(crate) struct Children(Vec<Child>);
 

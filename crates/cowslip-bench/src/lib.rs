@@ -1,10 +1,11 @@
-//! The measurements of `cowslip bench` and the saves of `cowslip demo`: Cowslip beside its rivals, all in one run.
+//! The measurements of `cowslip bench` and the saves of `cowslip demo`: Cowslip beside the best baselines, all in one run.
 //!
 //! * [`cow`], [`fork`], [`restore`], [`bloat`], [`trace`]: what `cowslip bench` of that name measures, in parts that can
 //!   be asked for by themselves.
+//! * [`host`]: what the host of a virtual machine does to all of them.
 //! * [`demo`]: an unmodified Redis and a store of our own, saved under write load.
 //!
-//! Everything adds rows to a [`cowslip_report::Report`]. A rival that fails leaves with a skipped row, a part that
+//! Everything adds rows to a [`cowslip_report::Report`]. A baseline that fails leaves with a skipped row, a part that
 //! fails leaves a note, and the others go on.
 //!
 //! The program that calls this must be the `cowslip` command: to measure other processes a bench starts its own
@@ -12,8 +13,10 @@
 //! `bench bloat-process` ([`bloat::process`]).
 //!
 //! ```no_run
+//! use std::time::Duration;
+//!
 //! use cowslip::units::ByteCount;
-//! use cowslip_bench::{Bench, Interrupt, Options, cow};
+//! use cowslip_bench::{Bench, Clock, Interrupt, Options, cow};
 //! use cowslip_report::{Progress, Report, table};
 //!
 //! let options = Options { size: ByteCount::gib(1), budget: ByteCount::gib(4), runs: 9 };
@@ -23,6 +26,7 @@
 //!     progress: &mut Progress::new(),
 //!     stop: &Interrupt::default(),
 //!     libraries: &Err("not looked for".to_owned()),
+//!     clock: Clock::new(Some(Duration::from_secs(240))),
 //! };
 //! cow::run(&options, &[cow::Part::Pauses], &mut bench)?;
 //! table::print(&report)?;
@@ -34,8 +38,11 @@
 
 // What the benches share:
 // * `memory`: memory of each kind, written and read through atomic words.
-// * `rivals`: the mechanisms, behind one trait.
-// * `field`: several rivals measured in turns.
+// * `mechanisms`: the ways to snapshot, behind one trait.
+// * `interleaved`: several mechanisms measured in turns.
+// * `host`: what the host does meanwhile; memory is warmed just before each measurement.
+// * `clock`: how long each part may take.
+// * `promise`: what is promised of the figures.
 // * `parts`: what can be asked for by itself.
 // * `program`: programs that know nothing of Cowslip, run in several ways.
 
@@ -43,25 +50,31 @@ pub mod bloat;
 pub mod cow;
 pub mod demo;
 pub mod fork;
+pub mod host;
 pub mod restore;
 pub mod trace;
 
+mod bench;
 mod child;
+mod clock;
 mod error;
-mod field;
+mod interleaved;
 mod interrupt;
+mod mechanisms;
 mod memory;
 mod parts;
 mod pool;
 mod program;
-mod rivals;
+mod promise;
 mod rows;
 mod smaps;
+mod uffd_messages;
 
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 
+pub use bench::Bench;
+pub use clock::Clock;
 pub use error::Error;
-pub use field::Bench;
 pub use interrupt::Interrupt;
 pub use program::Libraries;
 
@@ -73,7 +86,7 @@ const GIB: u64 = 1 << 30;
 pub struct Options {
     /// The largest memory to freeze.
     pub size: ByteCount,
-    /// Memory that all rivals together may use.
+    /// Memory that all mechanisms together may use.
     pub budget: ByteCount,
     /// Repetitions of each measurement of a pause.
     pub runs: u32,

@@ -2,7 +2,7 @@
 //! Memory to snapshot, of each kind.
 //!
 //! It is read and written through [`AtomicU64`]s, so that several threads and a frozen view may look
-//! at it at once. Children do not get it unless it is [offered](Memory::offer_to_children): a rival's
+//! at it at once. Children do not get it unless it is [offered](Memory::offer_to_children): another mechanism's
 //! fork must not pay for the memory of the others.
 //!
 //! # Safety
@@ -12,10 +12,10 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cowslip::Arena;
-use cowslip::sys::memfile::{self, MemfdKind};
-use cowslip::sys::memory::{self, Advice, Prot, Sharing};
-use cowslip::sys::{AsFd, OwnedFd};
-use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::{AsFd, OwnedFd};
 
 use super::error::{Result, during};
 use super::interrupt::Interrupt;
@@ -65,6 +65,31 @@ impl Memory {
         Ok(memory)
     }
 
+    /// Its bytes, while nobody reads or writes them as words.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: mapped readable and writable as long as `self`, which is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.range.start as *mut u8, self.range.len) }
+    }
+
+    /// Its words, while nobody writes to them.
+    pub(crate) fn words(&self) -> &[u64] {
+        let (start, len) = (self.range.start as *const u64, self.range.len / size_of::<u64>());
+        // SAFETY: mapped as long as `self`, aligned, and who writes borrows it alone or uses atomics.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    }
+
+    pub(crate) fn words_mut(&mut self) -> &mut [u64] {
+        let (start, len) = (self.range.start as *mut u64, self.range.len / size_of::<u64>());
+        // SAFETY: as in `bytes_mut`; aligned.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+
+    /// Drops what was written to a [private file](Self::private_file): it has the file's content again.
+    pub(crate) fn drop_writes(&mut self) -> Result<()> {
+        // SAFETY: the range is this value's, which is borrowed alone; bytes of a file are words too.
+        unsafe { memory::advise(self.range, Advice::DontNeed) }.map_err(during("drop writes"))
+    }
+
     /// `MAP_PRIVATE` memory of the hugetlb pool.
     pub(crate) fn hugetlb(bytes: usize) -> Result<Self> {
         let file = memfile::memfd("cowslip-bench", MemfdKind::Hugetlb2M, bytes as u64)
@@ -85,6 +110,21 @@ impl Memory {
         unsafe { memory::map_file(range, file.as_fd(), 0, Sharing::Shared, Prot::RW) }
             .map_err(during("map a memfd"))?;
         Ok(Self { range, owner: Owner::Mapping { file: Some(file) } })
+    }
+
+    /// A file, mapped privately from its beginning.
+    pub(crate) fn private_file(file: impl Into<OwnedFd>, bytes: usize) -> Result<Self> {
+        let file = file.into();
+        let range = memory::reserve(bytes, CHUNK_BYTES).map_err(during("reserve memory"))?;
+        // SAFETY: the range was just reserved for this value.
+        unsafe { memory::map_file(range, file.as_fd(), 0, Sharing::Private, Prot::RW) }
+            .map_err(during("map a file"))?;
+        Ok(Self { range, owner: Owner::Mapping { file: Some(file) } })
+    }
+
+    /// Maps what a file has already, without a fault for each page.
+    pub(crate) fn populate(&self) -> Result<()> {
+        memory::populate(self.range).map_err(during("madvise PopulateRead"))
     }
 
     /// In a child: from here on its writes to a [`memfd`](Self::memfd) are its own.
@@ -182,7 +222,8 @@ impl Memory {
         self.advise(if offered { Advice::DoFork } else { Advice::DontFork })
     }
 
-    fn advise(&self, advice: Advice) -> Result<()> {
+    /// Advice that drops no content.
+    pub(crate) fn advise(&self, advice: Advice) -> Result<()> {
         // SAFETY: the range is this value's, and none of the advice above drops content.
         unsafe { memory::advise(self.range, advice) }
             .map_err(during(format_args!("madvise {advice:?}")))
@@ -196,10 +237,4 @@ impl Drop for Memory {
             let _ = unsafe { memory::unmap(self.range) };
         }
     }
-}
-
-/// Takes free memory from the host, which is slow, so that what is measured next need not.
-pub(crate) fn warm_free(bytes: usize, stop: &Interrupt) -> Result<()> {
-    let len = round_up(bytes, CHUNK_BYTES).unwrap_or(bytes);
-    Memory::anonymous(len, Anonymous::Base)?.touch(stop)
 }

@@ -3,23 +3,57 @@
 use std::fmt::Debug;
 
 use clap::ValueEnum;
+use cowslip_report::{HostState, units};
 
+use super::bench::Bench;
 use super::error::{Error, Result};
-use super::field::Bench;
 
-/// Measures the parts that were asked for, or all. A measurement that fails as a whole leaves a note; the
-/// others go on.
+/// Measures the parts that were asked for, or all, each in the same time. See [`weighed`].
 pub(super) fn each<P: ValueEnum + Debug + Copy>(
     bench: &mut Bench<'_>,
     only: &[P],
     measure: impl Fn(P, &mut Bench<'_>) -> Result<()>,
 ) -> Result<()> {
+    weighed(bench, only, |_| 1.0, measure)
+}
+
+/// Measures the parts that were asked for, or all. Each gets of the time that is left as much as it weighs among those
+/// that are left. One that fails as a whole leaves a note; the others go on.
+pub(super) fn weighed<P: ValueEnum + Debug + Copy>(
+    bench: &mut Bench<'_>,
+    only: &[P],
+    weight: impl Fn(P) -> f64,
+    measure: impl Fn(P, &mut Bench<'_>) -> Result<()>,
+) -> Result<()> {
     let parts = if only.is_empty() { P::value_variants() } else { only };
-    for &part in parts {
-        match measure(part, bench) {
-            Err(Error::Failed(why)) => bench.report.notes.push(format!("{part:?}: {why}")),
+    bench.look_at_host()?;
+    let mut hosts = Vec::new();
+    for (i, &part) in parts.iter().enumerate() {
+        let name = part.to_possible_value();
+        let name = name.as_ref().map_or("", |name| name.get_name());
+        bench.begin_stage(i + 1, parts.len(), &name);
+        let left: f64 = parts[i..].iter().map(|&part| weight(part)).sum();
+        bench.clock.begin_part(weight(part) / left);
+        let first = bench.report.rows.len();
+        let measured = bench.watched(|bench| measure(part, bench));
+        let states = bench.report.rows[first..].iter().filter_map(|row| row.host);
+        hosts.extend(states.reduce(HostState::worse).map(|host| told(name, host)));
+        match measured {
+            Err(Error::Failed(why)) => bench.report.notes.push(format!("{name}: {why}")),
             done => done?,
         }
     }
+    if !hosts.is_empty() {
+        let note =
+            format!("the host, a touch of a free page and stolen time: {}", hosts.join("; "));
+        bench.report.notes.push(note);
+    }
     Ok(())
+}
+
+/// What the host did at worst while a part was measured.
+fn told(part: &str, host: HostState) -> String {
+    let touch = units::human(host.touch_ns_per_page, "ns");
+    let unfit = if host.host_fit { "" } else { " ‡" };
+    format!("{part} {touch}, {:.1} %{unfit}", host.stolen_share * 100.0)
 }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip::sys::process::end_group;
+use cowslip_sys::process::end_group;
 
 use super::error::{Error, Result, during};
 use super::interrupt::Interrupt;
@@ -20,24 +20,37 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A program that was asked to end may take as long.
 const POLITE_END: Duration = Duration::from_secs(5);
 
+/// What makes malloc ask for huge pages: glibc, and jemalloc as Debian links it or a program bundles it.
+const MALLOC_WITH_THP: [(&str, &str); 3] = [
+    ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+    ("MALLOC_CONF", "thp:always"),
+    ("JE_MALLOC_CONF", "thp:always"),
+];
+
 /// The libraries that `cowslip run` preloads, its own and the bundled malloc's, or why they cannot be found.
 pub type Libraries = std::result::Result<[PathBuf; 2], String>;
 
 /// How a program is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Launch {
     /// As it is.
     Stock,
+    /// As it is, with a malloc that asks for huge pages.
+    StockThp,
     /// With the bundled malloc.
     WithMalloc,
     /// With both libraries, as `cowslip run` does.
     Cowslip,
 }
 
-impl Way {
+impl Launch {
     /// Its name in the report, where the program is on pages of 4 KiB without Cowslip.
-    pub(crate) fn rival(self) -> &'static str {
-        if self == Self::Cowslip { "cowslip" } else { "fork-4k" }
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Cowslip => "cowslip",
+            Self::StockThp => "fork-thp",
+            Self::Stock | Self::WithMalloc => "fork-4k",
+        }
     }
 
     pub(crate) fn variant(self) -> Option<&'static str> {
@@ -45,15 +58,20 @@ impl Way {
     }
 
     /// Both, for who watches.
-    pub(crate) fn name(self) -> String {
-        [Some(self.rival()), self.variant()].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    pub(crate) fn label(self) -> String {
+        [Some(self.name()), self.variant()].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
+    /// What the environment has more.
+    pub(crate) fn environment(self) -> &'static [(&'static str, &'static str)] {
+        if self == Self::StockThp { &MALLOC_WITH_THP } else { &[] }
     }
 
     /// What is preloaded to run a program this way.
     pub(crate) fn preload(self, libraries: &Libraries) -> Result<OsString> {
         let [cowslip, malloc] = libraries.as_ref().map_err(|why| Error::Failed(why.clone()))?;
         Ok(match self {
-            Self::Stock => OsString::new(),
+            Self::Stock | Self::StockThp => OsString::new(),
             Self::WithMalloc => malloc.into(),
             Self::Cowslip => [cowslip, malloc].map(OsString::from).join(OsStr::new(":")),
         })
@@ -62,7 +80,7 @@ impl Way {
     /// `program`, to be run this way.
     pub(crate) fn command(self, program: &Path, libraries: &Libraries) -> Result<Command> {
         let mut command = match self {
-            Self::Stock | Self::WithMalloc => Command::new(program),
+            Self::Stock | Self::StockThp | Self::WithMalloc => Command::new(program),
             Self::Cowslip => {
                 let cowslip = std::env::current_exe().map_err(during("find this program"))?;
                 let mut command = Command::new(cowslip);
@@ -70,6 +88,7 @@ impl Way {
                 command
             }
         };
+        command.envs(self.environment().iter().copied());
         if self == Self::WithMalloc {
             command.env("LD_PRELOAD", self.preload(libraries)?);
         }

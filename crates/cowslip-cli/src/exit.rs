@@ -26,7 +26,7 @@ pub(crate) struct Failure {
 }
 
 /// What a command returns.
-pub(crate) type Answer = Result<ExitCode, Failure>;
+pub(crate) type CommandResult = Result<ExitCode, Failure>;
 
 /// It ran, and the answer is no.
 pub(crate) const NO: u8 = 1;
@@ -82,13 +82,13 @@ impl Failure {
     }
 
     pub(crate) fn report(self) -> ExitCode {
-        eprintln!("cowslip: {self}");
+        errln!("cowslip: {self}");
         ExitCode::from(self.code)
     }
 
     /// Ends the process from any thread.
     pub(crate) fn exit(self) -> ! {
-        eprintln!("cowslip: {self}");
+        errln!("cowslip: {self}");
         std::process::exit(self.code.into())
     }
 }

@@ -1,4 +1,4 @@
-//! `println!` and `eprintln!` of this program, in place of the standard ones, which panic if nobody reads any more
+//! `outln!` and `errln!`: `println!` and `eprintln!` for a reader that may go away. The standard ones panic then
 //! (`cowslip … | head -1`, a log's reader that has ended).
 //!
 //! To lose a reader is no error: what is being done goes on, and what was changed is put back in the end. Any other
@@ -12,13 +12,13 @@ use cowslip_report::sink;
 use crate::exit::{Failure, USAGE};
 
 /// As the standard one, for a reader that may go away.
-macro_rules! println {
+macro_rules! outln {
     () => { $crate::lines::print(format_args!("\n")) };
     ($($line:tt)*) => { $crate::lines::print(format_args!("{}\n", format_args!($($line)*))) };
 }
 
 /// As the standard one, for a reader that may go away.
-macro_rules! eprintln {
+macro_rules! errln {
     ($($line:tt)*) => { $crate::lines::print_error(format_args!("{}\n", format_args!($($line)*))) };
 }
 

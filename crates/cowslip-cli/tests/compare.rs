@@ -1,4 +1,4 @@
-//! `cowslip compare` on files of other tools, and `cowslip record` on commands whose difference is known.
+//! `cowslip compare` on files of other tools, and `cowslip compare run` on commands whose difference is known.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn compare(options: &[&str], good: &Path, bad: &Path) -> Ran {
 
 fn record(folder: &Folder, options: &[&str]) -> Command {
     let mut command = Command::new(COWSLIP);
-    command.arg("record").arg("--output").arg(folder.0.join("runs")).args(options);
+    command.args(["compare", "run", "--output"]).arg(folder.0.join("runs")).args(options);
     command
 }
 
@@ -306,7 +306,7 @@ fn a_command_that_fails_ends_it_unless_that_is_to_be_ignored() {
     let rows = report["comparison"]["rows"].as_array().unwrap();
     let code = rows.iter().find(|row| row["metric"] == "exit_code").unwrap();
     assert_eq!((&code["means"][0], &code["means"][1]), (&0.0.into(), &3.0.into()));
-    // No command had its turn.
+    // No command had its turn; `record` is the former name.
     for (output, code) in [("/proc/foo", 2), ("/dev/null/runs", 2)] {
         let mut command = Command::new(COWSLIP);
         command.args(["record", "--good", "true", "--bad", "true", "--output", output]);

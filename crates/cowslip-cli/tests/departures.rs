@@ -1,20 +1,21 @@
-//! Memory that an arena cannot follow leaves it: a program that reads past the page cache, has rings, shared futexes, a
-//! page-fault handler or limits of its own prints what it prints natively, and the report says why memory left.
+//! Memory that an arena cannot follow leaves it: a program that reads past the page cache, has rings, shared
+//! futexes, a page-fault handler or limits of its own prints what it prints natively, and the report says why
+//! memory left.
 
 mod support;
 
 use std::ffi::OsStr;
 use std::process::Command;
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 use serde_json::Value;
 use support::{COWSLIP, Folder, compile, run, under_cowslip};
 
-const WAYS: [&[&str]; 2] = [&[], &["--plain"]];
+const MODES: [&[&str]; 2] = [&[], &["--without-userfaultfd"]];
 const CHUNK_BYTES: u64 = 2 << 20;
 
-/// Runs a program natively and in both ways under Cowslip: what the reports say, with userfaultfd first. None if there is
-/// no compiler or the kernel lacks what is tested, which is said and counted.
+/// Runs a program natively and in both modes under Cowslip: what the reports say, with userfaultfd first.
+/// None if there is no compiler or the kernel lacks what is tested, which is said and counted.
 fn compared(name: &str, words: &[&str], options: &[&str]) -> Option<[Value; 2]> {
     let folder = Folder::new(name);
     let program = compile(&folder, name)?;
@@ -30,8 +31,8 @@ fn compared(name: &str, words: &[&str], options: &[&str]) -> Option<[Value; 2]> 
         return None;
     }
     let command: Vec<_> = [program.as_os_str()].into_iter().chain(words).collect();
-    Some(WAYS.map(|way| {
-        let options = [way, options].concat();
+    Some(MODES.map(|mode| {
+        let options = [mode, options].concat();
         let (ran, report) = under_cowslip(&options, &command);
         assert_eq!(ran.stdout, native.stdout, "{name} {options:?}");
         assert!(ran.status.success(), "{name} {options:?}: {}", ran.status);

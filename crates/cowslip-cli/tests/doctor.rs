@@ -87,7 +87,7 @@ fn without_privileges_userfaultfd_is_denied_not_unsupported() {
 }
 
 #[test]
-fn the_table_has_no_colour_in_a_pipe_and_ends_with_the_verdict() {
+fn it_begins_with_the_verdict_and_has_no_colour_in_a_pipe() {
     let place = Place::new("doctor-table");
     let file = place.0.join("report.json");
     let output = doctor().arg("--json").arg(&file).output().unwrap();
@@ -95,10 +95,28 @@ fn the_table_has_no_colour_in_a_pipe_and_ends_with_the_verdict() {
     let report: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     assert!(!table.contains('\x1b'), "{table}");
     assert_eq!(report["schema"], "cowslip.doctor/1");
-    let sentence = report["verdict"]["sentence"].as_str().unwrap();
-    let unwrapped = table.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(unwrapped.ends_with(sentence), "{table}");
+    assert_eq!(report["verdict"]["line"].as_str(), table.lines().next(), "{table}");
+    for it in report["uses"].as_array().unwrap() {
+        let name = it["name"].as_str().unwrap();
+        let line = table.lines().find(|line| line.trim_start().starts_with(name));
+        let line = line.unwrap_or_else(|| panic!("{name}: {table}"));
+        assert!(line.ends_with(it["by"].as_str().unwrap()), "{line}");
+        for fix in it["fixes"].as_array().unwrap() {
+            assert!(table.contains(fix.as_str().unwrap()), "{fix}: {table}");
+        }
+    }
     assert_eq!(report["verdict"]["exit_code"], Value::from(output.status.code()));
+}
+
+#[test]
+fn verbose_shows_each_probe_and_each_permission_of_a_trace() {
+    let brief = String::from_utf8(doctor().output().unwrap().stdout).unwrap();
+    let output = doctor().arg("--verbose").output().unwrap();
+    let verbose = String::from_utf8(output.stdout).unwrap();
+    for name in ["userfaultfd-features", "pagemap-scan", "kernel-faults"] {
+        let has = |text: &str| text.lines().any(|line| line.starts_with(name));
+        assert!(has(&verbose) && !has(&brief), "{name}: {verbose}");
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Families of processes under `cowslip run`: what they inherited, what they map themselves, and how much memory that takes.
+//! Families of processes under `cowslip run`: what they inherited, what they map themselves, and how much
+//! memory that takes.
 
 mod support;
 
@@ -13,8 +14,8 @@ fn as_natively(options: &[&str], what: &str) -> Option<serde_json::Value> {
     let native = run(std::process::Command::new(&program).arg(what));
     assert!(native.status.success(), "natively: {}", native.stdout);
     let mut report = None;
-    for ways in [&[][..], &["--plain"]] {
-        let options = [options, ways].concat();
+    for more in [&[][..], &["--without-userfaultfd"]] {
+        let options = [options, more].concat();
         let (ran, its) = under_cowslip(&options, &[program.as_os_str(), OsStr::new(what)]);
         assert_eq!(ran.stdout, native.stdout, "{what} {options:?}");
         assert_eq!((ran.status, ran.stderr.as_str()), (native.status, ""), "{what} {options:?}");

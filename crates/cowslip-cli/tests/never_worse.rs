@@ -86,7 +86,7 @@ fn a_user_without_userfaultfd_runs_it_as_without_cowslip() {
     let quiet = grep_as_nobody(&["--quiet"]).unwrap();
     assert_eq!((quiet.stdout.trim(), quiet.stderr.as_str()), ("0", ""));
     assert_eq!(grep_as_nobody(&["--strict"]).unwrap().status.code(), Some(3));
-    let plain = grep_as_nobody(&["--plain", "--backing", "base"]).unwrap();
+    let plain = grep_as_nobody(&["--without-userfaultfd", "--backing", "base"]).unwrap();
     assert_ne!(plain.stdout.trim(), "0", "who asks gets it");
 }
 
@@ -137,7 +137,7 @@ fn a_child_is_empty_before_anybody_can_write_there() {
     assert!(report.expect("a report")["freezes"].as_u64() >= Some(1));
     // Its second thread cannot be made to wait while the page moves.
     std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let plain = ["--plain", "--backing", "base"];
+    let plain = ["--without-userfaultfd", "--backing", "base"];
     let Some(ran) = as_nobody(&plain, &[program.as_os_str()]) else { return };
     assert_eq!(ran.stdout, "200\n", "{}", ran.stderr);
 }

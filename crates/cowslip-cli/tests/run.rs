@@ -5,7 +5,7 @@ mod support;
 use std::ffi::OsStr;
 use std::path::Path;
 
-use cowslip::sys::scheduling::may_end_idle;
+use cowslip_sys::scheduling::may_end_idle;
 use support::{Folder, Ran, compile, under_cowslip};
 
 /// A heap of some 100 MB, changed on both sides of several forks. Dies if a side sees the other's.
@@ -75,8 +75,9 @@ fn what_it_execs_is_helped_and_what_its_children_exec_if_that_is_asked() {
     assert!(followed.starts_with("helped, ") && followed.contains("libcowslip_preload.so"));
 }
 
-/// A child that is busy until it is told to wait. Prints its scheduling policy (`proc_pid_stat(5)`) and niceness while it
-/// was forked, is busy, and waits: what they are to be is in the arguments, and comes in its own time.
+/// A child that is busy until it is told to wait. Prints its scheduling policy (`proc_pid_stat(5)`) and
+/// niceness while it was forked, is busy, and waits: what they are to be is in the arguments, and comes in
+/// its own time.
 const GIVING_WAY: &str = r#"
     use IO::Handle;
     my $values = "value " x 1_000_000;

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use support::{Folder, compile, run, under_cowslip};
 
-const WAYS: [&[&str]; 4] = [&[], &["--plain"], &["--malloc", "keep"], &["--backing", "base"]];
+const MODES: [&[&str]; 4] =
+    [&[], &["--without-userfaultfd"], &["--malloc", "keep"], &["--backing", "base"]];
 
 #[test]
 fn a_program_cannot_tell_an_arena_from_the_kernel() {
@@ -15,7 +16,7 @@ fn a_program_cannot_tell_an_arena_from_the_kernel() {
     let Some(program) = compile(&folder, "semantics") else { return };
     let native = run(&mut Command::new(&program));
     assert!(native.status.success(), "natively: {}\n{}", native.status, native.stdout);
-    for options in WAYS {
+    for options in MODES {
         let (ran, report) = under_cowslip(options, &[program.as_os_str()]);
         for (ours, theirs) in ran.stdout.lines().zip(native.stdout.lines()) {
             assert_eq!(ours, theirs, "{options:?}");

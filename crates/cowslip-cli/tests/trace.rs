@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use cowslip::units::VirtRange;
 use cowslip_trace::model::{Access, Event, EventKind, Fault, Severity, Trace};
-use cowslip_trace::record::{Answer, permissions};
+use cowslip_trace::record::{PermissionStatus, permissions};
 use serde_json::Value;
 use support::{COWSLIP, Folder, compile, run};
 
@@ -140,15 +140,17 @@ fn place(name: &str) -> Option<(Folder, PathBuf)> {
     Some((folder, program))
 }
 
-/// Whether a rung of the ladder is there; said and counted if not.
+/// Whether a permission is there; said and counted if not.
 fn has(name: &str) -> bool {
-    let rung =
-        permissions().into_iter().find(|rung| rung.name == name).expect("there is such a rung");
-    let is_there = rung.answer == Answer::Available;
+    let permission = permissions()
+        .into_iter()
+        .find(|permission| permission.name == name)
+        .expect("there is such a permission");
+    let is_there = permission.status == PermissionStatus::Available;
     if !is_there {
         let is_root = std::env::var("COWSLIP_EXPECT").is_ok_and(|list| list.contains("root"));
-        assert!(!is_root || rung.answer == Answer::Unsupported, "{rung:?}");
-        println!("SKIPPED: {name}: {}", rung.answer);
+        assert!(!is_root || permission.status == PermissionStatus::Unsupported, "{permission:?}");
+        println!("SKIPPED: {name}: {}", permission.status);
     }
     is_there
 }
@@ -562,34 +564,36 @@ fn programs_of_ones_own_need_no_privileges() {
 }
 
 #[test]
-fn the_ladder_names_what_is_missing_and_the_commands_that_mend_it() {
+fn permissions_names_what_is_missing_and_the_commands_that_fix_it() {
+    // By its old name, too.
     let ran = run(Command::new(COWSLIP).args(["trace", "ladder"]));
     let json = |command: &mut Command| -> Value {
-        let ran = run(command.args(["trace", "ladder", "--json", "-"]));
+        let ran = run(command.args(["trace", "permissions", "--json", "-"]));
         assert!(ran.status.success(), "{}", ran.stderr);
         serde_json::from_str(&ran.stdout).unwrap()
     };
     let own = json(&mut Command::new(COWSLIP));
-    assert_eq!(own["schema"], "cowslip.trace-ladder/1");
-    for rung in own["permissions"].as_array().unwrap() {
-        let name = rung["name"].as_str().unwrap();
+    assert_eq!(own["schema"], "cowslip.trace-permissions/1");
+    for permission in own["permissions"].as_array().unwrap() {
+        let name = permission["name"].as_str().unwrap();
         assert!(ran.stdout.lines().any(|line| line.starts_with(name)), "{name}: {}", ran.stdout);
-        assert_eq!(rung["answer"] == "denied", rung["fix"].is_string(), "{rung}");
+        assert_eq!(permission["answer"] == "denied", permission["fix"].is_string(), "{permission}");
     }
 
     let Some((_copy, cowslip)) = for_everybody() else { return };
     let answers = |capabilities: &str| {
-        let ladder = json(&mut as_nobody(&cowslip, capabilities));
-        let rungs = ladder["permissions"].as_array().unwrap().clone();
+        let report = json(&mut as_nobody(&cowslip, capabilities));
+        let permissions_seen = report["permissions"].as_array().unwrap().clone();
         let answer = move |name: &str| {
-            let rung = rungs.iter().find(|rung| rung["name"] == name).unwrap();
-            rung["answer"].as_str().unwrap().to_owned()
+            let permission =
+                permissions_seen.iter().find(|permission| permission["name"] == name).unwrap();
+            permission["answer"].as_str().unwrap().to_owned()
         };
         ["faults", "latency", "kernel-faults", "calls", "access", "huge", "others"].map(answer)
     };
     let (yes, no) = ("available", "denied");
     assert_eq!(answers(""), [yes, yes, no, no, no, no, no]);
-    // What the ladder's commands give.
+    // What the commands give.
     assert_eq!(answers(",+perfmon,+dac_read_search"), [yes; 7]);
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong with a file.
+//! Why runs cannot be read or compared.
 
 use std::fmt;
 use std::io;

@@ -44,13 +44,13 @@ pub struct Definition {
     /// Such as `vmstat.pgfault`; a unit, if there is one, is its end: `meminfo.active_bytes`.
     pub name: String,
     /// What its values mean.
-    pub kind: Kind,
+    pub kind: MetricKind,
 }
 
 /// What values mean.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum MetricKind {
     /// It only grows; what counts is by how much in the run, or a second.
     Counter,
     /// Seconds that only grow; what counts is their share in all time.

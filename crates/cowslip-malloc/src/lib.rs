@@ -16,6 +16,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]
 
 mod forks;
+mod libc_symbols;
 mod lookups;
 mod modules;
 mod theirs;

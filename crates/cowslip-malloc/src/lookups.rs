@@ -8,35 +8,9 @@
 //! family is looked for from here: what comes after this library comes after it for all that are loaded later, too.
 
 use core::ffi::{CStr, c_char, c_void};
-use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
+use crate::libc_symbols::{dlsym_of_libc, of_libc};
 use crate::theirs;
-
-#[cfg(target_arch = "x86_64")]
-const VERSION: &CStr = c"GLIBC_2.2.5";
-#[cfg(target_arch = "aarch64")]
-const VERSION: &CStr = c"GLIBC_2.17";
-
-type Lookup = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-
-/// libc's `dlsym`.
-fn real() -> *mut c_void {
-    static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-    let mut real = REAL.load(Relaxed);
-    if real.is_null() {
-        // SAFETY: a lookup by name; every glibc has it in this version.
-        real = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), VERSION.as_ptr()) };
-        REAL.store(real, Relaxed);
-    }
-    real
-}
-
-/// What libc's `dlsym` answers if this library asks.
-pub(crate) fn of_libc(handle: *mut c_void, name: &CStr) -> *mut c_void {
-    // SAFETY: libc's function has this type; a lookup by name.
-    unsafe { core::mem::transmute::<*mut c_void, Lookup>(real())(handle, name.as_ptr()) }
-}
 
 /// The answer, or where to go on for it.
 #[repr(C)]
@@ -49,7 +23,7 @@ extern "C" fn meant(handle: *mut c_void, name: *const c_char) -> Meant {
     // SAFETY: the program's own argument, a string that ends with a zero.
     let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
     let Some((name, ours)) = name.and_then(|name| Some((name, crate::of_family(name)?))) else {
-        return Meant { place: real(), is_answer: 0 };
+        return Meant { place: dlsym_of_libc(), is_answer: 0 };
     };
     let found = of_libc(handle, name);
     let is_libcs = theirs::is_ours() && !found.is_null() && theirs::is_of_libc(found);

@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
 
-use crate::lookups;
+use crate::libc_symbols::of_libc;
 
 const UNKNOWN: u8 = 0;
 const OURS: u8 = 1;
@@ -32,7 +32,7 @@ pub(crate) fn is_ours() -> bool {
 
 #[cold]
 fn choose() -> bool {
-    let next = lookups::of_libc(libc::RTLD_NEXT, c"malloc");
+    let next = of_libc(libc::RTLD_NEXT, c"malloc");
     let is_ours = is_of_libc(next) && !has_valgrind();
     CHOICE.store(if is_ours { OURS } else { THEIRS }, Relaxed);
     is_ours
@@ -79,7 +79,7 @@ impl Next {
     pub(crate) fn get(&self) -> *mut c_void {
         let mut found = self.found.load(Relaxed);
         if found.is_null() {
-            found = lookups::of_libc(libc::RTLD_NEXT, self.name);
+            found = of_libc(libc::RTLD_NEXT, self.name);
             self.found.store(found, Relaxed);
         }
         found

@@ -8,16 +8,16 @@
 
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 
+use cowslip::Arena;
+use cowslip::raw::{Departure, Usage};
 use cowslip::units::{VirtRange, page_size_bytes};
-use cowslip::{Arena, Departure, Usage};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, passthrough};
 
 use crate::filters;
 use crate::leaving;
-use crate::mapping::errno_of;
 use crate::mapping::split;
-use crate::program::{self, config};
+use crate::program::{self, config, errno_of};
 use crate::say;
 
 /// What is done about a request for memory in the arena.
@@ -91,11 +91,11 @@ fn request(
     };
     let ours = |arena: &'static Arena, part: VirtRange| {
         let mut whole = Ok(());
-        for (part, usage, _) in arena.parts(part) {
+        for (part, usage, _) in arena.raw().parts(part) {
             match (usage, answer) {
                 // To the program nothing is mapped there; the rest is done all the same.
                 (Usage::Free, _) => whole = Err(Errno::NOMEM),
-                (Usage::Left, Answer::Wipe(wiped)) => arena.wipe_on_fork(part, *wiped),
+                (Usage::Left, Answer::Wipe(wiped)) => arena.raw().wipe_on_fork(part, *wiped),
                 (Usage::Foreign | Usage::Detached, _)
                 | (Usage::Used | Usage::Left, Answer::Kernel)
                 | (Usage::Left, Answer::Leave | Answer::Undo) => match asked(part) {
@@ -116,9 +116,9 @@ fn request(
                 }
                 (Usage::Used, Answer::Wipe(true)) => {
                     leaving::exactly(arena, part, Departure::Advice)?;
-                    for (part, usage, _) in arena.parts(part) {
+                    for (part, usage, _) in arena.raw().parts(part) {
                         match usage {
-                            Usage::Left => arena.wipe_on_fork(part, true),
+                            Usage::Left => arena.raw().wipe_on_fork(part, true),
                             _ => asked(part)?,
                         }
                     }
@@ -172,10 +172,10 @@ pub(crate) unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_in
 /// Whether a part of a range is an arena's and handed out to nobody: to the program nothing is mapped there.
 fn has_hole(addr: *mut c_void, len: usize) -> bool {
     let Some(end) = (addr as usize).checked_add(len) else { return false };
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     let is_free = |part: &(VirtRange, Usage, _)| part.1 == Usage::Free;
     program::parts(VirtRange::between(addr as usize, end))
-        .any(|(arena, part)| arena.is_some_and(|arena| arena.parts(part).iter().any(is_free)))
+        .any(|(arena, part)| arena.is_some_and(|arena| arena.raw().parts(part).iter().any(is_free)))
 }
 
 fn no_memory() -> c_int {
@@ -267,7 +267,7 @@ pub(crate) unsafe extern "C" fn prctl(
     }
     match option {
         PR_SET_THP_DISABLE if !config().respect_thp_disable && !config().off => {
-            let _quiet = BlockedSignals::enter();
+            let _blocked = BlockedSignals::enter();
             if a != 0 {
                 say!(
                     "prctl(PR_SET_THP_DISABLE) answered, not passed on: it would take the arena's \

@@ -7,25 +7,14 @@
 
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{given, passthrough};
 
-use crate::forking::{in_child, in_parent, prepare, watch};
+use crate::forking::{in_child, in_parent, prepare, set_shares_descriptors, watch};
 use crate::next::Next;
 use crate::program::config;
 use crate::{futexes, refusals};
-
-/// The child of the fork that is under way shares the table of descriptors with its parent. Written by the thread that holds
-/// the arenas' locks, and read in the child.
-static SHARES_DESCRIPTORS: AtomicBool = AtomicBool::new(false);
-
-/// In a child, once: whether it shares the table of descriptors with its parent, so that closing ours would be closing
-/// the parent's.
-pub(crate) fn take_shares_descriptors() -> bool {
-    SHARES_DESCRIPTORS.swap(false, Ordering::Relaxed)
-}
 
 fn shares_descriptors(flags: u64) -> bool {
     flags & libc::CLONE_FILES as u64 != 0
@@ -33,25 +22,25 @@ fn shares_descriptors(flags: u64) -> bool {
 
 /// `fork`s by `call`, which answers with 0 in the child if it returns there at all.
 fn forked(
-    quiet: &mut BlockedSignals,
+    blocked: &mut BlockedSignals,
     shares_descriptors: bool,
     call: impl FnOnce() -> c_long,
 ) -> c_long {
     prepare();
     if let Some(errno) = refusals::take() {
-        quiet.set_errno(errno);
+        blocked.set_errno(errno);
         return -1;
     }
-    SHARES_DESCRIPTORS.store(shares_descriptors, Ordering::Relaxed);
+    set_shares_descriptors(shares_descriptors);
     let pid = call();
     if pid == 0 {
         in_child();
         return 0;
     }
     if pid < 0 {
-        quiet.set_errno(process::current_errno());
+        blocked.set_errno(process::current_errno());
     }
-    SHARES_DESCRIPTORS.store(false, Ordering::Relaxed);
+    set_shares_descriptors(false);
     in_parent();
     if pid > 0 {
         watch(pid as c_int);
@@ -88,19 +77,19 @@ struct Start {
     main: Main,
     argument: *mut c_void,
     /// The caller's, which blocks signals until it is dropped, on either side.
-    quiet: *const BlockedSignals,
+    blocked: *const BlockedSignals,
 }
 
 extern "C" fn begin(start: *mut c_void) -> c_int {
     // SAFETY: `clone` below passes this; the child has a copy of the memory it is in, and never returns
     // to the frame that would drop its copy of the guard.
-    let (Start { main, argument, .. }, quiet) = unsafe {
+    let (Start { main, argument, .. }, blocked) = unsafe {
         let start = start.cast::<Start>().read();
-        let quiet = start.quiet.read();
-        (start, quiet)
+        let blocked = start.blocked.read();
+        (start, blocked)
     };
     in_child();
-    drop(quiet);
+    drop(blocked);
     main(argument)
 }
 
@@ -132,12 +121,12 @@ unsafe extern "C" fn clone(
         // SAFETY: the program's own call.
         return unsafe { real(main, stack, flags, argument, parent_tid, tls, child_tid) };
     }
-    let mut quiet = BlockedSignals::enter();
-    let start = Start { main, argument, quiet: ptr::from_ref(&quiet) };
+    let mut blocked = BlockedSignals::enter();
+    let start = Start { main, argument, blocked: ptr::from_ref(&blocked) };
     let start = ptr::from_ref(&start).cast_mut().cast();
     // SAFETY: the program's own call, by way of `begin`.
     let call = || unsafe { real(begin, stack, flags, start, parent_tid, tls, child_tid) };
-    forked(&mut quiet, shares_descriptors(flags as u64), || call().into()) as c_int
+    forked(&mut blocked, shares_descriptors(flags as u64), || call().into()) as c_int
 }
 
 /// Whether a call that starts something is a fork: a child with memory of its own. Before it starts a thread, what the

@@ -14,7 +14,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 use cowslip_sys::{given, process};
 
 use crate::next::in_front_of;

@@ -40,7 +40,7 @@ unsafe fn environment(
     if config().off || !(is_first || config().follows_exec) {
         return None;
     }
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     let program = program()?;
     let can_help = executable::kind_that_runs(&program) == Kind::Dynamic;
     if can_help == config().follows_exec {

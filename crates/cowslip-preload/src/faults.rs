@@ -6,7 +6,7 @@
 
 use core::ffi::{c_int, c_ulong};
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 use cowslip_sys::{given, passthrough};
 
 use crate::leaving;

@@ -6,7 +6,7 @@
 
 use core::ffi::{c_int, c_long};
 
-use cowslip::{Arena, Departure};
+use cowslip::raw::Departure;
 use cowslip_sys::process::BlockedSignals;
 
 use crate::program::{arenas, config, guarded};
@@ -30,9 +30,9 @@ pub(crate) fn before(operation: c_long, filter: usize) {
     if config().off || !sets {
         return;
     }
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     let _ = guarded(|| leaving::everything(Departure::Filter).is_ok(), || false);
-    arenas().for_each(Arena::retire);
+    arenas().for_each(|arena| arena.raw().retire());
     report::write();
     log::close();
 }

@@ -24,25 +24,24 @@ use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use cowslip::{Arena, Departure, FreezeMethod, PreparedFork};
+use cowslip::raw::{Departure, PreparedFork};
+use cowslip::{Arena, FreezeMethod};
 use cowslip_sys::Errno;
 use cowslip_sys::process::{self, BlockedSignals};
-use cowslip_sys::scheduling;
 
 use crate::next::Next;
 use crate::program::{self, arenas, config, owned};
 use crate::rings::{self, Found};
-use crate::{alloc, futexes, leaving, meeting, refusals, say, threads};
+use crate::{alloc, children, futexes, leaving, making, meeting, refusals, say, threads};
 
 struct Pending(UnsafeCell<Option<(PreparedFork<'static>, BlockedSignals)>>);
 
 // SAFETY: see the module.
 unsafe impl Sync for Pending {}
 
-/// Added to that of children that are to give way, where they cannot be given a share of their own.
-const NICENESS: u8 = 10;
-
-static CHILDREN_ARE_NICE: AtomicBool = AtomicBool::new(false);
+/// The child of the fork that is under way shares the table of descriptors with its parent, so that closing ours would be
+/// closing the parent's. Written by the thread that holds the arenas' locks, and read in the child, once.
+static SHARES_DESCRIPTORS: AtomicBool = AtomicBool::new(false);
 
 static PENDING: Pending = Pending(UnsafeCell::new(None));
 
@@ -58,41 +57,26 @@ pub(crate) fn register() {
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
 }
 
-/// As the user asked; where that is denied, by niceness.
-pub(crate) fn have_children_give_way(arena: &Arena) {
-    let Some(percent) = config().child_share_percent else { return };
-    match arena.set_child_cpu_share(Some(percent)) {
-        Ok(()) => say!("children give way, and get {percent} % of a processor"),
-        Err(error) => {
-            say!("{error}; children are nicer by {NICENESS} instead");
-            CHILDREN_ARE_NICE.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-/// As the user asked.
-pub(crate) fn limit_child_memory(arena: &Arena) {
-    let Some(most) = config().child_memory else { return };
-    arena.on_child_ended(|pid| say!("child {pid} is ended: too many private copies because of it"));
-    arena.limit_copies_for_children(Some(most));
-    say!("children may cost {most} of private copies");
+/// Of the fork that this thread has prepared.
+pub(crate) fn set_shares_descriptors(shares: bool) {
+    SHARES_DESCRIPTORS.store(shares, Ordering::Relaxed);
 }
 
 pub(crate) extern "C" fn prepare() {
     if config().off {
         return;
     }
-    let quiet = BlockedSignals::enter();
+    let blocked = BlockedSignals::enter();
     program::note_fork();
     // Of a fork inside libc, which nobody asked about.
     let _ = refusals::take();
-    match cut() {
-        Ok((cut, count)) => {
+    match prepare_fork() {
+        Ok((prepared, count)) => {
             alloc::lock();
             program::begin_fork(count);
-            meeting::prepare(cut.empties_in_child());
+            meeting::prepare(prepared.empties_in_child());
             // SAFETY: this thread holds the allocator's lock.
-            unsafe { *PENDING.0.get() = Some((cut, quiet)) };
+            unsafe { *PENDING.0.get() = Some((prepared, blocked)) };
         }
         Err(error) => {
             let errno = Errno::from_raw_os_error(error.errno().unwrap_or(libc::EAGAIN));
@@ -104,8 +88,8 @@ pub(crate) extern "C" fn prepare() {
     }
 }
 
-/// And of how many arenas.
-fn cut() -> cowslip::Result<(PreparedFork<'static>, usize)> {
+/// Freezes the arenas and locks them. And how many they are.
+fn prepare_fork() -> cowslip::Result<(PreparedFork<'static>, usize)> {
     let began_ns = process::now_ns();
     if HAS_NO_SERVICE.load(Ordering::Relaxed) && !config().is_plain && !leaving::is_closed() {
         let _ = leaving::everything(Departure::NoThaw);
@@ -115,17 +99,17 @@ fn cut() -> cowslip::Result<(PreparedFork<'static>, usize)> {
     let found = if may_freeze { rings::look() } else { None };
     match found {
         Some(Found::Ring) => _ = leaving::everything(Departure::Ring),
-        Some(Found::Pinned) => owned().for_each(Arena::pin),
+        Some(Found::Pinned) => owned().for_each(|arena| arena.raw().pin()),
         None => {}
     }
     let arenas: Vec<&Arena> = arenas().collect();
-    let cut = PreparedFork::prepare(&arenas).or_else(|error| {
+    let prepared = PreparedFork::prepare(&arenas).or_else(|error| {
         say!("{error}; what is not frozen leaves the arena");
-        owned().try_for_each(|arena| arena.detach_live(Departure::Refused))?;
+        owned().try_for_each(|arena| arena.raw().detach_live(Departure::Refused))?;
         PreparedFork::prepare(&arenas)
     })?;
     let us = (process::now_ns() - began_ns) / 1000;
-    match cut.method() {
+    match prepared.method() {
         _ if arenas.is_empty() => {}
         Some(FreezeMethod::Userfaultfd) => say!("frozen in {us} us, forking"),
         Some(FreezeMethod::WithoutUserfaultfd) => {
@@ -133,7 +117,7 @@ fn cut() -> cowslip::Result<(PreparedFork<'static>, usize)> {
         }
         None => say!("nothing to freeze, ready in {us} us, forking"),
     }
-    Ok((cut, arenas.len()))
+    Ok((prepared, arenas.len()))
 }
 
 fn take_pending() -> Option<(PreparedFork<'static>, BlockedSignals)> {
@@ -149,9 +133,9 @@ pub(crate) extern "C" fn in_parent() {
     let pending = take_pending();
     program::end_fork();
     alloc::unlock();
-    if let Some((cut, quiet)) = pending {
-        cut.in_parent();
-        drop(quiet);
+    if let Some((prepared, blocked)) = pending {
+        prepared.in_parent();
+        drop(blocked);
     }
 }
 
@@ -160,23 +144,21 @@ pub(crate) extern "C" fn in_child() {
         process::exit_now(127);
     }
     if !program::is_forking_here() {
-        program::begin_child();
+        making::begin_child();
         return;
     }
     let pending = take_pending();
-    program::begin_child();
+    making::begin_child();
     alloc::unlock();
-    if let Some((cut, quiet)) = pending {
-        if crate::cloning::take_shares_descriptors() {
-            cut.in_child_sharing_descriptors();
+    if let Some((prepared, blocked)) = pending {
+        if SHARES_DESCRIPTORS.swap(false, Ordering::Relaxed) {
+            prepared.in_child_sharing_descriptors();
         } else {
-            cut.in_child();
+            prepared.in_child();
         }
         meeting::come();
-        if CHILDREN_ARE_NICE.load(Ordering::Relaxed) {
-            scheduling::give_way(NICENESS);
-        }
-        drop(quiet);
+        children::begin();
+        drop(blocked);
     }
 }
 
@@ -194,7 +176,7 @@ pub(crate) fn watch(pid: c_int) {
     if leaving::is_closed() {
         return;
     }
-    owned().for_each(|arena| arena.watch_child(pid));
+    owned().for_each(|arena| arena.raw().watch_child(pid));
 }
 
 #[unsafe(no_mangle)]
@@ -206,20 +188,20 @@ unsafe extern "C" fn fork() -> c_int {
         // SAFETY: the program's own call.
         return unsafe { real() };
     }
-    let mut quiet = BlockedSignals::enter();
-    program::adopt_all();
+    let mut blocked = BlockedSignals::enter();
+    making::adopt_all();
     start_services();
     // SAFETY: the program's own call.
     let pid = unsafe { real() };
     if pid < 0 {
-        quiet.set_errno(process::current_errno());
+        blocked.set_errno(process::current_errno());
     }
     if pid <= 0 {
         return pid;
     }
     if let Some(errno) = refusals::take() {
         let _ = process::wait_for(pid);
-        quiet.set_errno(errno);
+        blocked.set_errno(errno);
         return -1;
     }
     watch(pid);
@@ -233,7 +215,7 @@ static HAS_NO_SERVICE: AtomicBool = AtomicBool::new(false);
 pub(crate) fn start_services() {
     static STARTING: AtomicBool = AtomicBool::new(false);
     if !leaving::is_closed() && !STARTING.swap(true, Ordering::Relaxed) {
-        let refused = owned().filter(|arena| !arena.start_service()).count();
+        let refused = owned().filter(|arena| !arena.raw().start_service()).count();
         HAS_NO_SERVICE.store(refused > 0, Ordering::Relaxed);
         STARTING.store(false, Ordering::Relaxed);
     }
@@ -243,7 +225,7 @@ pub(crate) fn start_services() {
 /// allocate. Asked by the bundled malloc before a fork.
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_is_sole_thread() -> bool {
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     // Where the program filters its calls, nothing is asked.
     !leaving::is_closed()
         && process::thread_count().is_some_and(|threads| threads <= 1 + threads::ours())
@@ -271,8 +253,8 @@ unsafe extern "C" fn pthread_create(
     // SAFETY: the program's own call.
     let answer = unsafe { real(thread, attributes, start, argument) };
     if answer == 0 && arenas().next().is_some() {
-        let _quiet = BlockedSignals::enter();
-        program::adopt_all();
+        let _blocked = BlockedSignals::enter();
+        making::adopt_all();
         start_services();
     }
     answer

@@ -11,7 +11,7 @@
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::ops::ControlFlow;
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 use cowslip_sys::given;
 
 use crate::leaving;

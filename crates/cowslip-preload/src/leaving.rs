@@ -11,13 +11,13 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use cowslip::Arena;
+use cowslip::raw::{Departure, Usage};
 use cowslip::units::{CHUNK_BYTES, VirtRange};
-use cowslip::{Arena, Departure, Usage};
 use cowslip_sys::Errno;
 use cowslip_sys::process::BlockedSignals;
 
-use crate::mapping::errno_of;
-use crate::program::{self, arenas};
+use crate::program::{self, arenas, errno_of};
 use crate::say;
 
 /// Nothing goes into an arena any more, in this process and in its children.
@@ -41,7 +41,7 @@ pub(crate) fn exactly(
 /// goes in small pieces, such as buffers, does not cut the arena into as many mappings.
 pub(crate) fn chunks(addr: usize, len: usize, why: Departure) -> Result<(), Errno> {
     let Some(end) = addr.checked_add(len) else { return Ok(()) };
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     for (arena, part) in program::parts(VirtRange::between(addr, end)) {
         if let Some(arena) = arena {
             let chunks = part.outer_aligned(CHUNK_BYTES).intersect(arena.range());
@@ -59,15 +59,15 @@ pub(crate) fn everything(why: Departure) -> Result<(), Errno> {
     /// Who writes waits for a piece at most, and as much memory is needed beside what is there.
     const PIECE_BYTES: usize = 32 << 20;
     let was_closed = CLOSED.swap(true, Ordering::SeqCst);
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     if !was_closed && arenas().next().is_some() {
         say!("nothing goes into the arena any more: {why}");
     }
     for arena in arenas() {
-        if let Err(error) = arena.close() {
+        if let Err(error) = arena.raw().close() {
             say!("{error}");
         }
-        if !arena.is_reader() {
+        if !arena.raw().is_reader() {
             in_pieces(arena, arena.range(), PIECE_BYTES, why)?;
         }
     }
@@ -80,13 +80,13 @@ fn in_pieces(
     most: usize,
     why: Departure,
 ) -> Result<(), Errno> {
-    let mut parts = arena.parts(range);
+    let mut parts = arena.raw().parts(range);
     parts.retain(|(_, usage, _)| *usage == Usage::Used);
     for (part, ..) in parts {
         for start in (part.start..part.end()).step_by(most) {
             let piece = VirtRange::between(start, part.end().min(start + most));
             // SAFETY: see the module.
-            unsafe { arena.detach(piece, why) }.map_err(|error| {
+            unsafe { arena.raw().detach(piece, why) }.map_err(|error| {
                 say!("{piece} could not leave the arena ({why}): {error}");
                 errno_of(&error)
             })?;

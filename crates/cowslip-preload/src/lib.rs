@@ -19,6 +19,7 @@
 mod advice;
 mod alloc;
 mod calls;
+mod children;
 mod cloning;
 mod config;
 mod descriptors;
@@ -32,6 +33,7 @@ mod futexes;
 mod leaving;
 mod limits;
 mod log;
+mod making;
 mod mapping;
 mod meeting;
 mod moving;

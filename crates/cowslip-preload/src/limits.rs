@@ -9,7 +9,7 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 use cowslip::units::ByteCount;
 use cowslip_sys::process::{self, MemoryLimit};
 use cowslip_sys::{given, passthrough};

@@ -6,12 +6,14 @@
 
 use core::ffi::{c_int, c_void};
 
+use cowslip::raw::Usage;
 use cowslip::units::{VirtRange, page_size_bytes, round_up};
-use cowslip::{Arena, Prot, Usage};
+use cowslip::{Arena, Prot};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, passthrough};
 
-use crate::program::{self, allocate, arena_part, config, guarded, parts, replace_mapping};
+use crate::making::allocate;
+use crate::program::{self, arena_part, config, errno_of, guarded, parts, replace_mapping};
 
 pub(crate) const FAILED: *mut c_void = usize::MAX as *mut c_void;
 
@@ -41,7 +43,7 @@ pub(crate) unsafe extern "C" fn mmap(
     // SAFETY: the program's own call.
     let kernel = |flags| unsafe { passthrough::mmap(addr, len, prot, flags, fd, offset) };
     let answer = {
-        let mut quiet = BlockedSignals::enter();
+        let mut blocked = BlockedSignals::enter();
         if addr.is_null() && flags & PLACED == 0 {
             let large = ordinary.filter(|_| len >= config().threshold_bytes);
             large.and_then(|prot| guarded(|| allocate(len, prot), || None))
@@ -49,7 +51,7 @@ pub(crate) unsafe extern "C" fn mmap(
             match guarded(|| place(addr as usize, len, flags, ordinary, kernel), || Ok(None)) {
                 Ok(placed) => placed,
                 Err(errno) => {
-                    quiet.set_errno(errno);
+                    blocked.set_errno(errno);
                     return FAILED;
                 }
             }
@@ -93,7 +95,7 @@ fn place(
     }
     if flags & libc::MAP_FIXED != 0 {
         // SAFETY: the program gives up what was there, and says what it may do there from now on.
-        let renew = |prot| unsafe { arena.remap_zeroed(range, prot) };
+        let renew = |prot| unsafe { arena.raw().remap_zeroed(range, prot) };
         let is_placed = matches!(ordinary.map(renew), Some(Ok(true)))
             || is_given()
             || replace_mapping(range, &|_| true, &mut || over(flags)).is_some();
@@ -150,26 +152,22 @@ pub(crate) fn split(
         return None;
     }
     let whole = VirtRange::new(addr as usize, round_up(len, page)?);
-    let mut quiet = BlockedSignals::enter();
+    let mut blocked = BlockedSignals::enter();
     arena_part(whole.start, whole.len)?;
     for (arena, part) in parts(whole) {
         let Some(arena) = arena else { continue };
         if let Err(errno) = guarded(|| ours(arena, part), || Err(Errno::NOMEM)) {
-            quiet.set_errno(errno);
+            blocked.set_errno(errno);
             return Some(-1);
         }
     }
     for (_, part) in parts(whole).filter(|(arena, _)| arena.is_none()) {
         if kernel(part) != 0 {
-            quiet.set_errno(process::current_errno());
+            blocked.set_errno(process::current_errno());
             return Some(-1);
         }
     }
     Some(0)
-}
-
-pub(crate) fn errno_of(error: &cowslip::Error) -> Errno {
-    Errno::from_raw_os_error(error.errno().unwrap_or(libc::EAGAIN))
 }
 
 #[unsafe(no_mangle)]
@@ -201,7 +199,7 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
 #[used]
 static INIT: extern "C" fn() = {
     extern "C" fn init() {
-        let _quiet = BlockedSignals::enter();
+        let _blocked = BlockedSignals::enter();
         if !program::config().off {
             crate::say!("loaded");
         }

@@ -5,13 +5,14 @@
 
 use core::ffi::{c_int, c_void};
 
+use cowslip::raw::Usage;
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes, round_up};
-use cowslip::{Arena, Prot, Usage};
+use cowslip::{Arena, Prot};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{Errno, passthrough};
 
-use crate::mapping::{FAILED, errno_of, mmap, mprotect, munmap};
-use crate::program::{arena_part, replace_mapping};
+use crate::mapping::{FAILED, mmap, mprotect, munmap};
+use crate::program::{arena_part, errno_of, replace_mapping};
 
 const KNOWN: c_int = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
 
@@ -25,17 +26,17 @@ pub(crate) unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     // SAFETY: the program's own call.
     let kernel = || unsafe { passthrough::mremap(addr, old_len, new_len, flags, to) };
-    let quiet = BlockedSignals::enter();
+    let blocked = BlockedSignals::enter();
     let ours = ours(addr as usize, old_len, new_len, flags);
-    drop(quiet);
+    drop(blocked);
     let detached = ours.as_ref().and_then(|it| it.as_ref().ok()).filter(|it| it.is_detached);
     if ours.is_none() || detached.is_some() {
         let moved = onto_arena(to as usize, new_len, flags, kernel);
         let stays = flags & libc::MREMAP_DONTUNMAP != 0;
         if let Some(Piece { arena, range, .. }) = detached.filter(|_| moved != FAILED && !stays) {
-            let _quiet = BlockedSignals::enter();
+            let _blocked = BlockedSignals::enter();
             let new_len = round_up(new_len, page_size_bytes()).unwrap_or(new_len);
-            arena.note_remap(*range, VirtRange::new(moved as usize, new_len));
+            arena.raw().note_remap(*range, VirtRange::new(moved as usize, new_len));
         }
         // What left in pieces is several mappings to the kernel, and one to the program.
         let is_whole =
@@ -44,11 +45,11 @@ pub(crate) unsafe extern "C" fn mremap(
             return moved;
         }
     }
-    let mut quiet = BlockedSignals::enter();
+    let mut blocked = BlockedSignals::enter();
     let moved = ours.unwrap_or(Err(Errno::FAULT));
     let moved = moved.and_then(|piece| in_arena(&piece, new_len, flags, to));
     moved.unwrap_or_else(|errno| {
-        quiet.set_errno(errno);
+        blocked.set_errno(errno);
         FAILED
     })
 }
@@ -67,7 +68,7 @@ fn ours(addr: usize, old_len: usize, new_len: usize, flags: c_int) -> Option<Res
     let page = page_size_bytes();
     let len = round_up(old_len, page)?;
     let (arena, part) = arena_part(addr, len.max(1))?;
-    let parts = arena.parts(part);
+    let parts = arena.raw().parts(part);
     if parts.iter().all(|(_, usage, _)| *usage == Usage::Foreign) {
         return None;
     }
@@ -100,11 +101,11 @@ fn onto_arena(
     if flags & libc::MREMAP_FIXED == 0 || arena_part(to, new_len).is_none() {
         return kernel();
     }
-    let mut quiet = BlockedSignals::enter();
+    let mut blocked = BlockedSignals::enter();
     let mut map = || {
         let moved = kernel();
         if moved == FAILED {
-            quiet.set_errno(process::current_errno());
+            blocked.set_errno(process::current_errno());
         }
         Some(moved).filter(|&moved| moved != FAILED)
     };
@@ -135,7 +136,7 @@ fn in_arena(
             }
             return Ok(old.start as *mut c_void);
         }
-        if let Ok(true) = arena.grow(old, ByteCount(new_len as u64)) {
+        if let Ok(true) = arena.raw().grow(old, ByteCount(new_len as u64)) {
             return Ok(old.start as *mut c_void);
         }
         if flags & libc::MREMAP_MAYMOVE == 0 {
@@ -158,7 +159,7 @@ fn in_arena(
     // SAFETY: the target was mapped just now and is no part of the old place, whose content the program
     // moves and nobody changes meanwhile.
     unsafe {
-        if let Err(error) = arena.copy_to(kept, new as usize) {
+        if let Err(error) = arena.raw().copy_to(kept, new as usize) {
             munmap(new, new_len);
             return Err(errno_of(&error));
         }

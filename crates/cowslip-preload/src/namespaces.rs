@@ -7,7 +7,7 @@
 
 use core::ffi::{c_long, c_void};
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 
 use crate::leaving;
 use crate::next::Next;

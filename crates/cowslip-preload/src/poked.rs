@@ -9,7 +9,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 use cowslip_sys::process;
 
 use crate::leaving;

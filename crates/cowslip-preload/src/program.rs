@@ -6,18 +6,19 @@
 //!   its child        B, made at first need                 A
 //!   its child        C                                     A, B
 //! ```
-//! A child writes, unmaps and discards what it inherited in its own mappings alone. It takes an inherited arena over when
-//! no other process has any of it. A process, the first too, makes one of its own when it maps enough to gain by it.
+//! A child writes, unmaps and discards what it inherited in its own mappings alone. What it gets beside that is in
+//! [`crate::making`].
 
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::OnceLock;
 
-use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
-use cowslip::{Arena, ErrorKind, Prot, Usage};
-use cowslip_sys::process;
+use cowslip::Arena;
+use cowslip::raw::Usage;
+use cowslip::units::VirtRange;
+use cowslip_sys::{Errno, process};
 
 use crate::config::Config;
-use crate::{direct_io, leaving, limits, log, rings, say};
+use crate::{log, say};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
@@ -28,18 +29,6 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The arena that new memory comes from is the one before this; 0: there is none yet.
 static OWN: AtomicUsize = AtomicUsize::new(0);
-
-const UNTRIED: u8 = 0;
-const BEING_MADE: u8 = 1;
-const SETTLED: u8 = 2;
-static MAKING: AtomicU8 = AtomicU8::new(UNTRIED);
-
-/// What the process mapped so far without an arena. A fork copies the page tables of a little in the time that a freeze takes,
-/// and most processes end before they need more.
-static ELSEWHERE_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-/// An arena takes up to twelve descriptors; under a limit this low the program would miss them.
-const FEW_FILES: u64 = 64;
 
 /// The process that this one was forked from; 0 in the first.
 static PARENT: AtomicI32 = AtomicI32::new(0);
@@ -87,7 +76,7 @@ pub(crate) fn own() -> Option<&'static Arena> {
 
 /// Those that this process may freeze.
 pub(crate) fn owned() -> impl Iterator<Item = &'static Arena> {
-    arenas().filter(|arena| !arena.is_reader())
+    arenas().filter(|arena| !arena.raw().is_reader())
 }
 
 /// This thread has locked so many arenas, and is about to fork.
@@ -107,16 +96,50 @@ pub(crate) fn is_forking_here() -> bool {
     forking != 0 && forking == process::thread_handle()
 }
 
-/// In a child: what is the process' own is still to be made. Arenas that another thread made during the fork are not there:
-/// nothing of them was inherited, and their locks may be held for ever.
-pub(crate) fn begin_child() {
+/// In a child: it has no arena of its own. Arenas that another thread made during the fork are not there: nothing of them
+/// was inherited, and their locks may be held for ever. Whether there is room for one more.
+pub(crate) fn begin_child() -> bool {
     let inherited = if is_forking_here() { LOCKED.load(Ordering::Relaxed) } else { 0 };
-    let is_clean = COUNT.swap(inherited, Ordering::Relaxed) == inherited;
+    let has_room = COUNT.swap(inherited, Ordering::Relaxed) == inherited;
     OWN.store(0, Ordering::Relaxed);
-    MAKING.store(if is_clean { UNTRIED } else { SETTLED }, Ordering::Relaxed);
-    ELSEWHERE_BYTES.store(0, Ordering::Relaxed);
     PARENT.store(FORKER.load(Ordering::Relaxed), Ordering::Relaxed);
     end_fork();
+    has_room
+}
+
+/// Whether one more arena can be [added](add).
+pub(crate) fn can_add() -> bool {
+    COUNT.load(Ordering::Relaxed) < MOST
+}
+
+/// New memory comes from this arena from now on.
+pub(crate) fn add(arena: Arena) {
+    let Some(place) = ARENAS.get(COUNT.load(Ordering::Relaxed)) else { return };
+    if place.set(arena).is_ok() {
+        let count = COUNT.fetch_add(1, Ordering::Release) + 1;
+        OWN.store(count, Ordering::Release);
+    }
+}
+
+/// New memory comes from the arena of this [index](adopt) from now on.
+pub(crate) fn set_own(index: usize) {
+    OWN.store(index + 1, Ordering::Release);
+}
+
+/// Takes over what it can: the youngest of them.
+pub(crate) fn adopt() -> Option<usize> {
+    let mut youngest = None;
+    for (index, arena) in all().enumerate().filter(|(_, arena)| arena.raw().is_reader()) {
+        match arena.raw().adopt() {
+            Ok(true) => {
+                say!("owner of the arena at {} now, as nobody else has any of it", arena.range());
+                youngest = Some(index);
+            }
+            Ok(false) => {}
+            Err(error) => say!("{error}"),
+        }
+    }
+    youngest
 }
 
 /// The first part of a range that lies in an arena, with the arena.
@@ -144,7 +167,7 @@ pub(crate) fn parts(range: VirtRange) -> impl Iterator<Item = (Option<&'static A
 }
 
 /// Has `map` map something else over `range`, if all that arenas have of it is for what it `may` be for; as
-/// [`Arena::replace_mapping`], for any number of them.
+/// [`RawArena::replace_mapping`](cowslip::raw::RawArena::replace_mapping), for any number of them.
 pub(crate) fn replace_mapping<T>(
     range: VirtRange,
     may: &dyn Fn(Usage) -> bool,
@@ -154,131 +177,15 @@ pub(crate) fn replace_mapping<T>(
         None => map(),
         Some((arena, part)) => {
             let rest = VirtRange::between(part.end(), range.end());
-            arena.replace_mapping(part, may, || replace_mapping(rest, may, map))
+            arena.raw().replace_mapping(part, may, || replace_mapping(rest, may, map))
         }
     }
-}
-
-/// The arena for new memory; made, or taken over, if a mapping of `len` makes that worth it.
-fn own_or_make(len: usize) -> Option<&'static Arena> {
-    if is_forking_here() {
-        return None;
-    }
-    if let Some(own) = own() {
-        return Some(own);
-    }
-    if MAKING.load(Ordering::Relaxed) != UNTRIED || !is_worth(len) {
-        return None;
-    }
-    if MAKING.compare_exchange(UNTRIED, BEING_MADE, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        // Another thread makes it, or this one does and maps something on the way, or it failed.
-        return None;
-    }
-    let limit = limits::in_force();
-    if let Some(limit) = limit {
-        say!("no arena, the program runs unchanged: {} is set", limit.name());
-    }
-    let has_few = process::file_limit() < FEW_FILES;
-    if has_few {
-        say!("no arena, the program runs unchanged: it may open few files, and needs them itself");
-    }
-    if !config().off && limit.is_none() && !has_few && !adopt_one() {
-        make();
-    }
-    MAKING.store(SETTLED, Ordering::Release);
-    own()
-}
-
-/// Whether a fork would gain by an arena from here on: enough was mapped, and half of it is in use, or twice of it comes
-/// at once. Allocators map more at their start than most programs need.
-fn is_worth(len: usize) -> bool {
-    let enough = config().arena_after_bytes;
-    let elsewhere = ELSEWHERE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
-    let used_bytes = || Some(process::anonymous_pages()? as usize * page_size_bytes());
-    elsewhere >= enough && (len >= 2 * enough || used_bytes().is_none_or(|used| used >= enough / 2))
-}
-
-fn make() {
-    let config = config();
-    let Some(place) = ARENAS.get(COUNT.load(Ordering::Relaxed)) else {
-        say!("no arena of its own for a descendant in so many generations");
-        return;
-    };
-    let made = Arena::builder(config.capacity)
-        .backing(config.backing)
-        .userfaultfd(!config.is_plain)
-        .build();
-    match made {
-        Ok(arena) => {
-            say!("arena of {} at {}, {}", config.capacity, arena.range(), arena.pages());
-            crate::forking::have_children_give_way(&arena);
-            crate::forking::limit_child_memory(&arena);
-            arena.ask_before_thaws(rings::is_any);
-            direct_io::look_at_descriptors();
-            if place.set(arena).is_ok() {
-                let count = COUNT.fetch_add(1, Ordering::Release) + 1;
-                OWN.store(count, Ordering::Release);
-            }
-        }
-        Err(error) => say!("no arena, the program runs unchanged: {error}"),
-    }
-}
-
-/// Takes over the arenas that no other process has any of; the youngest gives new memory from now on. Whether there
-/// was one.
-fn adopt_one() -> bool {
-    let adopted = adopt_all();
-    if let Some(index) = adopted {
-        OWN.store(index + 1, Ordering::Release);
-    }
-    adopted.is_some()
 }
 
 /// Whether this process was forked by one that still lives, and runs what it ran then or another program.
 pub(crate) fn has_parent() -> bool {
     let parent = PARENT.load(Ordering::Relaxed);
     parent != 0 && parent == process::parent_pid()
-}
-
-/// Takes over what it can: the youngest of them.
-pub(crate) fn adopt_all() -> Option<usize> {
-    let mut youngest = None;
-    if has_parent() || leaving::is_closed() {
-        return youngest;
-    }
-    for (index, arena) in all().enumerate().filter(|(_, arena)| arena.is_reader()) {
-        match arena.adopt() {
-            Ok(true) => {
-                say!("owner of the arena at {} now, as nobody else has any of it", arena.range());
-                youngest = Some(index);
-            }
-            Ok(false) => {}
-            Err(error) => say!("{error}"),
-        }
-    }
-    youngest
-}
-
-/// Memory for a mapping of the program, if an arena has it.
-pub(crate) fn allocate(len: usize, prot: Prot) -> Option<VirtRange> {
-    if leaving::is_closed() {
-        return None;
-    }
-    let arena = own_or_make(len)?;
-    if !limits::allow_memory() || leaving::is_closed() {
-        arena.count_passed_mapping();
-        return None;
-    }
-    match arena.allocate(ByteCount(len as u64), prot) {
-        Ok(range) => Some(range),
-        Err(error) => {
-            arena.count_passed_mapping();
-            if error.kind() != ErrorKind::Busy {
-                say!("a mapping of {} goes past the arena: {error}", ByteCount(len as u64));
-            }
-            None
-        }
-    }
 }
 
 /// A bug in this library must not take the program's memory along: it ends the call, not the process.
@@ -290,4 +197,9 @@ pub(crate) fn guarded<T>(call: impl FnOnce() -> T, instead: impl FnOnce() -> T) 
             instead()
         }
     }
+}
+
+/// The errno that the program sees.
+pub(crate) fn errno_of(error: &cowslip::Error) -> Errno {
+    Errno::from_raw_os_error(error.errno().unwrap_or(libc::EAGAIN))
 }

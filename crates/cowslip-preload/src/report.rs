@@ -12,7 +12,7 @@ use crate::say;
 #[used]
 static AT_EXIT: extern "C" fn() = {
     extern "C" fn at_exit() {
-        let _quiet = cowslip_sys::process::BlockedSignals::enter();
+        let _blocked = cowslip_sys::process::BlockedSignals::enter();
         write();
     }
     at_exit

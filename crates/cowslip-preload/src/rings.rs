@@ -13,7 +13,7 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 use cowslip_sys::{Errno, OwnedFd, given, memfile, process};
 
 use crate::leaving;

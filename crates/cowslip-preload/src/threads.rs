@@ -8,7 +8,6 @@
 
 use core::ffi::{CStr, c_char, c_void};
 
-use cowslip::Arena;
 use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::{AsFd, AsRawFd, memfile};
 
@@ -21,7 +20,7 @@ const THREADS: usize = 17;
 
 /// How many threads of this process are ours.
 pub(crate) fn ours() -> u64 {
-    arenas().filter(|arena| Arena::has_service(arena)).count() as u64
+    arenas().filter(|arena| arena.raw().has_service()).count() as u64
 }
 
 fn without(stat: &str, ours: u64) -> Option<String> {
@@ -34,7 +33,7 @@ fn without(stat: &str, ours: u64) -> Option<String> {
 
 /// A file with what the program would read without us.
 fn retold() -> Option<*mut libc::FILE> {
-    let _quiet = BlockedSignals::enter();
+    let _blocked = BlockedSignals::enter();
     let ours = Some(ours()).filter(|&ours| ours > 0)?;
     let text = without(&std::fs::read_to_string("/proc/self/stat").ok()?, ours)?;
     let file = memfile::memfd("stat", memfile::MemfdKind::Shmem, 0).ok()?;

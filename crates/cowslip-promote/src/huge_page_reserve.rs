@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! A huge page got ready in advance: what makes one slow to get happens here, not to a target.
 //!
 //! The kernel has to move other pages together if no huge page is free, and a virtual machine's host may have
@@ -6,12 +5,14 @@
 //! locked out. So a huge page is made in memory of our own, which writes all of it, and given back: it is the next
 //! that the kernel hands out on this processor.
 //!
-//! While the kernel is at it, who waits for that processor waits, if it cannot be interrupted. At a page fault it can:
-//! it looks after every 4 KiB that it clears. In a collapse, which is what there is where page faults get no huge
-//! pages (`never`), it copies all of them at once.
+//! While the kernel is at it, who waits for that processor waits, if it cannot be interrupted. At a page
+//! fault it can: it looks after every 4 KiB that it clears. In a collapse, which is what there is where page
+//! faults get no huge pages (`never`), it copies all of them at once.
 //!
 //! # Safety
 //! The range is this value's alone, and no reference into it exists.
+
+#![allow(unsafe_code)]
 
 use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};

@@ -1,4 +1,4 @@
-//! Ingens for processes as they are: huge pages for what is used, without their cooperation.
+//! Huge pages for running programs, by how much of them is used: Ingens from user space.
 //!
 //! Ingens (Kwon et al., OSDI '16) patches the kernel: base pages at faults, then promotion in the
 //! background where a region of 2 MiB is nearly full, and a fair share of huge pages for everybody. This is
@@ -10,9 +10,9 @@
 //! * [`Promoter::act`] **acts**: `process_madvise(MADV_COLLAPSE)`, or `MADV_COLD` on one base page, which splits a
 //!   huge page. Neither changes content.
 //!
-//! A program of its own runs them as a [`session`](session::Session): a [`plan`](plan::Plan) says for whom and how, an
-//! [`Operator`](session::Operator) hears what happens, [`daemon`] goes on until it is ended, and [`metrics`] says what
-//! was done.
+//! A program of its own runs them as a [`session`](session::Session): a [`plan`](plan::Plan) says for whom
+//! and how, an [`Operator`](session::Operator) hears what happens, [`daemon`] goes on until it is ended, and
+//! [`metrics`] says what was done.
 
 pub mod daemon;
 pub mod metrics;
@@ -34,8 +34,8 @@ pub use cowslip::{Error, ErrorKind, Result};
 pub use heat::{ProbedHeatSource, end_left_watching, probe_heat_sources};
 pub use khugepaged::{ManagedThp, interference};
 pub use model::{
-    Action, Coverage, Effect, HeatSource, HugeSource, Limit, Look, ORDERS, Outcome, ProcessId,
-    ProcessLook, REGION_PAGES, Region, RegionKind, Settings, System,
+    Action, ActionOutcome, Coverage, Effect, HeatSource, HugeSource, Limit, Look, ORDERS,
+    ProcessId, ProcessLook, REGION_PAGES, Region, RegionKind, Settings, System,
 };
 pub use policy::{Decision, Policy, Reason};
 pub use promoter::{Promoter, RemovedTarget};

@@ -53,8 +53,8 @@ impl Plan {
     }
 }
 
-/// Some processes, and the share of huge pages beside that of others: of each, but of all together for those of a control
-/// group.
+/// Some processes, and the share of huge pages beside that of others: of each, but of all together for those
+/// of a control group.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Target")]
 pub struct Rule {

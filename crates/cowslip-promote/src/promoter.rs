@@ -1,4 +1,4 @@
-//! The three parts together: looks, decides, acts, and accounts for its own time.
+//! The promoter: looks, decides, acts, and accounts for its own time.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use cowslip_sys::{Errno, process};
 
 use crate::heat::Sampling;
 use crate::huge_page_reserve::HugePageReserve;
-use crate::model::{Action, Effect, HeatSource, Look, Outcome, ProcessId, Settings, System};
+use crate::model::{Action, ActionOutcome, Effect, HeatSource, Look, ProcessId, Settings, System};
 use crate::policy::{Decision, Policy, Reason};
 use crate::target::Groups;
 use crate::target::Target;
@@ -138,7 +138,7 @@ impl Promoter {
     /// Does what was decided, and has the policy learn from it. `None` if nothing was, if the process is no
     /// target any more, if what came of an earlier action has it left alone for now, or if its control group
     /// has no room for it by now.
-    pub fn act(&mut self, decision: &Decision) -> Option<Outcome> {
+    pub fn act(&mut self, decision: &Decision) -> Option<ActionOutcome> {
         let action: Action = decision.reason.action()?;
         let is_promotion = action == Action::Promote;
         if is_promotion && self.policy.is_backing_off(decision.process, process::now_ns()) {
@@ -167,8 +167,8 @@ impl Promoter {
 }
 
 /// A promotion for which there is no huge page: the kernel was not asked.
-fn refused(decision: &Decision, errno: Errno) -> Outcome {
-    Outcome {
+fn refused(decision: &Decision, errno: Errno) -> ActionOutcome {
+    ActionOutcome {
         process: decision.process,
         address: decision.address,
         action: Action::Promote,

@@ -6,7 +6,7 @@ use cowslip_sys::error::{Error, ErrorKind, Result, errno_of};
 use cowslip_sys::units::page_size_bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Look, Outcome, Settings};
+use crate::model::{ActionOutcome, Look, Settings};
 
 /// Names the shape of the lines; the first line says it.
 pub const SCHEMA: &str = "cowslip.promote.record/1";
@@ -27,7 +27,7 @@ pub enum Event {
     /// Something was looked at.
     Look(Look),
     /// Something was done about the look before.
-    Outcome(Outcome),
+    Outcome(ActionOutcome),
 }
 
 impl Event {
@@ -106,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_a_torn_last_line_is_left_out() {
+    fn what_was_written_is_read_and_a_cut_last_line_is_left_out() {
         let text = recorded();
         let events: Vec<_> = read_record(&text[..]).map(Result::unwrap).collect();
         assert_eq!(events.len(), 4);
         assert!(matches!(&events[3], Event::Look(look) if look.at_ns == 2));
-        let torn = &text[..text.len() - 10];
-        assert_eq!(read_record(torn).map(Result::unwrap).count(), 3);
+        let cut = &text[..text.len() - 10];
+        assert_eq!(read_record(cut).map(Result::unwrap).count(), 3);
     }
 
     #[test]

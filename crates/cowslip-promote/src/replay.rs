@@ -1,4 +1,4 @@
-//! What would have happened: a record decided about again, with other settings.
+//! Replay: a record decided about again, with other settings.
 //!
 //! The record shows the world as the recorded decisions made it. Where the replay decides otherwise, the
 //! looks after that are changed to what it would have seen: a region that it promoted is huge until pages of
@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
 
-use crate::model::{Action, Effect, Look, Outcome, ProcessId, REGION_PAGES, Region, Settings};
+use crate::model::{
+    Action, ActionOutcome, Effect, Look, ProcessId, REGION_PAGES, Region, Settings,
+};
 use crate::policy::{Decision, Policy, Reason};
 use crate::record::Event;
 
@@ -67,7 +69,7 @@ pub fn replay(
     change: impl Fn(&mut Settings),
 ) -> Result<Replay> {
     let mut settings: Option<Settings> = None;
-    let mut rounds: Vec<(Option<Settings>, Look, Vec<Outcome>)> = Vec::new();
+    let mut rounds: Vec<(Option<Settings>, Look, Vec<ActionOutcome>)> = Vec::new();
     for event in events {
         match event? {
             Event::Start { settings: mut new, .. } => {
@@ -183,7 +185,7 @@ impl World {
         look
     }
 
-    fn recorded_did(&mut self, outcome: &Outcome, region: Option<Region>) {
+    fn recorded_did(&mut self, outcome: &ActionOutcome, region: Option<Region>) {
         let key = (outcome.process, outcome.address);
         match (outcome.action, self.others.get(&key), region) {
             // The replay did it before.
@@ -222,19 +224,24 @@ impl World {
 }
 
 /// What came of it in the record, or would have: success, in the time that the others took.
-fn result(decision: &Decision, action: Action, outcomes: &[Outcome], look: &Look) -> Outcome {
-    let same = |it: &&Outcome| {
+fn result(
+    decision: &Decision,
+    action: Action,
+    outcomes: &[ActionOutcome],
+    look: &Look,
+) -> ActionOutcome {
+    let same = |it: &&ActionOutcome| {
         (it.process, it.address, it.action) == (decision.process, decision.address, action)
     };
     if let Some(outcome) = outcomes.iter().find(same) {
         return *outcome;
     }
-    let like_it: Vec<&Outcome> = outcomes.iter().filter(|it| it.action == action).collect();
-    let mean = |of: fn(&Outcome) -> u64| {
+    let like_it: Vec<&ActionOutcome> = outcomes.iter().filter(|it| it.action == action).collect();
+    let mean = |of: fn(&ActionOutcome) -> u64| {
         let sum: u64 = like_it.iter().map(|it| of(it)).sum();
         sum.checked_div(like_it.len() as u64).unwrap_or(GUESS_NS)
     };
-    Outcome {
+    ActionOutcome {
         process: decision.process,
         address: decision.address,
         action,
@@ -276,7 +283,7 @@ mod tests {
             let at_ns = round * 5_000_000_000;
             events.push(Ok(Event::Look(Look { at_ns, system, processes: vec![process] })));
             if round == 1 {
-                events.push(Ok(Event::Outcome(Outcome {
+                events.push(Ok(Event::Outcome(ActionOutcome {
                     process: ID,
                     address: 1 << 21,
                     action: Action::Promote,

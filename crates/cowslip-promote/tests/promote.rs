@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use cowslip::{Arena, Backing, ErrorKind, Result};
 use cowslip_promote::{
-    Action, Decision, Effect, HeatSource, HugeSource, Outcome, Promoter, Reason, Region, Settings,
-    Target,
+    Action, ActionOutcome, Decision, Effect, HeatSource, HugeSource, Promoter, Reason, Region,
+    Settings, Target,
 };
 use cowslip_sys::failpoints::{self, Op};
 use cowslip_sys::memory::{self, Advice, Prot};
@@ -165,7 +165,7 @@ impl<'a> Promotion<'a> {
         reasons
     }
 
-    fn act(&mut self) -> Vec<Outcome> {
+    fn act(&mut self) -> Vec<ActionOutcome> {
         let decisions = self.decide();
         decisions.iter().filter_map(|(_, it)| self.promoter.act(it)).collect()
     }

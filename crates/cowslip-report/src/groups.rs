@@ -115,6 +115,11 @@ impl<'a> Line<'a> {
         !self.rows.is_empty()
     }
 
+    /// Whether some of it was measured while the host was unfit.
+    pub(super) fn unfit(&self) -> bool {
+        self.rows.iter().any(|row| row.host.is_some_and(|host| !host.host_fit))
+    }
+
     pub(super) fn n(&self) -> Option<u64> {
         self.rows.iter().filter_map(|row| row.n).max()
     }
@@ -125,7 +130,8 @@ pub(super) fn heading(stat: &str) -> &str {
     if stat == "p999" { "p99.9" } else { stat }
 }
 
-/// Whether the figures of `rival` were published by others, not measured in this run.
-pub(super) fn published(rival: &str) -> bool {
-    rival.starts_with("seed-")
+/// Whether figures under this name were published by others, not measured in this run: it ends with a year.
+pub(super) fn published(name: &str) -> bool {
+    let year = name.rsplit_once(' ').map(|(_, year)| year);
+    year.is_some_and(|year| year.len() == 4 && year.bytes().all(|byte| byte.is_ascii_digit()))
 }

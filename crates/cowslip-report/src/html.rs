@@ -54,6 +54,7 @@ fn ratio(ratio: &Ratio) -> Value {
         value => ratio.value.map_or("–".to_owned(), |value| units::digits(value, 4)),
         bound => units::bound(ratio),
         verdict => units::verdict(ratio),
+        unfit => ratio.host_fit == Some(false),
     }
 }
 
@@ -88,6 +89,7 @@ fn group(group: &Group<'_>) -> Value {
         context! {
             rival => line.rival,
             published => published(line.rival),
+            unfit => line.unfit(),
             size => line.size_bytes.map(units::size),
             variant => line.variant,
             cells => group.stats.iter().map(cell).collect::<Vec<_>>(),

@@ -1,4 +1,4 @@
-//! The report for programs.
+//! The report as JSON, for programs.
 
 use std::io;
 use std::path::Path;

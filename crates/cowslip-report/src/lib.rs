@@ -25,12 +25,13 @@
 //! ```
 //!
 //! What else a command that measures says is here too: [`Progress`] on standard error, [`units`] and [`text`] for
-//! lines of its own, [`sink`] and [`Stream`] for files that are whole or absent.
+//! lines of its own, [`Paint`] for their colours, [`sink`] and [`Stream`] for files that are whole or absent.
 
 mod charts;
 mod groups;
 mod latency;
 mod machine;
+mod paint;
 mod progress;
 mod report;
 mod stream;
@@ -48,6 +49,7 @@ pub mod units;
 mod example;
 
 pub use latency::Latencies;
+pub use paint::{BAD, BOLD, DIM, GOOD, Paint, WARN};
 pub use progress::Progress;
-pub use report::{Ratio, Report, Row, SCHEMA, Series};
+pub use report::{HostState, Ratio, Report, Row, SCHEMA, Series};
 pub use stream::Stream;

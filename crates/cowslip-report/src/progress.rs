@@ -16,6 +16,8 @@ const BYTES: &str =
 pub struct Progress {
     terminal: bool,
     has_lines: bool,
+    /// Stands before the name of each phase.
+    stage: String,
     bar: ProgressBar,
 }
 
@@ -30,7 +32,7 @@ impl Progress {
     pub fn new() -> Self {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let terminal = io::stderr().is_terminal() && !dumb;
-        Self { terminal, has_lines: true, bar: ProgressBar::hidden() }
+        Self { terminal, has_lines: true, stage: String::new(), bar: ProgressBar::hidden() }
     }
 
     /// For what takes seconds: nothing but on a terminal.
@@ -38,8 +40,14 @@ impl Progress {
         Self { has_lines: false, ..Self::new() }
     }
 
+    /// From here on each phase says how far the whole is, such as `[2/6]`.
+    pub fn stage(&mut self, stage: &str) {
+        self.stage = format!("{stage} ");
+    }
+
     /// Ends the phase before and begins the one called `name`.
     pub fn phase(&mut self, name: &str) {
+        let name = &format!("{}{name}", self.stage);
         self.bar.finish_and_clear();
         if !self.terminal {
             if self.has_lines {
@@ -89,7 +97,8 @@ mod tests {
 
     #[test]
     fn all_templates_parse_and_phases_follow_each_other() {
-        let mut progress = Progress { terminal: true, has_lines: true, bar: ProgressBar::hidden() };
+        let mut progress = Progress { terminal: true, ..Progress::new() };
+        progress.stage("[1/2]");
         progress.phase("filling");
         progress.set(1, 2);
         progress.phase("saving");

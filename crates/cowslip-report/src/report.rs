@@ -67,14 +67,25 @@ impl Report {
         size_bytes: Option<u64>,
         variant: Option<&str>,
     ) -> Option<f64> {
-        let row = self.rows.iter().find(|row| {
+        self.find_row(rival, metric, stat, size_bytes, variant)?.value
+    }
+
+    /// The row that these five name together.
+    pub fn find_row(
+        &self,
+        rival: &str,
+        metric: &str,
+        stat: &str,
+        size_bytes: Option<u64>,
+        variant: Option<&str>,
+    ) -> Option<&Row> {
+        self.rows.iter().find(|row| {
             row.rival == rival
                 && row.metric == metric
                 && row.stat == stat
                 && row.size_bytes == size_bytes
                 && row.variant.as_deref() == variant
-        })?;
-        row.value
+        })
     }
 
     /// As [`Self::ratio`], with a lower bound.
@@ -105,14 +116,15 @@ impl Report {
         let holds = value.filter(|_| promised).map(|value| {
             at_least.is_none_or(|low| value >= low) && at_most.is_none_or(|high| value <= high)
         });
-        self.ratios.push(Ratio { name: name.to_owned(), value, at_least, at_most, holds });
+        let name = name.to_owned();
+        self.ratios.push(Ratio { name, value, at_least, at_most, holds, host_fit: None });
     }
 }
 
 /// One measured value of one rival, or the reason why there is none.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// `cowslip`, `fork-4k`, `fork-thp`, `fork-hugetlb`, `uffd-wp`, or `seed-000` for published figures.
+    /// `cowslip`, `fork-4k`, `fork-thp`, `fork-hugetlb`, `uffd-wp`, or a name with a year for published figures.
     pub rival: String,
     /// `pause`, `first_write`, …
     pub metric: String,
@@ -135,6 +147,31 @@ pub struct Row {
     /// Why this rival has no value here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
+    /// What the host did meanwhile; none of what it cannot spoil.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostState>,
+}
+
+/// What the host of a virtual machine did while something was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct HostState {
+    /// Nanoseconds of a first write to a free page of 4 KiB: ten times as many where the host took the page back.
+    pub touch_ns_per_page: f64,
+    /// Processor time that the host gave to others, as a share of all processors'.
+    pub stolen_share: f64,
+    /// Whether a value that was measured under it can be believed.
+    pub host_fit: bool,
+}
+
+impl HostState {
+    /// The worse of each.
+    pub fn worse(self, other: Self) -> Self {
+        Self {
+            touch_ns_per_page: self.touch_ns_per_page.max(other.touch_ns_per_page),
+            stolen_share: self.stolen_share.max(other.stolen_share),
+            host_fit: self.host_fit && other.host_fit,
+        }
+    }
 }
 
 impl Row {
@@ -150,6 +187,7 @@ impl Row {
             unit,
             n: None,
             skipped: None,
+            host: None,
         }
     }
 
@@ -191,6 +229,9 @@ pub struct Ratio {
     /// Whether the value is within the bounds; none without a value or without bounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holds: Option<bool>,
+    /// Whether all that it compares was measured while the host was fit; none where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_fit: Option<bool>,
 }
 
 /// A measurement over time, for the charts.

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::process;
+use std::path::Path;
+
+use cowslip_sys::atomic_file;
 
 /// Writes `text` to `path`, or to standard output if that is `-`.
 ///
@@ -47,30 +48,9 @@ fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
+/// A new file is one that everybody may read, as far as the umask permits.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = beside(path)?;
-    let written = fs::File::create_new(&temporary)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .map_err(|error| explain("write", path, &error))
-        .and_then(|()| {
-            fs::rename(&temporary, path).map_err(|error| explain("replace", path, &error))
-        });
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
-}
-
-/// A name in the same directory, hence on the same file system, that no other process uses.
-pub(super) fn beside(path: &Path) -> io::Result<PathBuf> {
-    let Some(name) = path.file_name() else {
-        let message = format!("cannot write {}: it is not a file name", path.display());
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-    };
-    let mut temporary = std::ffi::OsString::from(".");
-    temporary.push(name);
-    temporary.push(format!(".{}.tmp", process::id()));
-    Ok(path.with_file_name(temporary))
+    atomic_file::replace(path, bytes, 0o666).map_err(|error| explain("write", path, &error))
 }
 
 pub(super) fn explain(action: &str, path: &Path, error: &io::Error) -> io::Error {
@@ -79,6 +59,8 @@ pub(super) fn explain(action: &str, path: &Path, error: &io::Error) -> io::Error
 
 #[cfg(test)]
 mod tests {
+    use std::process;
+
     use super::*;
 
     #[test]

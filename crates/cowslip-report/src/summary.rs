@@ -25,12 +25,15 @@ struct Measured {
     value: Option<f64>,
     at_least: Option<f64>,
     at_most: Option<f64>,
+    is_fit: bool,
 }
 
 impl Measured {
     fn of(ratio: &Value) -> Self {
         let number = |name| ratio.get(name).and_then(Value::as_f64);
-        Self { value: number("value"), at_least: number("at_least"), at_most: number("at_most") }
+        let (at_least, at_most) = (number("at_least"), number("at_most"));
+        let is_fit = ratio.get("host_fit").and_then(Value::as_bool).unwrap_or(true);
+        Self { value: number("value"), at_least, at_most, is_fit }
     }
 
     /// How far it is beyond what was promised, as a share of it: below zero it holds.
@@ -46,6 +49,12 @@ impl Measured {
         self.excess().map(|excess| excess <= 0.0)
     }
 
+    /// The value, with a mark if the host was unfit.
+    fn told(&self) -> String {
+        let mark = if self.is_fit { "" } else { " ‡" };
+        self.value.map(|it| units::human(it, "") + mark).unwrap_or_default()
+    }
+
     fn promise(&self) -> String {
         match (self.at_least, self.at_most) {
             (Some(low), Some(high)) => format!("{low} to {high}"),
@@ -59,6 +68,8 @@ impl Measured {
 /// All that is known of one ratio.
 #[derive(Default, Debug)]
 struct Ratio {
+    /// What the newest result promises, measured or not.
+    promise: String,
     quiet: Option<Measured>,
     busy: Vec<Measured>,
 }
@@ -71,6 +82,9 @@ impl Ratio {
 
     fn status(&self) -> &'static str {
         let quiet = self.quiet.as_ref().and_then(Measured::holds);
+        if self.quiet.as_ref().is_some_and(|it| it.value.is_some() && !it.is_fit) {
+            return "host unfit";
+        }
         match (quiet, self.worst().and_then(Measured::holds)) {
             (Some(false), _) => "missed",
             (Some(true), Some(false)) => "missed when busy",
@@ -119,6 +133,7 @@ pub fn markdown(folder: &Path) -> io::Result<String> {
                     known.push((name.to_owned(), Ratio::default()));
                     known.len() - 1
                 });
+                known[index].1.promise = measured.promise();
                 match &mut known[index].1 {
                     it if !is_quiet => it.busy.push(measured),
                     it if measured.value.is_some() => it.quiet = Some(measured),
@@ -140,6 +155,7 @@ fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
          [SPECIFICATION.md](SPECIFICATION.md).\n",
     );
     let mut notes = String::new();
+    let mut has_unfit = false;
     for ((_, bench), ratios) in ratios {
         let command = if bench == "demo" {
             "cowslip demo".to_owned()
@@ -152,11 +168,10 @@ fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
              | --- | --- | ---: | ---: | ---: | --- |"
         );
         for (name, ratio) in ratios {
-            let any = ratio.quiet.as_ref().or(ratio.busy.first());
-            let promise = any.map(Measured::promise).unwrap_or_default();
-            let value = |it: Option<&Measured>| {
-                it.and_then(|it| it.value).map(|it| units::human(it, "")).unwrap_or_default()
-            };
+            let promise = &ratio.promise;
+            let value = |it: Option<&Measured>| it.map(Measured::told).unwrap_or_default();
+            has_unfit |=
+                [ratio.quiet.as_ref(), ratio.worst()].iter().flatten().any(|it| !it.is_fit);
             let mark = match reasons.get(&name).and_then(Value::as_str) {
                 Some(reason) => {
                     let _ = writeln!(notes, "[^{name}]: {reason}");
@@ -174,6 +189,9 @@ fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
                 ratio.status(),
             );
         }
+    }
+    if has_unfit {
+        page.push_str("\n‡ The host took processor time or free memory back meanwhile: the value counts for nothing.\n");
     }
     page.push_str("\n## Hosts\n\n| results | processor | processors | memory | Linux |\n| --- | --- | ---: | ---: | --- |\n");
     for host in hosts {
@@ -223,13 +241,13 @@ mod tests {
     use super::*;
 
     fn measured(value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Measured {
-        Measured { value: Some(value), at_least, at_most }
+        Measured { value: Some(value), at_least, at_most, is_fit: true }
     }
 
     #[test]
     fn the_worst_is_what_is_farthest_beyond_its_bounds() {
         let busy = [1.0, 0.9, 1.2].map(|it| measured(it, Some(0.97), Some(1.03)));
-        let mut ratio = Ratio { quiet: None, busy: busy.into() };
+        let mut ratio = Ratio { busy: busy.into(), ..Ratio::default() };
         assert_eq!(ratio.worst().and_then(|it| it.value), Some(1.2));
         assert_eq!(ratio.status(), "missed when busy");
         ratio.quiet = Some(measured(1.0, Some(0.97), Some(1.03)));
@@ -238,6 +256,10 @@ mod tests {
         assert_eq!(ratio.status(), "holds");
         ratio.quiet = Some(measured(3.0, None, Some(0.0)));
         assert_eq!(ratio.status(), "missed");
+        let unfit = serde_json::json!({ "value": 0.5, "at_most": 1.0, "host_fit": false });
+        ratio.quiet = Some(Measured::of(&unfit));
+        assert_eq!(ratio.status(), "host unfit");
+        assert_eq!(ratio.quiet.as_ref().map(Measured::told).as_deref(), Some("0.500 ‡"));
     }
 
     /// `cowslip bench report -o BENCHMARKS.md` was forgotten if this fails.

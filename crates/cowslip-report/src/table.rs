@@ -1,36 +1,21 @@
-//! The report for people, on a terminal or in a log.
+//! The report as text, on a terminal or in a log.
 
-use std::env;
-use std::io::{self, IsTerminal};
+use std::io;
 
 use super::groups::{Group, Line, heading, published, summaries};
+use super::paint::{BAD, BOLD, DIM, GOOD, Paint};
 use super::report::{Ratio, Report};
 use super::text::{INDENT, WIDTH, align, clip, printable, widest, width, wrap};
 use super::{sink, units};
 
-const BOLD: &str = "1";
-const DIM: &str = "2";
-const GOOD: &str = "32";
-const BAD: &str = "1;31";
-
+const UNFIT: &str =
+    "‡ measured while the host was unfit: it took processor time, or free memory back";
 /// Prints `report` to standard output, in colour if that is a terminal that wants it.
 ///
 /// # Errors
 /// As [`sink::print`].
 pub fn print(report: &Report) -> io::Result<()> {
-    let plain = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
-        || env::var_os("TERM").is_some_and(|value| value == "dumb");
-    sink::print(&render(report, Paint(io::stdout().is_terminal() && !plain)))
-}
-
-/// Whether to use ANSI escapes.
-#[derive(Clone, Copy)]
-struct Paint(bool);
-
-impl Paint {
-    fn paint(self, code: &str, text: &str) -> String {
-        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-    }
+    sink::print(&render(report, Paint::of_stdout()))
 }
 
 fn render(report: &Report, paint: Paint) -> String {
@@ -44,6 +29,10 @@ fn render(report: &Report, paint: Paint) -> String {
     }
     if report.rows.iter().any(|row| published(&row.rival)) {
         lines.push("† published figures, not measured here".to_owned());
+    }
+    let unfit_lines = groups.iter().flat_map(|group| &group.lines).any(Line::unfit);
+    if unfit_lines || report.ratios.iter().any(|ratio| ratio.host_fit == Some(false)) {
+        lines.push(UNFIT.to_owned());
     }
     for note in &report.notes {
         lines.extend(wrap(&format!("note: {note}"), INDENT.len()));
@@ -92,9 +81,10 @@ fn push_group(lines: &mut Vec<String>, group: &Group<'_>, paint: Paint) {
 /// The left part of the heading and of each line: what was measured.
 fn names(group: &Group<'_>) -> Vec<Vec<String>> {
     let name = |line: &Line<'_>| {
-        let mark = if published(line.rival) { " †" } else { "" };
+        let published = if published(line.rival) { " †" } else { "" };
+        let unfit = if line.unfit() { " ‡" } else { "" };
         let size = line.size_bytes.map(units::size).unwrap_or_default();
-        [clip(line.rival) + mark, size, clip(line.variant.unwrap_or_default())]
+        [clip(line.rival) + published + unfit, size, clip(line.variant.unwrap_or_default())]
     };
     let heads = ["rival", "size", "variant"].map(str::to_owned);
     let used = [true, group.has_size(), group.has_variant()];
@@ -130,7 +120,8 @@ fn push_ratios(lines: &mut Vec<String>, ratios: &[Ratio], paint: Paint) {
         .iter()
         .map(|ratio| {
             let value = ratio.value.map_or("–".to_owned(), |value| units::digits(value, 4));
-            vec![printable(&ratio.name), value, units::bound(ratio)]
+            let unfit = if ratio.host_fit == Some(false) { " ‡" } else { "" };
+            vec![printable(&ratio.name) + unfit, value, units::bound(ratio)]
         })
         .collect();
     for (ratio, text) in ratios.iter().zip(align(&cells)) {
@@ -166,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_example_as_text() {
-        let text = render(&example::report(), Paint(false));
+        let text = render(&example::report(), Paint::NEVER);
         assert_eq!(text, include_str!("example.txt"), "\n{text}");
     }
 
@@ -178,9 +169,9 @@ mod tests {
             let stat = format!("column {column}");
             report.row(Row::new(&"r".repeat(200), "pause", &stat, 1.0, "count"));
         }
-        let text = render(&report, Paint(false));
+        let text = render(&report, Paint::NEVER);
         assert!(!text.contains('\x1b') && text.contains("more columns in --json"), "{text}");
         assert!(text.lines().all(|line| width(line) < 100), "{text}");
-        assert!(render(&report, Paint(true)).contains("\x1b[1;31mMISSED\x1b[0m"));
+        assert!(render(&report, Paint::ALWAYS).contains("\x1b[1m\x1b[31mMISSED\x1b[0m"));
     }
 }

@@ -22,6 +22,7 @@
 //! * [`usage`]: what a child used.
 //! * [`atomic_file`], [`regular`]: files that are written whole or not at all, and files that are read.
 //! * [`cache`]: a file's part of the page cache.
+//! * [`capabilities`]: what this thread may do beyond its user.
 //! * [`terminal`]: its size and its keys.
 //! * [`socket`]: descriptors handed to another process.
 //! * [`given`]: what a program's calls point to, looked at before the kernel does.
@@ -36,6 +37,7 @@
 
 pub mod atomic_file;
 pub mod cache;
+pub mod capabilities;
 pub mod cgroup;
 pub mod damon;
 pub mod error;

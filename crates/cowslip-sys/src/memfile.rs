@@ -2,6 +2,7 @@
 
 use bitflags::bitflags;
 use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
+use rustix::io::retry_on_intr;
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::failpoints::{self, Op};
@@ -120,11 +121,10 @@ pub fn write_zeroes(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Re
     let mut done = 0;
     while done < len_bytes {
         let part = (len_bytes - done).min(ZEROES.len() as u64) as usize;
-        match rustix::io::pwrite(fd, &ZEROES[..part], offset_bytes + done) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(n) => done += n as u64,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+        let at = offset_bytes + done;
+        match retry_on_intr(|| rustix::io::pwrite(fd, &ZEROES[..part], at))? {
+            0 => return Err(Errno::IO),
+            n => done += n as u64,
         }
     }
     Ok(())
@@ -166,9 +166,27 @@ pub fn len_bytes(fd: BorrowedFd<'_>) -> Result<u64> {
     }
 }
 
-/// Reads at an offset, as `pread(2)`.
+/// Reads at an offset, as `pread(2)`, again if a signal came.
 pub fn read_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -> Result<usize> {
-    rustix::io::pread(fd, buffer, offset_bytes)
+    retry_on_intr(|| rustix::io::pread(fd, &mut *buffer, offset_bytes))
+}
+
+/// Fills `buffer` from an offset on; `EIO` if the file ends before.
+pub fn read_exact_at(fd: BorrowedFd<'_>, buffer: &mut [u8], offset_bytes: u64) -> Result<()> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match read_at(fd, &mut buffer[done..], offset_bytes + done as u64)? {
+            0 => return Err(Errno::IO),
+            read => done += read,
+        }
+    }
+    Ok(())
+}
+
+/// Opens a file to read past the page cache (`O_DIRECT`, `open(2)`): `EINVAL` where the file system cannot.
+pub fn open_direct(path: &std::path::Path) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    fs::open(path, flags, Mode::empty())
 }
 
 /// As [`read_at`], of what is in the page cache already: the disk is not waited for (`preadv2(2)`,
@@ -214,11 +232,10 @@ pub fn write_at(fd: BorrowedFd<'_>, content: &[u8], offset_bytes: u64) -> Result
     failpoints::check(Op::Pwrite)?;
     let mut done = 0;
     while done < content.len() {
-        match rustix::io::pwrite(fd, &content[done..], offset_bytes + done as u64) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(n) => done += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+        let at = offset_bytes + done as u64;
+        match retry_on_intr(|| rustix::io::pwrite(fd, &content[done..], at))? {
+            0 => return Err(Errno::IO),
+            n => done += n,
         }
     }
     Ok(())

@@ -23,7 +23,7 @@ use crate::failpoints::{self, Op};
 use crate::memory::{self, Prot, Sharing};
 use crate::uffd::{Features, RegisterMode, Uffd};
 use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use crate::{AsFd, Errno, OwnedFd, Result};
+use crate::{AsFd, Errno, OwnedFd, Result, memfile};
 
 const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
@@ -425,20 +425,8 @@ impl<F: AsFd> Scanner<F> {
     }
 
     fn read_entries(&self, range: VirtRange, buffer: &mut [u8]) -> Result<()> {
-        let mut offset = (range.start / page_size_bytes() * 8) as u64;
-        let mut rest = buffer;
-        while !rest.is_empty() {
-            match rustix::io::pread(&self.pagemap, &mut *rest, offset) {
-                Ok(0) => return Err(Errno::IO),
-                Ok(read) => {
-                    offset += read as u64;
-                    rest = &mut rest[read..];
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(())
+        let at = (range.start / page_size_bytes() * 8) as u64;
+        memfile::read_exact_at(self.pagemap.as_fd(), buffer, at)
     }
 }
 

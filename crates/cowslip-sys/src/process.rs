@@ -6,6 +6,7 @@
 
 use core::mem::MaybeUninit;
 
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::failpoints::{self, Op};
@@ -42,12 +43,7 @@ pub fn write_once(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize> {
 
 /// One `read(2)`, again if a signal came.
 pub fn read_some(file: &OwnedFd, place: &mut [u8]) -> Result<usize> {
-    loop {
-        match rustix::io::read(file, &mut *place) {
-            Err(Errno::INTR) => {}
-            read => return read,
-        }
-    }
+    retry_on_intr(|| rustix::io::read(file, &mut *place))
 }
 
 /// The errno that libc's `syscall(2)` left in this thread.
@@ -155,11 +151,8 @@ pub fn has_swap() -> bool {
 pub fn fill_random(buffer: &mut [u8]) -> Result<()> {
     let mut done = 0;
     while done < buffer.len() {
-        match rustix::rand::getrandom(&mut buffer[done..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(filled) => done += filled,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
+        let flags = rustix::rand::GetRandomFlags::empty();
+        done += retry_on_intr(|| rustix::rand::getrandom(&mut buffer[done..], flags))?;
     }
     Ok(())
 }

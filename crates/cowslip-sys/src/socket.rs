@@ -3,6 +3,7 @@
 use core::mem::MaybeUninit;
 use std::io::{IoSlice, IoSliceMut};
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -22,12 +23,9 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
     if !fits || !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::INVAL);
     }
-    loop {
-        match net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
-            Err(Errno::INTR) => {}
-            answer => return answer,
-        }
-    }
+    retry_on_intr(|| {
+        net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+    })
 }
 
 /// The user who connected, or who listens: as whom the other end's process acted then (`SO_PEERCRED`).
@@ -40,13 +38,10 @@ pub fn peer_uid(socket: BorrowedFd<'_>) -> Result<u32> {
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let message = loop {
+    let message = retry_on_intr(|| {
         let place = &mut [IoSliceMut::new(buffer)];
-        match net::recvmsg(socket, place, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => {}
-            answer => break answer?,
-        }
-    };
+        net::recvmsg(socket, place, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
     let mut descriptors = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = part {

@@ -59,13 +59,9 @@ impl Program {
         let Some(go) = self.go.take() else { return Ok(()) };
         rustix::io::write(&go, &[1])?;
         let mut errno = [0u8; 4];
-        loop {
-            match rustix::io::read(&self.refusal, &mut errno[..]) {
-                Ok(0) => return Ok(()),
-                Ok(_) => return Err(Errno::from_raw_os_error(i32::from_ne_bytes(errno))),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.refusal, &mut errno[..]))? {
+            0 => Ok(()),
+            _ => Err(Errno::from_raw_os_error(i32::from_ne_bytes(errno))),
         }
     }
 

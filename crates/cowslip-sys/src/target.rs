@@ -117,11 +117,9 @@ impl Target {
         let mut bytes = Vec::new();
         let mut buffer = [0u8; 1 << 14];
         loop {
-            match rustix::io::read(&file, &mut buffer[..]) {
-                Ok(0) => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
-                Ok(read) => bytes.extend_from_slice(&buffer[..read]),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
+            match rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut buffer[..]))? {
+                0 => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
+                read => bytes.extend_from_slice(&buffer[..read]),
             }
         }
     }

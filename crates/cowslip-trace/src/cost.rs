@@ -1,12 +1,12 @@
-//! What faults take.
+//! What faults cost: by their own latencies, or by calibration.
 
 use std::fmt;
 
 use cowslip_sys::fault_cost;
 use serde::Serialize;
 
-use crate::analysis::Sums;
 use crate::model::Header;
+use crate::sums::Sums;
 
 /// What a fault takes that does not say so itself.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -91,7 +91,7 @@ impl Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attribute::Kind;
+    use crate::attribute::FaultKind;
     use crate::model::Fault;
 
     #[test]
@@ -99,12 +99,12 @@ mod tests {
         let cost = FaultCost { base_ns: 500.0, huge_ns: Some(1e5), measured: Measured::WithTrace };
         let mut sums = Sums::default();
         assert_eq!(Cost::of(&sums, None, 1), None);
-        sums.add(&Fault::at(0, 0), Kind::FirstTouch);
-        sums.add(&Fault { huge: Some(true), ..Fault::at(0, 0) }, Kind::FirstTouch);
+        sums.add(&Fault::at(0, 0), FaultKind::FirstTouch);
+        sums.add(&Fault { huge: Some(true), ..Fault::at(0, 0) }, FaultKind::FirstTouch);
         let ns = |sums: &Sums, period| Cost::of(sums, Some(&cost), period).unwrap().ns;
         assert_eq!(ns(&sums, 1), 100_500.0);
         assert_eq!(ns(&sums, 10), 1_005_000.0);
-        sums.add(&Fault { latency_ns: Some(700), ..Fault::at(0, 0) }, Kind::FirstTouch);
+        sums.add(&Fault { latency_ns: Some(700), ..Fault::at(0, 0) }, FaultKind::FirstTouch);
         assert_eq!(ns(&sums, 1), 2_100.0);
     }
 }

@@ -1,8 +1,8 @@
-//! Numbers and mappings in words.
+//! How numbers and mappings read in sentences.
 
 use cowslip_sys::units::ByteCount;
 
-use crate::analysis::{Group, Identity};
+use crate::analysis::{Group, MappingIdentity};
 use crate::attribute::Place;
 
 /// What is first to be said of a trace without its end.
@@ -45,7 +45,7 @@ pub fn percent(part: f64, whole: f64) -> String {
 
 /// The mappings of a group, as the subject of a sentence.
 pub fn mappings(group: &Group) -> String {
-    let Identity { place, size_bytes, .. } = &group.identity;
+    let MappingIdentity { place, size_bytes, .. } = &group.identity;
     let is_exact = |size: &u64| group.mappings.checked_mul(*size) == Some(group.mapped_bytes);
     let size = size_bytes.map(|size| match is_exact(&size) {
         true => ByteCount(size).to_string(),

@@ -8,7 +8,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use cowslip_sys::units::VirtRange;
-use cowslip_trace::attribute::{Attribution, Attributor, HugeFit, Kind, MappingId, Place};
+use cowslip_trace::attribute::{Attribution, Attributor, FaultKind, HugeFit, MappingId, Place};
 use cowslip_trace::model::{Access, Event, EventKind, Fault, Header, Machine, Map, Severity};
 use replay::Model;
 use support::Scatter;
@@ -115,7 +115,7 @@ impl Story {
         self.in_process(7, EventKind::Fault(fault)).expect("a fault")
     }
 
-    fn kind(&mut self, fault: Fault) -> Kind {
+    fn kind(&mut self, fault: Fault) -> FaultKind {
         self.fault(fault).kind
     }
 }
@@ -148,8 +148,8 @@ fn a_huge_page_is_there_after_the_fault_that_says_so() {
     let huge = Fault { huge: Some(true), ..write(START + 0x5000) };
     assert_eq!(story.fault(huge).fit, Some(HugeFit::First));
     story.fork();
-    assert_eq!(story.kind(write(START + 0x9000)), Kind::CowAfterFork);
-    assert_eq!(story.kind(write(START + 2 * MIB)), Kind::FirstTouch, "the next huge page");
+    assert_eq!(story.kind(write(START + 0x9000)), FaultKind::CowAfterFork);
+    assert_eq!(story.kind(write(START + 2 * MIB)), FaultKind::FirstTouch, "the next huge page");
 }
 
 #[test]
@@ -160,65 +160,65 @@ fn what_may_have_come_with_a_huge_page_is_unknown_after_a_fork() {
     story.kind(write(START + 2 * MIB));
     story.kind(write(START + 2 * MIB + 0x1000));
     story.fork();
-    assert_eq!(story.kind(write(START)), Kind::CowAfterFork, "seen before");
-    assert_eq!(story.kind(write(START + 0x3000)), Kind::Unknown);
+    assert_eq!(story.kind(write(START)), FaultKind::CowAfterFork, "seen before");
+    assert_eq!(story.kind(write(START + 0x3000)), FaultKind::Unknown);
     assert_eq!(
         story.kind(present(START + 0x4000)),
-        Kind::CowAfterFork,
+        FaultKind::CowAfterFork,
         "it says that it was there"
     );
     let second = START + 2 * MIB;
-    assert_eq!(story.kind(write(second + 0x3000)), Kind::FirstTouch, "two faults: base pages");
+    assert_eq!(story.kind(write(second + 0x3000)), FaultKind::FirstTouch, "two faults: base pages");
 }
 
 #[test]
 fn memory_older_than_the_trace_is_not_guessed_at() {
     let mut story = Story::new(&plain());
     story.old(START, MIB);
-    assert_eq!(story.kind(write(START)), Kind::Unknown);
-    assert_eq!(story.kind(major(START + 0x1000)), Kind::Unknown);
-    assert_eq!(story.kind(present(START + 0x2000)), Kind::Unknown);
+    assert_eq!(story.kind(write(START)), FaultKind::Unknown);
+    assert_eq!(story.kind(major(START + 0x1000)), FaultKind::Unknown);
+    assert_eq!(story.kind(present(START + 0x2000)), FaultKind::Unknown);
     story.fork();
-    assert_eq!(story.kind(present(START + 0x3000)), Kind::CowAfterFork);
+    assert_eq!(story.kind(present(START + 0x3000)), FaultKind::CowAfterFork);
     let range = VirtRange::new(START, MIB);
     story.then(EventKind::Advise { range, advice: 4 });
-    assert_eq!(story.kind(write(START + 0x4000)), Kind::Refault);
+    assert_eq!(story.kind(write(START + 0x4000)), FaultKind::Refault);
     story.map(START, MIB);
-    assert_eq!(story.kind(write(START + 0x4000)), Kind::FirstTouch);
+    assert_eq!(story.kind(write(START + 0x4000)), FaultKind::FirstTouch);
 }
 
 #[test]
 fn what_was_mapped_before_events_were_lost_is_old() {
     let mut story = Story::new(&plain());
     story.map(START, MIB).then(EventKind::Lost { count: 3 });
-    assert_eq!(story.kind(write(START)), Kind::Unknown);
+    assert_eq!(story.kind(write(START)), FaultKind::Unknown);
     story.map(START + MIB, MIB);
-    assert_eq!(story.kind(write(START + MIB)), Kind::FirstTouch);
+    assert_eq!(story.kind(write(START + MIB)), FaultKind::FirstTouch);
 }
 
 #[test]
 fn major_faults_are_swap_or_files() {
     let mut story = Story::new(&plain());
     story.map(START, MIB);
-    assert_eq!(story.kind(major(START)), Kind::Unknown, "nothing could have been swapped out");
+    assert_eq!(story.kind(major(START)), FaultKind::Unknown, "nothing could have been swapped out");
     story.kind(write(START + 0x1000));
-    assert_eq!(story.kind(major(START + 0x1000)), Kind::SwapIn);
+    assert_eq!(story.kind(major(START + 0x1000)), FaultKind::SwapIn);
     let name = Some("/data".into());
     let (range, flags) = (VirtRange::new(START + MIB, MIB), 1);
     story.then(EventKind::Map(Map { range, flags, name, ..Map::default() }));
-    assert_eq!(story.kind(major(START + MIB)), Kind::FileRead);
-    assert_eq!(story.kind(at(START + MIB + 0x1000)), Kind::FileMapped);
+    assert_eq!(story.kind(major(START + MIB)), FaultKind::FileRead);
+    assert_eq!(story.kind(at(START + MIB + 0x1000)), FaultKind::FileMapped);
 }
 
 #[test]
 fn without_unmaps_a_repeated_fault_is_unknown() {
     let mut story = Story::new(&Header { sources: Vec::new(), ..plain() });
     story.map(START, MIB);
-    assert_eq!(story.kind(at(START)), Kind::FirstTouch);
-    assert_eq!(story.kind(at(START)), Kind::Unknown);
+    assert_eq!(story.kind(at(START)), FaultKind::FirstTouch);
+    assert_eq!(story.kind(at(START)), FaultKind::Unknown);
     let mut story = Story::new(&plain());
     story.map(START, MIB).kind(at(START));
-    assert_eq!(story.kind(at(START)), Kind::Repeated);
+    assert_eq!(story.kind(at(START)), FaultKind::Repeated);
 }
 
 #[test]
@@ -229,18 +229,18 @@ fn the_heap_grows_and_shrinks_and_stays_one_mapping() {
     let first = story.fault(at(START + 0x1000));
     story.then(EventKind::Break { end: heap + 0x8000 });
     let second = story.fault(at(START + 0x7000));
-    assert_eq!((first.mapping, first.kind), (second.mapping, Kind::FirstTouch));
+    assert_eq!((first.mapping, first.kind), (second.mapping, FaultKind::FirstTouch));
     let id = first.mapping.unwrap().0 as usize;
     assert_eq!(story.attributor.mappings()[id].place, Place::Heap);
     story.then(EventKind::Break { end: heap + 0x1001 });
     assert_eq!(story.fault(at(START + 0x7000)).mapping, None);
     assert_eq!(
         story.kind(at(START + 0x1000)),
-        Kind::Repeated,
+        FaultKind::Repeated,
         "the page of the end is still there"
     );
     story.then(EventKind::Break { end: heap + 0x8000 });
-    assert_eq!(story.kind(at(START + 0x7000)), Kind::FirstTouch);
+    assert_eq!(story.kind(at(START + 0x7000)), FaultKind::FirstTouch);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_stack_grows_down_to_what_was_touched() {
     let (range, flags, name) = (VirtRange::new(START, 0x3000), 2, Some("[stack]".into()));
     story.then(EventKind::Map(Map { range, flags, name, ..Map::default() }));
     let below = story.fault(write(START - 0x5008));
-    assert_eq!(below.kind, Kind::FirstTouch);
+    assert_eq!(below.kind, FaultKind::FirstTouch);
     let stack = &story.attributor.mappings()[below.mapping.unwrap().0 as usize];
     assert_eq!((&stack.place, stack.length_bytes), (&Place::Stack, 0x9000));
     assert_eq!(story.fault(write(START - 9 * MIB)).mapping, None, "beyond the usual limit");
@@ -296,7 +296,7 @@ fn populated_memory_is_there_without_a_fault() {
     let mut story = Story::new(&plain());
     let (range, protection, flags) = (VirtRange::new(START, MIB), 3, 0x8022);
     story.then(EventKind::Map(Map { range, protection, flags, ..Map::default() })).fork();
-    assert_eq!(story.kind(write(START + 0x7000)), Kind::CowAfterFork);
+    assert_eq!(story.kind(write(START + 0x7000)), FaultKind::CowAfterFork);
 }
 
 #[test]
@@ -311,8 +311,8 @@ fn nonsense_is_survived() {
     }
 }
 
-/// A stack that grew comes as a map of all of it (of the kernel, by perf) or of what is new (of this recorder). If each were a
-/// mapping, or were gone over, this would take hours and all of the memory.
+/// A stack that grew comes as a map of all of it (of the kernel, by perf) or of what is new (of this
+/// recorder). If each were a mapping, or were gone over, this would take hours and all of the memory.
 #[test]
 fn a_stack_that_grew_many_times_is_one_mapping() {
     const TOP: usize = 0x7fff_ffff_f000;
@@ -338,10 +338,10 @@ fn a_stack_that_grew_many_times_is_one_mapping() {
             let start = TOP - FIRST - growth * 4096;
             happened(stack(start, if is_whole { TOP } else { start + 4096 }));
             let fault = happened(EventKind::Fault(Fault::at(start as u64, 0x40_1000))).unwrap();
-            assert_eq!((fault.kind, fault.mapping), (Kind::FirstTouch, Some(MappingId(0))));
+            assert_eq!((fault.kind, fault.mapping), (FaultKind::FirstTouch, Some(MappingId(0))));
         }
         let again = happened(EventKind::Fault(Fault::at((TOP - FIRST - 4096) as u64, 0x40_1000)));
-        assert_eq!(again.unwrap().kind, Kind::Repeated, "it was there, and stayed");
+        assert_eq!(again.unwrap().kind, FaultKind::Repeated, "it was there, and stayed");
         let [mapping] = attributor.mappings() else { panic!("one stack, one mapping") };
         assert_eq!(mapping.length_bytes as usize, FIRST + GROWTHS * 4096);
         assert_eq!(mapping.unmapped_bytes, 0);

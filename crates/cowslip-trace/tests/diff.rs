@@ -4,7 +4,7 @@
 mod scene;
 
 use cowslip_trace::Analysis;
-use cowslip_trace::attribute::Kind;
+use cowslip_trace::attribute::FaultKind;
 use cowslip_trace::cost::FaultCost;
 use cowslip_trace::diff::{Basis, Diff};
 use cowslip_trace::model::EventKind;
@@ -109,13 +109,13 @@ fn copies_after_forks_are_told_with_the_forks() {
         scene
     };
     let diff = diff(&scene(0), &scene(3), None);
-    let copies = diff.kinds.iter().find(|kind| kind.kind == Kind::CowAfterFork).unwrap();
+    let copies = diff.kinds.iter().find(|kind| kind.kind == FaultKind::CowAfterFork).unwrap();
     assert_eq!((copies.compared, copies.differs), ([0.0, 768.0], true));
     let words = "copy-on-write after fork: 0 → 768 faults, with 0 forks → 3 forks";
     assert!(diff.explanations.iter().any(|it| it == words), "{:?}", diff.explanations);
     let group = &diff.groups[0];
     let kinds = group.sides.each_ref().map(|side| side.as_ref().unwrap().kind);
-    assert_eq!(kinds, [Some(Kind::FirstTouch), Some(Kind::CowAfterFork)]);
+    assert_eq!(kinds, [Some(FaultKind::FirstTouch), Some(FaultKind::CowAfterFork)]);
 }
 
 #[test]

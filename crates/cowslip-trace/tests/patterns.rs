@@ -10,10 +10,10 @@ use cowslip_sys::process;
 use cowslip_sys::units::VirtRange;
 use cowslip_trace::Analysis;
 use cowslip_trace::analysis::Analyser;
-use cowslip_trace::attribute::Kind;
+use cowslip_trace::attribute::FaultKind;
 use cowslip_trace::cost::{FaultCost, Measured};
 use cowslip_trace::model::{Event, EventKind, Fault, Map, Severity, StackId, Trace};
-use cowslip_trace::patterns::{Pattern, PatternName};
+use cowslip_trace::patterns::{self, Pattern, PatternName};
 use scene::{MIB, PAGE, START, Scene};
 use support::Scatter;
 
@@ -21,9 +21,10 @@ fn analysed(scene: &Scene) -> Analysis {
     Analysis::of(&scene.0, FaultCost::of(&scene.0.header))
 }
 
-fn pattern(analysis: &Analysis, name: PatternName) -> &Pattern {
-    let found = analysis.patterns.iter().find(|pattern| pattern.name == name);
-    found.unwrap_or_else(|| panic!("no {name:?} in {:?}", analysis.patterns))
+fn pattern(analysis: &Analysis, name: PatternName) -> Pattern {
+    let all = patterns::find(analysis);
+    let found = all.iter().find(|pattern| pattern.name == name).cloned();
+    found.unwrap_or_else(|| panic!("no {name:?} in {all:?}"))
 }
 
 #[test]
@@ -31,7 +32,7 @@ fn descending_maps_are_told_in_the_words_of_the_issue() {
     let mut scene = Scene::new("madvise");
     scene.descend(100);
     let analysis = analysed(&scene);
-    assert_eq!(analysis.sums.of(Kind::FirstTouch), 51_200);
+    assert_eq!(analysis.sums.of(FaultKind::FirstTouch), 51_200);
     let pattern = pattern(&analysis, PatternName::Staircase);
     // 51,200 faults at 500 ns, in 51,300 events a microsecond apart.
     assert_eq!(
@@ -120,7 +121,7 @@ fn purging_is_told_by_refaults() {
         scene.then(EventKind::Advise { range: VirtRange::new(START, MIB), advice: 4 });
     }
     let analysis = analysed(&scene);
-    assert_eq!(analysis.sums.of(Kind::Refault), 3 * 256);
+    assert_eq!(analysis.sums.of(FaultKind::Refault), 3 * 256);
     let pattern = pattern(&analysis, PatternName::Purging);
     assert_eq!(pattern.faults, 768);
     assert!(pattern.advice.as_ref().unwrap().contains("dirty_decay_ms"));
@@ -186,7 +187,7 @@ fn a_sample_counts_for_what_it_stands_for_and_tells_no_order() {
     scene.map(START, 64 * MIB);
     (0..16_384).step_by(10).for_each(|page| scene.touch(START + page * PAGE));
     let analysis = analysed(&scene);
-    let told = &analysis.patterns[0];
+    let told = &patterns::find(&analysis)[0];
     assert_eq!(told.faults, 16_390);
     assert!(
         !told.sentence.contains("ascending") && told.faults_with_huge_pages.is_none(),
@@ -235,7 +236,7 @@ fn a_million_faults_take_less_than_two_seconds() {
     let analysis = analyser.finish(None);
     let took = Duration::from_nanos(process::thread_cpu_ns() - began_ns);
     println!("{faults} faults analysed in {took:?}");
-    assert_eq!(analysis.sums.of(Kind::FirstTouch), faults);
+    assert_eq!(analysis.sums.of(FaultKind::FirstTouch), faults);
     // What is promised is of a release build; a debug build is ten times as slow.
     let most = Duration::from_secs(if cfg!(debug_assertions) { 40 } else { 2 });
     assert!(took < most, "{took:?}");

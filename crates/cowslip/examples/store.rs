@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use std::{env, process, thread};
 
 use bytemuck::{Pod, Zeroable};
-use cowslip::sys::process as children;
 use cowslip::units::ByteCount;
 use cowslip::{Arena, ArenaSlice, Fork};
+use cowslip_sys::process as children;
 
 const SLOTS: usize = 1 << 20;
 const KEYS: u64 = SLOTS as u64 / 2;

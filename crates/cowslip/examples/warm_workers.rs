@@ -19,9 +19,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use cowslip::sys::{AsFd, OwnedFd, process};
 use cowslip::units::{ByteCount, VirtRange};
 use cowslip::{Arena, Inherit, Place, Template, TemplateClone};
+use cowslip_sys::{AsFd, OwnedFd, process};
 use std::sync::atomic::Ordering::Relaxed;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;

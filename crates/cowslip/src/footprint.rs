@@ -1,7 +1,7 @@
 //! Where a process' memory is, as `/proc/PID/smaps` says (`proc_pid_smaps(5)`).
 
-use crate::sys::procfs::usage_of;
-use crate::units::VirtRange;
+use cowslip_sys::procfs::usage_of;
+use cowslip_sys::units::VirtRange;
 
 /// Memory of a process, in bytes: in an arena and elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

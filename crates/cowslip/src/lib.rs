@@ -23,30 +23,32 @@
 //!   them in place, thousands of times a second.
 //! * [`freeze_all`] freezes several arenas at the same instant.
 //! * [`host::report`] says what this kernel and these privileges allow.
+//! * [`raw`] is for libraries that serve a program's own memory calls and forks from an arena.
 //!
 //! How it works, and what holds at every moment, stands in the source of the `freeze` module and in
-//! `docs/freeze-and-thaw.md`. The library starts one thread an arena, at its first freeze, and none
-//! before, and one a [`TemplateServer`]; it handles no signals and writes nothing anywhere.
+//! `docs/freeze-and-thaw.md`. The library starts one thread an arena, at its first freeze or fork, one a
+//! [`TemplateServer`], and some more while an image is saved or restored. It handles no signals, and writes to no file that it
+//! was not told of.
 
 mod arena;
 mod footprint;
 mod freeze;
 pub mod host;
 pub mod image;
+mod insist;
 mod metrics;
+pub mod raw;
+mod service;
 mod template;
 
-use cowslip_sys::error;
-
-pub use cowslip_sys as sys;
+pub use cowslip_sys::error::{Error, ErrorKind, Result};
+pub use cowslip_sys::memory::Prot;
 pub use cowslip_sys::units;
 
-pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, Departure, Pages, Usage};
-pub use error::{Error, ErrorKind, Result};
+pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, IoGuard, Pages};
 pub use footprint::Footprint;
-pub use freeze::{Fork, FreezeMethod, Frozen, IoGuard, PreparedFork, fork, freeze_all};
-pub use metrics::{Metrics, PAGE_NAME};
-pub use sys::memory::Prot;
+pub use freeze::{Fork, FreezeMethod, Frozen, fork, freeze_all};
+pub use metrics::Metrics;
 pub use template::{
     Identity, Inherit, Place, Region, Template, TemplateBuilder, TemplateClone, TemplateServer,
 };

@@ -5,11 +5,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::error::{During, Result};
-use crate::sys::memfile::{self, MemfdKind};
-use crate::sys::memory::{self, Prot, Sharing};
-use crate::sys::{AsFd, process};
-use crate::units::{VirtRange, page_size_bytes};
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::memory::{self, Prot, Sharing};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{AsFd, process};
 
 /// Name of the mapping that holds the counters.
 pub const PAGE_NAME: &str = "cowslip-status";
@@ -120,7 +120,7 @@ counters! {
     child_turns,
     /// Bytes that left the arena and are the kernel's now.
     left_bytes,
-    /// Why: bits, see [`Departure::of_metrics`](crate::Departure::of_metrics).
+    /// Why: bits, see [`Departure::of_metrics`](crate::raw::Departure::of_metrics).
     left_for,
     /// Children that were ended as their parent had more private copies than was allowed.
     ended_children,

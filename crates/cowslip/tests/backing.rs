@@ -100,7 +100,7 @@ fn hugetlb_freeze_that_the_pool_can_pay_for() {
     let counters = chunks(&arena, 5);
     (0..counters.len()).step_by(64).for_each(|i| counters.at(i).store(0, Relaxed));
     let writers = Writers::start(&counters, 2);
-    let can_thaw = arena.start_service();
+    let can_thaw = arena.raw().start_service();
     for round in 0..scaled(5) {
         let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         let first = checksum(frozen.slice(counters.slice()));
@@ -184,7 +184,7 @@ fn cycle(arena: &Arena) -> u64 {
     (0..counters.len()).step_by(64).for_each(|i| counters.at(i).store(0, Relaxed));
     let writers = Writers::start(&counters, 2);
     let mut written = 0;
-    if arena.start_service() {
+    if arena.raw().start_service() {
         for _ in 0..scaled(5) {
             let frozen = arena.freeze_timeout(PATIENCE).unwrap();
             let first = checksum(frozen.slice(counters.slice()));

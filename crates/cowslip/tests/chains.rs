@@ -44,7 +44,7 @@ fn restored(path: &Path, length: usize) -> Vec<u64> {
         ..RestoreOptions::default()
     };
     let arena = verify(path).unwrap().restore(0, &options, &mut proceed).unwrap().into_arena();
-    let part = arena.parts(arena.range())[0].0;
+    let part = arena.raw().parts(arena.range())[0].0;
     words(&arena, part, &arena)[..length].to_vec()
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cowslip::Arena;
 use cowslip::units::{ByteCount, page_size_bytes};
-use support::kin::{kill, wait_for_ever};
+use support::children::{kill, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, eventually, fork_child, skip, status_of};
 
 /// Past the time in which nothing is done after a fork.
@@ -23,11 +23,11 @@ fn write(counters: &Counters, pages: usize) {
 
 fn arena(most: ByteCount) -> Option<(Arena, Counters)> {
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "no service thread");
         return None;
     }
-    arena.limit_copies_for_children(Some(most));
+    arena.raw().limit_copies_for_children(Some(most));
     let counters = Counters::new(&arena, ByteCount::mib(32));
     write(&counters, counters.len() * 8 / page_size_bytes());
     Some((arena, counters))
@@ -39,7 +39,7 @@ fn the_youngest_reader_is_ended_and_its_parent_goes_on() {
     let _watchdog = Watchdog::start("children that cost too much");
     let Some((arena, counters)) = arena(ByteCount::mib(8)) else { return };
     // The first: the other one follows.
-    arena.on_child_ended(|pid| _ = TOLD.compare_exchange(0, pid, Relaxed, Relaxed));
+    arena.raw().on_child_ended(|pid| _ = TOLD.compare_exchange(0, pid, Relaxed, Relaxed));
     let elder = fork_child(&[&arena], || wait_for_ever()).unwrap();
     settle();
     let younger = fork_child(&[&arena], || wait_for_ever()).unwrap();

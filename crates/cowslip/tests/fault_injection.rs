@@ -11,11 +11,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, StandaloneMode, Strategy};
-use cowslip::sys::failpoints::{Op, fail};
-use cowslip::sys::memfile;
-use cowslip::sys::{AsFd, Errno};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, FreezeMethod, Inherit, Pages, Place, Prot, Template, freeze_all};
+use cowslip_sys::failpoints::{Op, fail};
+use cowslip_sys::memfile;
+use cowslip_sys::{AsFd, Errno};
 use support::images::{Folder, patterned, proceed, saved, words};
 use support::world::{World, explains_itself};
 use support::{
@@ -423,7 +423,7 @@ fn a_template_is_made_and_mapped_or_not_at_each_call() {
     for op in [Op::Mmap, Op::MemfileOpen, Op::Pwrite] {
         for pass in 0.. {
             let arena = Arena::new(ByteCount::mib(16)).unwrap();
-            let has_service = arena.start_service();
+            let has_service = arena.raw().start_service();
             let rule = fail(op, pass, 1, Errno::NOMEM);
             let made = template(&arena)
                 .and_then(|(template, ranges)| Ok((template.map(Place::Anywhere)?, ranges)));
@@ -502,17 +502,17 @@ fn leaving_the_arena_fails_at_each_step() {
             // SAFETY: the service thread runs.
             let leave = || {
                 // SAFETY: nobody holds a reference into the part.
-                unsafe { world.first.detach(part, cowslip::Departure::Advice) }
+                unsafe { world.first.raw().detach(part, cowslip::raw::Departure::Advice) }
                     .inspect_err(explains_itself)
             };
             let Ok(views) = freeze_all(&world.arenas()) else { return };
             // The call that failed may have been one that the service needs to start.
-            eventually("its service starts", || world.first.start_service());
+            eventually("its service starts", || world.first.raw().start_service());
             let _ = leave();
             drop(views);
             let _ = leave();
             for arena in world.arenas() {
-                eventually("its service starts", || arena.start_service());
+                eventually("its service starts", || arena.raw().start_service());
             }
         });
     }

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use cowslip::Arena;
-use cowslip::sys::memory;
 use cowslip::units::{ByteCount, CHUNK_BYTES};
-use support::kin::{Child, KINDS, close_all, kill, plain_fork, wait_for_ever};
+use cowslip_sys::memory;
+use support::children::{Child, KINDS, close_all, kill, plain_fork, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, alone, fork_child, skip, status_of};
 
 /// A thaw that is allowed has long begun by then.
@@ -28,7 +28,7 @@ impl Family {
     /// `None` where nothing thaws in the background.
     fn new() -> Option<Self> {
         let arena = Arena::new(ByteCount::mib(32)).unwrap();
-        if !arena.start_service() {
+        if !arena.raw().start_service() {
             skip("userfaultfd", "nothing is thawed in the background");
             return None;
         }
@@ -111,7 +111,7 @@ fn i2_descriptors_do_not_matter() {
     let Some(family) = Family::new() else { return };
     let child = fork_child(&[&family.arena], || match plain_fork() {
         0 => {
-            family.tell_parent(cowslip::sys::process::pid());
+            family.tell_parent(cowslip_sys::process::pid());
             close_all();
             wait_for_ever()
         }

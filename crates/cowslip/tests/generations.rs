@@ -8,9 +8,10 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use cowslip::Arena;
 use cowslip::units::{ByteCount, CHUNK_BYTES};
-use cowslip::{Arena, sys::process};
-use support::kin::plain_fork;
+use cowslip_sys::process;
+use support::children::plain_fork;
 use support::{
     Counters, PATIENCE, Watchdog, alone, fork_child, huge_mapped_bytes, skip, status_of,
 };
@@ -77,7 +78,7 @@ fn what_was_frozen_after_an_old_child_is_thawed_while_it_lives() {
     let _alone = alone();
     let _watchdog = Watchdog::start("generations");
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         return skip("userfaultfd", "nothing is thawed in the background");
     }
     let (older, younger) = (ByteCount::mib(8), ByteCount::mib(12));
@@ -102,18 +103,18 @@ fn more_generations_than_can_be_told_apart_are_all_kept() {
     let _alone = alone();
     let _watchdog = Watchdog::start("many generations");
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
-    let has_service = arena.start_service();
-    let mut kin = Vec::new();
+    let has_service = arena.raw().start_service();
+    let mut generations = Vec::new();
     for value in 1..12 {
         let counters = Counters::new(&arena, ByteCount::mib(2));
         fill(&counters, value);
         let old = Old::fork(&arena, &counters, value);
         fill(&counters, 100 + value);
-        kin.push((counters, value, old));
+        generations.push((counters, value, old));
     }
-    while !kin.is_empty() {
+    while !generations.is_empty() {
         // From the middle: neither the oldest nor the youngest first.
-        let (counters, value, old) = kin.remove(kin.len() / 2);
+        let (counters, value, old) = generations.remove(generations.len() / 2);
         passing_child(&arena);
         assert!(old.ends_right(), "the child of {value}");
         assert!(holds(&counters, 100 + value));
@@ -175,12 +176,12 @@ fn owner(report: &PipeWriter) -> ! {
     let owner = process::pid();
     let heir = fork_child(&[&arena], || {
         until(|| process::parent_pid() != owner);
-        let was_kept = !arena.adopt().unwrap();
+        let was_kept = !arena.raw().adopt().unwrap();
         fill(&counters, 2);
         tell(&go);
         // The sibling ends now, and says nothing to anybody.
-        let took_over = until(|| arena.adopt().unwrap());
-        let thaws = arena.start_service();
+        let took_over = until(|| arena.raw().adopt().unwrap());
+        let thaws = arena.raw().start_service();
         let is_live = !thaws || arena.wait_live(PATIENCE);
         let is_huge = !thaws
             || !arena.pages().is_huge()
@@ -206,7 +207,7 @@ fn a_pinned_arena_is_copied_for_children_and_stays_where_it_is() {
     let arena = Arena::new(ByteCount::mib(32)).unwrap();
     let counters = Counters::new(&arena, ByteCount::mib(6));
     fill(&counters, 1);
-    arena.pin();
+    arena.raw().pin();
     let old = Old::fork(&arena, &counters, 1);
     fill(&counters, 2);
     assert_eq!(arena.metrics().frozen_chunks, 0);

@@ -47,7 +47,11 @@ fn what_was_frozen_is_restored_and_can_be_saved_again() {
     let restored = restore(&image, Place::Anywhere).unwrap();
     assert!(words(&restored, slice.range(), &arena)[..content.len()] == content);
     let there = restored.range().start + (guard.start - arena.range().start);
-    assert_eq!(restored.parts(VirtRange::new(there, guard.len))[0].2, Prot::NONE, "guards hold");
+    assert_eq!(
+        restored.raw().parts(VirtRange::new(there, guard.len))[0].2,
+        Prot::NONE,
+        "guards hold"
+    );
     let taken = restore(&image, Place::Original).unwrap_err();
     assert_eq!(taken.kind(), ErrorKind::Busy, "{taken}");
 
@@ -101,7 +105,7 @@ fn an_image_shows_one_instant_while_threads_write() {
         let restored = restore(&verify(&path).unwrap(), Place::Anywhere).unwrap();
         let restored = words(&restored, counters.slice().range(), &arena);
         assert_eq!(checksum(&restored[..counters.len()]), seen);
-        if !arena.start_service() {
+        if !arena.raw().start_service() {
             break; // nothing thaws it for the next freeze
         }
     }
@@ -121,7 +125,7 @@ fn an_incremental_image_holds_what_changed_and_needs_its_parents() {
         let options = SaveOptions { parent: parent.take(), ..SaveOptions::default() };
         let saved = save(&[&frozen], path, &options, &mut proceed).unwrap();
         drop(frozen);
-        if !arena.start_service() {
+        if !arena.raw().start_service() {
             return support::skip("userfaultfd", "nothing thaws it for the next freeze");
         }
         assert!(day == 0 || saved.chunks <= 2, "{saved:?}");
@@ -226,7 +230,7 @@ fn kill_9_leaves_the_last_image_whole_at_every_instant() {
     let folder = Folder::new("kill");
     let path = folder.file("image");
     let arena = Arena::new(ByteCount::mib(8)).unwrap();
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         return support::skip("userfaultfd", "the saver cannot freeze twice");
     }
     let mut scatter = Scatter(11);
@@ -349,7 +353,7 @@ fn a_disk_that_is_full_keeps_the_old_image_and_gives_its_room_back() {
         std::fs::write(disk.0.join("other"), vec![1; 2 << 20]).unwrap();
         std::fs::remove_file(disk.0.join("other")).unwrap();
         drop(frozen);
-        if !large.start_service() {
+        if !large.raw().start_service() {
             break; // nothing thaws it for the next freeze
         }
     }

@@ -65,7 +65,7 @@ fn a_thaw_waits() {
     assert!(!arena.wait_live(A_WHILE));
     assert_eq!(arena.metrics().thawed_chunks, 0);
     drop(also);
-    let has_service = arena.start_service();
+    let has_service = arena.raw().start_service();
     assert!(arena.wait_live(PATIENCE) || !has_service);
     assert_eq!(counters.at(3).load(Relaxed), 9);
 }

@@ -106,7 +106,7 @@ fn inside_a_thaw_at_the_limit() {
     let wanted = counters.sum();
     allow_more(&folder, ByteCount::mib(1));
     drop(view);
-    if arena.start_service() {
+    if arena.raw().start_service() {
         assert!(arena.wait_live(PATIENCE), "{:?}", arena.metrics());
     }
     assert_eq!(counters.sum(), wanted);
@@ -126,7 +126,7 @@ fn inside_forks_near_the_limit() {
     let Some(folder) = join() else { return };
     let _watchdog = Watchdog::start("forks near the limit");
     let arena = Arena::new(ByteCount::mib(128)).unwrap();
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         return skip("userfaultfd", "what nothing thaws keeps its copies");
     }
     let counters = filled(&arena);
@@ -165,10 +165,10 @@ fn inside_copies_beyond_the_limit() {
     let _watchdog = Watchdog::start("copies beyond the limit");
     let arena = Arena::new(ByteCount::mib(128)).unwrap();
     let counters = filled(&arena);
-    let parent = cowslip::sys::process::pid();
+    let parent = cowslip_sys::process::pid();
     let child = fork_child(&[&arena], || {
         // Reads until its parent ends, however that comes about.
-        while cowslip::sys::process::parent_pid() == parent {
+        while cowslip_sys::process::parent_pid() == parent {
             std::thread::yield_now();
         }
         true

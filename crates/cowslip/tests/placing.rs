@@ -5,8 +5,9 @@ mod support;
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use cowslip::raw::Usage;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip::{Arena, Prot, Usage};
+use cowslip::{Arena, Prot};
 use support::{Counters, PATIENCE, Watchdog, Writers, checksum, fork_child, skip, status_of};
 
 /// Parts of the counters that leave, live and frozen, while threads count: whole chunks, parts of them.
@@ -24,7 +25,7 @@ fn leavers(counters: &Counters) -> [VirtRange; 3] {
 fn memory_leaves_the_arena_while_threads_write_to_it() {
     let _watchdog = Watchdog::start("leaving");
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         return skip("userfaultfd", "nothing holds writers off");
     }
     let (live, frozen) = (ByteCount::mib(16), ByteCount::mib(16));
@@ -32,14 +33,14 @@ fn memory_leaves_the_arena_while_threads_write_to_it() {
     let writers = [Writers::start(&live, 2), Writers::start(&frozen, 2)];
     for range in leavers(&live) {
         // SAFETY: the service thread runs.
-        unsafe { arena.detach(range, cowslip::Departure::Advice) }.unwrap();
+        unsafe { arena.raw().detach(range, cowslip::raw::Departure::Advice) }.unwrap();
     }
     let view = arena.freeze().unwrap();
     let before = checksum(view.slice(frozen.slice()));
     for range in leavers(&frozen) {
         // SAFETY: as above.
-        unsafe { arena.detach(range, cowslip::Departure::Advice) }.unwrap();
-        let parts = arena.parts(range);
+        unsafe { arena.raw().detach(range, cowslip::raw::Departure::Advice) }.unwrap();
+        let parts = arena.raw().parts(range);
         assert!(parts.iter().all(|(_, usage, _)| *usage == Usage::Detached), "{parts:?}");
     }
     assert_eq!(before, checksum(view.slice(frozen.slice())), "the base stays");
@@ -95,11 +96,14 @@ fn memory_made_new_reads_zeroes_in_every_state() {
         for part in parts {
             // SAFETY: page-aligned parts of the slice, of which no reference is used meanwhile.
             let is_new = unsafe {
-                arena.remap_zeroed(part, Prot::NONE).unwrap()
-                    && arena.remap_zeroed(part, Prot::RW).unwrap_or(false)
+                arena.raw().remap_zeroed(part, Prot::NONE).unwrap()
+                    && arena.raw().remap_zeroed(part, Prot::RW).unwrap_or(false)
             };
             // Frozen memory without access cannot be cleaned in place, and leaves the arena.
-            assert!(is_new || is_frozen && arena.parts(part)[0].1 == Usage::Detached, "{part}");
+            assert!(
+                is_new || is_frozen && arena.raw().parts(part)[0].1 == Usage::Detached,
+                "{part}"
+            );
             if !is_new {
                 // SAFETY: as above.
                 unsafe { arena.protect(part, Prot::RW) }.unwrap();
@@ -128,19 +132,19 @@ fn a_closed_arena_takes_nothing_in_and_gives_its_space_back() {
         (freed.start as *mut u64).write(8);
         arena.release(freed).unwrap();
     }
-    arena.close().unwrap();
+    arena.raw().close().unwrap();
     let error = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap_err();
     assert_eq!(error.kind(), cowslip::ErrorKind::OutOfMemory);
     // Somebody else may be there.
-    cowslip::sys::memory::reserve_at(freed).unwrap();
+    cowslip_sys::memory::reserve_at(freed).unwrap();
     // SAFETY: still handed out, and nobody writes to it.
     unsafe {
         assert_eq!((kept.start as *const u64).read(), 7);
-        arena.detach(kept, cowslip::Departure::Limit).unwrap();
+        arena.raw().detach(kept, cowslip::raw::Departure::Limit).unwrap();
         assert_eq!((kept.start as *const u64).read(), 7);
     }
     assert_eq!((arena.metrics().used_bytes, arena.metrics().left_bytes), (0, 4 << 20));
     drop(arena);
-    let taken = cowslip::sys::memory::reserve_at(freed);
-    assert_eq!(taken, Err(cowslip::sys::Errno::EXIST), "what is not the arena's stays");
+    let taken = cowslip_sys::memory::reserve_at(freed);
+    assert_eq!(taken, Err(cowslip_sys::Errno::EXIST), "what is not the arena's stays");
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use cowslip::{Arena, Pages, freeze_all};
-use support::kin::{kill, wait_for_ever};
+use support::children::{kill, wait_for_ever};
 use support::{Counters, PATIENCE, Watchdog, eventually, fork_child, skip, smaps_bytes, status_of};
 
 const BYTES: ByteCount = ByteCount::mib(32);
@@ -15,7 +15,7 @@ const BYTES: ByteCount = ByteCount::mib(32);
 /// An arena, all of whose memory was written.
 fn written() -> Option<(Arena, Counters)> {
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "no service thread");
         return None;
     }
@@ -89,7 +89,7 @@ fn nothing_is_allocated_for_it() {
     let _watchdog = Watchdog::start("holes");
     let arena = Arena::builder(ByteCount::mib(64)).backing(cowslip::Backing::Base).build().unwrap();
     assert_eq!(arena.pages(), Pages::Base);
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         return skip("userfaultfd", "no service thread");
     }
     let counters = Counters::new(&arena, BYTES);

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, SaveOptions, Strategy, save};
-use cowslip::sys::{Errno, cache, memfile};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ArenaBuilder, Backing, ErrorKind, Fork, Place, Prot};
+use cowslip_sys::{Errno, cache, memfile};
 use support::images::{ELSEWHERE, Folder, patterned, proceed, saved, verify, words};
 use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, fork_child, pattern, status_of};
 
@@ -183,7 +183,7 @@ fn a_file_that_lies_is_told_of_and_never_shows_zeroes() {
 
     // A system call answers instead of waiting for ever.
     let (mut reader, writer) = std::io::pipe().unwrap();
-    let written = cowslip::sys::process::write_once(
+    let written = cowslip_sys::process::write_once(
         writer.as_fd(),
         bytemuck::bytes_of(&words(arena, lost, arena)[0]),
     );
@@ -357,12 +357,12 @@ fn memory_is_given_back_protected_and_left_while_it_is_restored() {
     unsafe {
         there.discard(moved(part(0))).unwrap();
         there.protect(moved(part(1)), Prot::READ).unwrap();
-        there.detach(moved(chunk(3)), cowslip::Departure::Advice).unwrap();
+        there.raw().detach(moved(chunk(3)), cowslip::raw::Departure::Advice).unwrap();
         there.release(moved(chunk(5))).unwrap();
     }
     let fresh = there.slice::<u64>(WORDS).unwrap();
     assert!(fresh.iter().all(|&word| word == 0), "new memory is zeroes");
-    assert_eq!(there.parts(moved(guard))[0].2, Prot::NONE);
+    assert_eq!(there.raw().parts(moved(guard))[0].2, Prot::NONE);
     assert!(restored.finish_recording().is_ok() && restored.wait(PATIENCE).unwrap());
     let words = words(&arena, used, &arena);
     let restored_words = support::images::words(there, used, &arena);
@@ -503,7 +503,7 @@ fn a_child_forked_as_the_last_chunk_comes_ends_its_arena() {
             Fork::Child => {
                 let is_right = whole(&arena)[WORDS] == pattern(WORDS);
                 drop(arena);
-                cowslip::sys::process::exit_now(i32::from(!is_right))
+                cowslip_sys::process::exit_now(i32::from(!is_right))
             }
         };
         assert_eq!(status_of(pid), 0);

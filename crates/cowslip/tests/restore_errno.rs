@@ -5,10 +5,10 @@
 mod support;
 
 use cowslip::image::{Image, RestoreOptions, Restored, Strategy};
-use cowslip::sys::Errno;
-use cowslip::sys::failpoints::{Op, fail};
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, ArenaSlice};
+use cowslip_sys::Errno;
+use cowslip_sys::failpoints::{Op, fail};
 use support::images::{Folder, patterned, proceed, saved, words};
 use support::world::explains_itself;
 use support::{PATIENCE, Watchdog, alone, skip};

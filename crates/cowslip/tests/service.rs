@@ -7,12 +7,12 @@ mod support;
 
 use std::time::Duration;
 
-use cowslip::sys::failpoints::{Op, fail};
-use cowslip::sys::{Errno, process};
 use cowslip::units::ByteCount;
-use cowslip::{Arena, ErrorKind, FreezeMethod, freeze_all};
+use cowslip::{Arena, ArenaSlice, ErrorKind, FreezeMethod, freeze_all};
+use cowslip_sys::failpoints::{Op, fail};
+use cowslip_sys::{Errno, process};
 use support::world::{World, explains_itself};
-use support::{Counters, PATIENCE, Watchdog, Writers, alone, eventually, scaled, skip};
+use support::{Counters, PATIENCE, Watchdog, Writers, alone, eventually, pattern, scaled, skip};
 
 const ALWAYS: u32 = u32::MAX;
 /// More calls than a round makes are not tried one by one.
@@ -38,7 +38,7 @@ fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
         let mut has_failed = false;
         for pass in (0..MOST_CALLS).step_by(if scaled(100) < 100 { 8 } else { 1 }) {
             let world = World::new();
-            let before = world.first.start_service() && world.second.start_service();
+            let before = world.first.raw().start_service() && world.second.raw().start_service();
             assert!(before || pass > 0 || errno == Errno::PERM);
             let rule = fail(op, pass, times, errno);
             disturb(&world);
@@ -49,7 +49,7 @@ fn at_each_call(op: Op, times: u32, errnos: &[Errno]) {
             for arena in world.arenas() {
                 // A thread that is about to end looks like one that runs until it has.
                 eventually("a service thaws", || {
-                    arena.start_service() && arena.wait_live(Duration::from_secs(1))
+                    arena.raw().start_service() && arena.wait_live(Duration::from_secs(1))
                 });
             }
             world.check();
@@ -74,7 +74,7 @@ fn i6_waiting_always_fails_and_all_works_as_before() {
     let _watchdog = Watchdog::start("a service thread that cannot wait");
     let rule = fail(Op::Poll, 0, ALWAYS, Errno::PERM);
     let arena = Arena::new(ByteCount::mib(16)).unwrap();
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         return skip("userfaultfd", "no service thread");
     }
     let counters = Counters::new(&arena, ByteCount::mib(4));
@@ -107,12 +107,12 @@ fn i6_neither_waiting_nor_sleeping_works() {
     let world = World::new();
     disturb(&world);
     for arena in world.arenas() {
-        eventually("nobody relies on it", || !arena.has_service());
+        eventually("nobody relies on it", || !arena.raw().has_service());
     }
     disturb(&world);
     drop((poll, nap));
     for arena in world.arenas() {
-        eventually("its service starts", || arena.start_service());
+        eventually("its service starts", || arena.raw().start_service());
     }
     world.check();
 }
@@ -135,12 +135,76 @@ fn i6_a_panic_in_the_service_thread() {
     at_each_call(Op::ServicePanic, 1, &[Errno::PERM]);
 }
 
+/// Has the service thread look for work, which it has none of while the thaw is paused.
+fn ring(arena: &Arena) {
+    drop(arena.hold_for_io(arena.range()).unwrap());
+}
+
+/// An arena that is frozen, with private copies, whose thaw is paused; `None` without userfaultfd.
+fn paused() -> Option<(Arena, ArenaSlice<u64>)> {
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    if !arena.raw().start_service() {
+        skip("userfaultfd", "no service thread");
+        return None;
+    }
+    let mut words = arena.slice::<u64>(1 << 19).unwrap();
+    words.iter_mut().enumerate().for_each(|(i, word)| *word = pattern(i));
+    arena.raw().pause_thaw();
+    drop(arena.freeze().unwrap());
+    words.iter_mut().step_by(512).for_each(|word| *word ^= 1);
+    Some((arena, words))
+}
+
+fn panics(arena: &Arena) {
+    let rule = fail(Op::ServicePanic, 0, 1, Errno::PERM);
+    eventually("the service thread panics", || {
+        ring(arena);
+        rule.is_spent()
+    });
+}
+
+fn assert_thawed(arena: &Arena, words: &[u64]) {
+    let metrics = arena.metrics();
+    assert_eq!((metrics.frozen_chunks, metrics.thaws), (0, 1), "{metrics:?}");
+    let expected = |i: usize| pattern(i) ^ u64::from(i.is_multiple_of(512));
+    assert!(words.iter().enumerate().all(|(i, word)| *word == expected(i)));
+}
+
+#[test]
+fn who_waits_for_a_thaw_starts_the_thread_that_does_it() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a thaw without a service thread");
+    let Some((arena, words)) = paused() else { return };
+    panics(&arena);
+    eventually("nobody relies on it", || !arena.raw().has_service());
+    arena.raw().resume_thaw();
+    assert!(arena.wait_live(PATIENCE), "{:?}", arena.metrics());
+    assert!(arena.raw().has_service());
+    assert_thawed(&arena, &words);
+}
+
+#[test]
+fn who_freezes_and_waits_for_a_thaw_starts_the_thread_that_does_it() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a freeze without a service thread");
+    let Some((arena, words)) = paused() else { return };
+    std::thread::scope(|scope| {
+        // The thread panics while it is waited for.
+        let freezes = scope.spawn(|| arena.freeze_timeout(PATIENCE));
+        panics(&arena);
+        arena.raw().resume_thaw();
+        let frozen = freezes.join().unwrap().unwrap();
+        assert!(*frozen.slice(&words) == *words);
+    });
+    assert!(arena.wait_live(PATIENCE));
+}
+
 #[test]
 fn who_cannot_read_has_no_service() {
     let _alone = alone();
     let _watchdog = Watchdog::start("nothing can be read");
     let arena = Arena::new(ByteCount::mib(8)).unwrap();
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         return skip("userfaultfd", "no service thread");
     }
     let counters = Counters::new(&arena, ByteCount::mib(2));
@@ -149,7 +213,7 @@ fn who_cannot_read_has_no_service() {
     let frozen = arena.freeze().unwrap();
     assert_eq!(frozen.method(), FreezeMethod::WithoutUserfaultfd);
     drop(frozen);
-    assert!(!arena.start_service(), "a new one could not read either");
+    assert!(!arena.raw().start_service(), "a new one could not read either");
     drop(rule);
     let frozen = arena.freeze_timeout(PATIENCE).unwrap();
     assert_eq!(frozen.method(), FreezeMethod::Userfaultfd);

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 
 use cowslip::image::{Image, OnDamage, SaveOptions, Standalone, StandaloneMode, save};
-use cowslip::sys::memfile::{self, MemfdKind};
-use cowslip::sys::{AsFd, Errno, process};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Place, Prot};
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::{AsFd, Errno, process};
 use support::{Watchdog, eventually, pattern, skip};
 
 const WAYS: [StandaloneMode; 6] = [
@@ -43,9 +43,12 @@ struct Saved {
 
 impl Saved {
     fn new(name: &str) -> Self {
+        Self::of(Arena::new(ByteCount::mib(32)).unwrap(), name)
+    }
+
+    fn of(arena: Arena, name: &str) -> Self {
         let name = format!("cowslip-apart-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let arena = Arena::new(ByteCount::mib(32)).unwrap();
         let mut slice = arena.slice::<u64>(WORDS).unwrap();
         for (i, value) in slice.iter_mut().enumerate() {
             let (chunk, page) = (i * 8 / CHUNK_BYTES, i * 8 / page_size_bytes());
@@ -151,7 +154,10 @@ fn each_way_gives_the_content_that_was_saved() {
 
 #[test]
 fn the_original_addresses_are_taken_or_refused() {
-    let saved = Saved::new("original");
+    // Where nobody else's memory comes: the other tests' threads map and unmap meanwhile.
+    const APART: usize = 0x5000_0000_0000;
+    let arena = Arena::builder(ByteCount::mib(32)).at(APART).build().unwrap();
+    let saved = Saved::of(arena, "original");
     let image = Image::open(&saved.path).unwrap();
     let start = image.description().arenas[0].start_address as usize;
     for way in WAYS.into_iter().filter(|way| !FAULTING.contains(way)) {

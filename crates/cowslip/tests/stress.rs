@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Prot};
-use support::kin::{Child, KINDS};
+use support::children::{Child, KINDS};
 use support::{Counters, PATIENCE, Scatter, Watchdog, Writers, checksum, eventually, scaled, skip};
 
 const TIME: Duration = Duration::from_secs(15);
@@ -84,9 +84,9 @@ impl Stage {
 fn round(arena: &Arena, counters: &Counters, scatter: &mut Scatter, children: &mut Vec<Child>) {
     let pick = scatter.next();
     if pick.is_multiple_of(8) {
-        arena.pause_thaw();
+        arena.raw().pause_thaw();
     } else if pick % 8 == 1 {
-        arena.resume_thaw();
+        arena.raw().resume_thaw();
     }
     let is_enough = children.len() > pick as usize % 6;
     if is_enough || pick >> 8 & 3 == 0 {
@@ -96,7 +96,7 @@ fn round(arena: &Arena, counters: &Counters, scatter: &mut Scatter, children: &m
         }
     }
     if children.is_empty() && pick >> 10 & 1 == 0 {
-        arena.resume_thaw();
+        arena.raw().resume_thaw();
         let frozen = arena.freeze_timeout(PATIENCE).unwrap();
         let first = checksum(frozen.slice(counters.slice()));
         if pick >> 11 & 1 == 0 {
@@ -134,8 +134,11 @@ impl Drop for Stop<'_> {
 fn everything_at_once() {
     let _watchdog = Watchdog::start("everything at once");
     let arena = Arena::new(ByteCount::mib(256)).unwrap();
-    if !arena.start_service() {
-        skip("userfaultfd", "nothing is thawed while threads write; tests/plain.rs does without");
+    if !arena.raw().start_service() {
+        skip(
+            "userfaultfd",
+            "nothing is thawed while threads write; tests/without_userfaultfd.rs does without",
+        );
         return;
     }
     let counters = Counters::new(&arena, ByteCount::mib(8));
@@ -162,7 +165,7 @@ fn everything_at_once() {
         for child in children {
             assert!(child.ends_right());
         }
-        arena.resume_thaw();
+        arena.raw().resume_thaw();
         assert!(arena.wait_live(PATIENCE), "{:?}", arena.metrics());
         eventually("each thread got on", || {
             stage.received.load(Relaxed) > 0 && stage.allocated.load(Relaxed) > 0

@@ -11,14 +11,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cowslip::sys::memory::{self, Sharing};
-use cowslip::sys::{AsFd, Errno, OwnedFd, socket};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{
     Arena, ArenaSlice, Backing, ErrorKind, Inherit, Place, Prot, Template, TemplateClone,
     TemplateServer,
 };
-use support::kin::{kill, plain_fork, wait_for_ever};
+use cowslip_sys::memory::{self, Sharing};
+use cowslip_sys::{AsFd, Errno, OwnedFd, socket};
+use support::children::{kill, plain_fork, wait_for_ever};
 use support::{
     PATIENCE, Scatter, Watchdog, alone, huge_mapped_bytes, pattern, scaled, skip, smaps_bytes,
     status_of,
@@ -181,7 +181,7 @@ fn nonsense_is_refused_by_the_builder() {
     let arena = Arena::new(ByteCount::mib(16)).unwrap();
     let empty = arena.freeze().unwrap().into_template().unwrap_err();
     assert_eq!(empty.kind(), ErrorKind::Usage, "{empty}");
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "nothing is thawed in the background");
         return;
     }
@@ -238,7 +238,7 @@ fn protections_go_with_the_template() {
                             std::hint::black_box(place.read_volatile());
                         }
                     };
-                    cowslip::sys::process::exit_now(0)
+                    cowslip_sys::process::exit_now(0)
                 }
                 child => child,
             };
@@ -299,7 +299,7 @@ fn i2_the_arena_is_thawed_after_the_last_clone_whatever_its_end() {
     let _alone = alone();
     let _watchdog = Watchdog::start("the last clone");
     let (arena, mut words) = patterned(Backing::Thp);
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "nothing is thawed in the background");
         return;
     }
@@ -337,7 +337,7 @@ fn i2_a_fork_of_a_clone_is_a_clone() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a fork of a clone");
     let (arena, mut words) = patterned(Backing::Thp);
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "nothing is thawed in the background");
         return;
     }
@@ -391,7 +391,7 @@ fn a_child_of_fork_that_holds_a_template_keeps_the_base() {
     let _alone = alone();
     let _watchdog = Watchdog::start("cowslip::fork beside a template");
     let (arena, mut words) = patterned(Backing::Thp);
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "nothing is thawed in the background");
         return;
     }
@@ -550,7 +550,7 @@ fn i2_a_template_that_comes_too_late_is_refused() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a template that comes too late");
     let (arena, mut words) = patterned(Backing::Thp);
-    if !arena.start_service() {
+    if !arena.raw().start_service() {
         skip("userfaultfd", "nothing is thawed in the background");
         return;
     }

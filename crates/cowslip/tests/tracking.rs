@@ -306,7 +306,7 @@ fn memory_given_back_reused_guarded_and_detached_between_two_saves() {
             ),
             (
                 "detach a part",
-                &|| arena.detach(part(5, 1, 2), cowslip::Departure::Advice).unwrap(),
+                &|| arena.raw().detach(part(5, 1, 2), cowslip::raw::Departure::Advice).unwrap(),
                 1,
             ),
         ]

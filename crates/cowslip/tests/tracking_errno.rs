@@ -4,10 +4,10 @@
 
 mod support;
 
-use cowslip::sys::Errno;
-use cowslip::sys::failpoints::{Op, fail};
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, freeze_all};
+use cowslip_sys::Errno;
+use cowslip_sys::failpoints::{Op, fail};
 use support::world::{World, explains_itself};
 use support::{PATIENCE, Watchdog, alone, eventually, scaled, skip};
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, Fork};
-use support::kin::plain_fork;
+use support::children::plain_fork;
 use support::{Counters, PATIENCE, Watchdog, Writers, checksum, fork_child, skip, status_of};
 
 #[test]
@@ -39,7 +39,7 @@ fn an_empty_arena_can_be_frozen_and_frozen_again_when_it_is_in_use() {
     drop(nothing);
     assert_eq!(first, checksum(something.slice(counters.slice())), "the other view goes on");
     drop(something);
-    let was_live = arena.start_service() && arena.wait_live(PATIENCE);
+    let was_live = arena.raw().start_service() && arena.wait_live(PATIENCE);
     let written = writers.stop();
     assert_eq!(counters.sum(), written);
     if !was_live {
@@ -57,11 +57,11 @@ fn parent_of_a_daemon(report: &mut impl Write) -> ! {
     counters.at(7).store(70, Relaxed);
     // SAFETY: the child goes on as the program, whose only thread made it.
     match unsafe { cowslip::fork(&[&arena]) }.unwrap() {
-        Fork::Parent(_) => cowslip::sys::process::exit_now(0),
+        Fork::Parent(_) => cowslip_sys::process::exit_now(0),
         Fork::Child => {}
     }
-    support::eventually("the parent ends", || arena.adopt().unwrap());
-    assert!(!arena.is_reader() && arena.start_service());
+    support::eventually("the parent ends", || arena.raw().adopt().unwrap());
+    assert!(!arena.raw().is_reader() && arena.raw().start_service());
     drop(view);
     let right = |value: u64| {
         (0..counters.len())
@@ -80,13 +80,13 @@ fn parent_of_a_daemon(report: &mut impl Write) -> ! {
     let child = fork_child(&[&arena], || right(72)).unwrap();
     assert_eq!(status_of(child), 0);
     report.write_all(&[1]).unwrap();
-    cowslip::sys::process::exit_now(0);
+    cowslip_sys::process::exit_now(0);
 }
 
 #[test]
 fn i2_i6_a_child_takes_over_when_its_parent_is_gone() {
     let _watchdog = Watchdog::start("a child that takes over");
-    if !Arena::new(ByteCount::mib(2)).unwrap().start_service() {
+    if !Arena::new(ByteCount::mib(2)).unwrap().raw().start_service() {
         skip("userfaultfd", "nothing is thawed in the background");
         return;
     }

@@ -190,8 +190,8 @@ fn nobody_has_neither_userfaultfd_nor_a_tmpfs() {
     }
     // SAFETY: asks who this process is.
     assert_eq!(unsafe { libc::geteuid() }, NOBODY);
-    let refused = cowslip::sys::uffd::open().unwrap_err();
-    assert_eq!(refused, cowslip::sys::Errno::PERM);
+    let refused = cowslip_sys::uffd::open().unwrap_err();
+    assert_eq!(refused, cowslip_sys::Errno::PERM);
     let arena = arena(8);
     assert!(matches!(arena.pages(), Pages::HugeMemfd | Pages::Base), "{}", arena.pages());
     let frozen = freeze(&arena);
@@ -282,7 +282,7 @@ fn i1_memory_leaves_while_threads_write_to_it() {
         let page = VirtRange::new(from + CHUNK_BYTES + page_size_bytes(), page_size_bytes());
         for part in [VirtRange::new(from, CHUNK_BYTES), page] {
             // SAFETY: memory of the arena, handed out.
-            unsafe { arena.detach(part, cowslip::Departure::DirectIo) }.unwrap();
+            unsafe { arena.raw().detach(part, cowslip::raw::Departure::DirectIo) }.unwrap();
         }
     }
     let left = arena.metrics().left_bytes;
@@ -290,8 +290,10 @@ fn i1_memory_leaves_while_threads_write_to_it() {
     let view = freeze(&arena);
     let frozen = VirtRange::new(range.start + CHUNK_BYTES, page_size_bytes());
     // SAFETY: as above.
-    unsafe { arena.detach(frozen, cowslip::Departure::DirectIo) }.unwrap();
-    assert!(arena.parts(frozen).iter().all(|(_, usage, _)| *usage == cowslip::Usage::Left));
+    unsafe { arena.raw().detach(frozen, cowslip::raw::Departure::DirectIo) }.unwrap();
+    assert!(
+        arena.raw().parts(frozen).iter().all(|(_, usage, _)| *usage == cowslip::raw::Usage::Left)
+    );
     drop(view);
     let written = writers.stop();
     assert_eq!(counters.sum(), written, "no update is lost");

@@ -2,7 +2,9 @@
 //! done, and what relatives tell each other.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
@@ -20,6 +22,8 @@ pub(crate) struct Letter {
     pub(crate) region: AtomicUsize,
     pub(crate) page: AtomicUsize,
     pub(crate) seed: AtomicU64,
+    /// It is written; before that its writer may have been killed.
+    pub(crate) is_written: AtomicBool,
 }
 
 #[derive(Default)]
@@ -165,16 +169,20 @@ impl Shared {
         (stream < STREAMS).then_some(stream)
     }
 
-    /// Tells a child what was written to its page. The child is held, and reads it when it is released.
-    pub(crate) fn send(&self, process: usize, region: usize, page: usize, seed: u64) -> bool {
-        let Some(letter) = self.post.get(self.letters.fetch_add(1, Ordering::Relaxed)) else {
-            return false;
-        };
+    /// Tells a child what is about to be written to its page. The child is held, and reads it when it is released.
+    pub(crate) fn send(
+        &self,
+        process: usize,
+        region: usize,
+        page: usize,
+        seed: u64,
+    ) -> Option<&Letter> {
+        let letter = self.post.get(self.letters.fetch_add(1, Ordering::Relaxed))?;
         letter.region.store(region, Ordering::Relaxed);
         letter.page.store(page, Ordering::Relaxed);
         letter.seed.store(seed, Ordering::Relaxed);
         letter.process.store(process, Ordering::Relaxed);
-        true
+        Some(letter)
     }
 
     pub(crate) fn letters(&self, process: usize) -> impl Iterator<Item = &Letter> {

@@ -8,6 +8,10 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// An exec takes as long at most.
+const EXEC: Duration = Duration::from_secs(2);
 
 /// What a call returned, or its errno.
 pub(crate) type Outcome = Result<usize, c_int>;
@@ -23,6 +27,27 @@ fn outcome(returned: isize) -> Outcome {
 /// Of functions that return the error number.
 pub(crate) fn nonzero(error: c_int) -> Outcome {
     if error == 0 { Ok(0) } else { Err(error) }
+}
+
+/// `pthread_create(3)`. While another thread of the process is in `execve(2)` the kernel says `EAGAIN` (`copy_fs`, to whoever
+/// would share what the exec may not change), so that is tried again: until that thread is the only one, or failed.
+///
+/// # Safety
+/// As of pthread_create(3): `main` takes `argument`.
+pub(crate) unsafe fn create_thread(
+    handle: &mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    main: extern "C" fn(*mut c_void) -> *mut c_void,
+    argument: *mut c_void,
+) -> Outcome {
+    let until = Instant::now() + EXEC;
+    loop {
+        // SAFETY: the caller's.
+        match nonzero(unsafe { libc::pthread_create(handle, attributes, main, argument) }) {
+            Err(libc::EAGAIN) if Instant::now() < until => std::thread::yield_now(),
+            outcome => return outcome,
+        }
+    }
 }
 
 macro_rules! calls {

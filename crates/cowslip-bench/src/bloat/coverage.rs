@@ -1,41 +1,50 @@
-//! Until a process on base pages is on huge pages: `cowslip promote`, at once and as a daemon, and khugepaged.
+//! Until a process on base pages is on huge pages: `cowslip promote`, at once and as a daemon, `MADV_COLLAPSE` by hand, and
+//! khugepaged, as it comes and as fast as it can.
 
 use std::time::{Duration, Instant};
 
+use cowslip::units::ByteCount;
 use cowslip_report::Row;
 
+use super::collapse::collapse;
 use super::daemon::Daemon;
 use super::settings::{Settings, System};
-use super::target::{KNOWN_BYTES, Target, until_huge};
+use super::target::{KNOWN_BYTES, Target, huge_bytes, until_huge};
 use super::{Bench, Options, Result};
 use crate::error::Error;
+use crate::host::warm;
 use crate::interrupt::Interrupt;
 
 pub(super) const METRIC: &str = "coverage_time";
 pub(super) const ONCE: &str = "once";
+pub(super) const COLLAPSE: &str = "madv-collapse";
+pub(super) const KHUGEPAGED: &str = "khugepaged";
+pub(super) const EAGER: &str = "khugepaged-eager";
 /// From here on a process counts as covered.
 const COVERED: f64 = 0.9;
-/// khugepaged gets this long for 1 GiB, and for less the part of it, within these bounds.
+/// khugepaged as it comes looks once in 10 s. A full run gives it longer, in proportion to the memory.
 const SHORTEST: f64 = 11.0;
 const LONGEST: f64 = 45.0;
 const DAEMON_LONGEST: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Promoter {
     Once,
     Daemon,
-    Default,
+    Collapse,
     Eager,
+    Default,
 }
 
-impl Way {
-    const ALL: [Self; 4] = [Self::Once, Self::Daemon, Self::Eager, Self::Default];
+impl Promoter {
+    const ALL: [Self; 5] = [Self::Once, Self::Daemon, Self::Collapse, Self::Eager, Self::Default];
 
-    fn rival(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Once | Self::Daemon => "cowslip",
-            Self::Default => "khugepaged",
-            Self::Eager => "khugepaged-eager",
+            Self::Collapse => COLLAPSE,
+            Self::Default => KHUGEPAGED,
+            Self::Eager => EAGER,
         }
     }
 
@@ -43,37 +52,39 @@ impl Way {
         match self {
             Self::Once => Some(ONCE),
             Self::Daemon => Some("daemon"),
-            Self::Default | Self::Eager => None,
+            Self::Collapse | Self::Default | Self::Eager => None,
         }
     }
 }
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
     let bytes = options.working_bytes() as u64;
-    for way in Way::ALL {
-        let name = [Some(way.rival()), way.variant()].into_iter().flatten().collect::<Vec<_>>();
-        bench.progress.phase(&format!("coverage: {}", name.join(" ")));
-        let row = match cover(bench, way, bytes, system) {
-            Ok(seconds) => Row::new(way.rival(), METRIC, "value", seconds * 1e9, "ns"),
-            Err(Error::Failed(why)) => Row::skipped(way.rival(), METRIC, why),
+    for promoter in Promoter::ALL {
+        let words = [Some(promoter.name()), promoter.variant()].into_iter().flatten();
+        bench.progress.phase(&format!("coverage: {}", words.collect::<Vec<_>>().join(" ")));
+        let row = match cover(bench, promoter, bytes, system) {
+            Ok(seconds) => Row::new(promoter.name(), METRIC, "value", seconds * 1e9, "ns"),
+            Err(Error::Failed(why)) => Row::skipped(promoter.name(), METRIC, why),
             Err(error) => return Err(error),
         };
-        bench.report.row(row.size_bytes(bytes).variant(way.variant()));
+        bench.report.row(row.size_bytes(bytes).variant(promoter.variant()));
     }
     system.set(&Settings::NEVER)
 }
 
 /// How many seconds it took, or would take.
-fn cover(bench: &mut Bench<'_>, way: Way, bytes: u64, system: &System) -> Result<f64> {
+fn cover(bench: &mut Bench<'_>, promoter: Promoter, bytes: u64, system: &System) -> Result<f64> {
     let stop = bench.stop;
+    warm(ByteCount(2 * bytes), stop)?;
     let mut target = Target::filled(bytes, system, stop)?;
-    let seconds = match way {
-        Way::Once => once(&target, stop),
-        Way::Daemon => daemon(&target, bytes, stop),
-        Way::Default | Way::Eager => khugepaged(bench, way, &target, bytes, system),
+    let seconds = match promoter {
+        Promoter::Once => once(&target, stop),
+        Promoter::Daemon => daemon(&target, bytes, stop),
+        Promoter::Collapse => by_hand(&target, bytes, system, stop),
+        Promoter::Default | Promoter::Eager => khugepaged(bench, promoter, &target, bytes, system),
     };
-    let like = Row::skipped(way.rival(), METRIC, "").size_bytes(bytes).variant(way.variant());
-    target.push_changed(bench, &like)?;
+    let like = Row::skipped(promoter.name(), METRIC, "").size_bytes(bytes);
+    target.push_changed(bench, &like.variant(promoter.variant()))?;
     seconds
 }
 
@@ -88,9 +99,21 @@ fn daemon(target: &Target, bytes: u64, stop: &Interrupt) -> Result<f64> {
     let daemon = Daemon::start(&[target.pid()], &[], "")?;
     let (took, huge_bytes) = until_huge(target.pid(), covered_bytes(bytes), DAEMON_LONGEST, stop)?;
     daemon.end(stop)?;
+    is_covered(huge_bytes, bytes, took)
+}
+
+/// With the settings that `cowslip promote` is measured under.
+fn by_hand(target: &Target, bytes: u64, system: &System, stop: &Interrupt) -> Result<f64> {
+    system.set(&Settings::ON_REQUEST)?;
+    let began = Instant::now();
+    collapse(target.pid(), stop)?;
+    is_covered(huge_bytes(target.pid())?, bytes, began.elapsed())
+}
+
+fn is_covered(huge_bytes: u64, bytes: u64, took: Duration) -> Result<f64> {
     if huge_bytes < covered_bytes(bytes) {
         let percent = huge_bytes as f64 / bytes as f64 * 100.0;
-        return Err(Error::Failed(format!("{percent:.0} % were huge after {DAEMON_LONGEST:?}")));
+        return Err(Error::Failed(format!("{percent:.0} % were huge after {took:.1?}")));
     }
     Ok(took.as_secs_f64())
 }
@@ -103,14 +126,16 @@ fn covered_bytes(bytes: u64) -> u64 {
 /// Measured for a while, and beyond that reckoned from the rate so far.
 fn khugepaged(
     bench: &mut Bench<'_>,
-    way: Way,
+    promoter: Promoter,
     target: &Target,
     bytes: u64,
     system: &System,
 ) -> Result<f64> {
-    let seconds = (bytes as f64 / super::GIB as f64 * LONGEST).clamp(SHORTEST, LONGEST);
+    let longest = if bench.clock.is_full() { LONGEST } else { SHORTEST };
+    let seconds = (bytes as f64 / super::GIB as f64 * longest).clamp(SHORTEST, longest);
     let longest = Duration::from_secs_f64(seconds);
-    system.set(if way == Way::Eager { &Settings::EAGER } else { &Settings::ALWAYS })?;
+    let is_eager = promoter == Promoter::Eager;
+    system.set(if is_eager { &Settings::EAGER } else { &Settings::ALWAYS })?;
     let (took, huge_bytes) = until_huge(target.pid(), covered_bytes(bytes), longest, bench.stop)?;
     if huge_bytes >= covered_bytes(bytes) {
         return Ok(took.as_secs_f64());
@@ -122,7 +147,7 @@ fn khugepaged(
     let reckoned = took.as_secs_f64() * bytes as f64 / made as f64;
     bench.report.notes.push(format!(
         "coverage: {} made {} MiB huge in {:.0} s; for all of it that rate was reckoned on",
-        way.rival(),
+        promoter.name(),
         made >> 20,
         took.as_secs_f64()
     ));

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use cowslip::sys::process::{end_group, stop_group};
+use cowslip_sys::process::{end_group, stop_group};
 use serde::Deserialize;
 
 use super::target::cpu_ns;

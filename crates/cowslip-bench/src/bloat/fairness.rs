@@ -16,7 +16,9 @@ pub(super) const METRIC: &str = "fair_share_error";
 
 /// The second process starts so long after the first.
 const APART: Duration = Duration::from_secs(6);
+/// And that long both are watched, or less unless all is asked for.
 const WATCHED: Duration = Duration::from_secs(24);
+const SHORT_WATCHED: Duration = Duration::from_secs(12);
 const LOOK: Duration = Duration::from_millis(200);
 /// Memory in pieces besides what both want: without it nothing can be moved together.
 const ROOM_BYTES: u64 = 3 << 30;
@@ -30,12 +32,14 @@ const KHUGEPAGED: Settings =
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
     let bytes = options.working_bytes() as u64 / 2;
-    for rival in ["cowslip", "khugepaged"] {
-        bench.progress.phase(&format!("fairness: {rival}"));
-        match watch(bench, rival, bytes, system) {
+    let policies: &[&str] =
+        if bench.clock.is_full() { &["cowslip", "khugepaged"] } else { &["cowslip"] };
+    for policy in policies {
+        bench.progress.phase(&format!("fairness: {policy}"));
+        match watch(bench, policy, bytes, system) {
             Ok(()) => {}
             Err(Error::Failed(why)) => {
-                bench.report.row(Row::skipped(rival, METRIC, why).size_bytes(bytes));
+                bench.report.row(Row::skipped(policy, METRIC, why).size_bytes(bytes));
             }
             Err(error) => return Err(error),
         }
@@ -43,25 +47,26 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     system.set(&Settings::NEVER)
 }
 
-fn watch(bench: &mut Bench<'_>, rival: &str, bytes: u64, system: &System) -> Result<()> {
+fn watch(bench: &mut Bench<'_>, policy: &str, bytes: u64, system: &System) -> Result<()> {
     let stop = bench.stop;
     let (mut first, mut second) = (Target::known(system, stop)?, Target::known(system, stop)?);
     let fragmented = Fragmented::with(bench, 2 * bytes + ROOM_BYTES, SCARCE)?;
-    let daemon = match rival {
+    let daemon = match policy {
         "cowslip" => Some(Daemon::start(&[first.pid(), second.pid()], &[], DAEMON)?),
         _ => None,
     };
+    let watched = if bench.clock.is_full() { WATCHED } else { SHORT_WATCHED };
     let began = Instant::now();
     let mut points = [Vec::new(), Vec::new()];
     let mut has_second = false;
     first.fill(bytes, system, stop)?;
-    if rival != "cowslip" {
+    if policy != "cowslip" {
         system.set(&KHUGEPAGED)?;
     }
-    while began.elapsed() < APART + WATCHED {
+    while began.elapsed() < APART + watched {
         if !has_second && began.elapsed() >= APART {
             second.fill(bytes, system, stop)?;
-            if rival != "cowslip" {
+            if policy != "cowslip" {
                 system.set(&KHUGEPAGED)?;
             }
             has_second = true;
@@ -83,26 +88,26 @@ fn watch(bench: &mut Bench<'_>, rival: &str, bytes: u64, system: &System) -> Res
     if of_first <= at_first && of_second <= at_first {
         return Err(Error::Failed("neither got another huge page".to_owned()));
     }
-    let late = (APART + WATCHED * 2 / 3).as_secs_f64();
+    let late = (APART + watched * 2 / 3).as_secs_f64();
     let both = points[0].iter().zip(&points[1]).filter(|((at, _), _)| *at >= late);
     let unequal = |((_, first), (_, second)): (&(f64, f64), &(f64, f64))| {
         (first - second).abs() / (first + second)
     };
     let error = both.map(unequal).fold(0.0, f64::max);
-    let row = Row::new(rival, METRIC, "value", error, "ratio").size_bytes(bytes);
+    let row = Row::new(policy, METRIC, "value", error, "ratio").size_bytes(bytes);
     bench.report.row(row);
     let free = fragmented.free_huge_pages;
     bench.report.notes.push(format!(
-        "fairness: {rival}: {free} huge pages were free in the beginning; both processes want {} each",
+        "fairness: {policy}: {free} huge pages were free in the beginning; both processes want {} each",
         bytes >> 21
     ));
     for ((which, huge), points) in
         [("first", of_first), ("second", of_second)].into_iter().zip(points)
     {
-        let row = Row::new(rival, "fair_share_huge", "value", huge, "bytes").size_bytes(bytes);
+        let row = Row::new(policy, "fair_share_huge", "value", huge, "bytes").size_bytes(bytes);
         bench.report.row(row.variant(which));
         bench.report.series.push(Series {
-            rival: format!("{rival}, {which} process"),
+            rival: format!("{policy}, {which} process"),
             metric: "huge memory".to_owned(),
             unit: "bytes",
             points,
@@ -110,7 +115,7 @@ fn watch(bench: &mut Bench<'_>, rival: &str, bytes: u64, system: &System) -> Res
         });
     }
     for (target, which) in [(&mut first, "first"), (&mut second, "second")] {
-        let like = Row::skipped(rival, METRIC, "").size_bytes(bytes).variant(which);
+        let like = Row::skipped(policy, METRIC, "").size_bytes(bytes).variant(which);
         target.push_changed(bench, &like)?;
     }
     Ok(())

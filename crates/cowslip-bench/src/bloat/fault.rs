@@ -15,6 +15,10 @@ use crate::error::{Error, during};
 
 pub(super) const METRIC: &str = "first_touch";
 pub(super) const DIRECT: &str = "defrag always";
+/// The kernel's default.
+pub(super) const DEFAULT: &str = "defrag madvise";
+/// A fault takes a base page where there is no huge one, and the kernel makes huge ones meanwhile.
+pub(super) const DEFER: &str = "defrag defer";
 
 const PORTIONS: u64 = 8;
 /// The program thinks between its portions, and a promoter has time.
@@ -23,8 +27,8 @@ const MOST_ROUNDS: u32 = 2;
 /// So that a run of some seconds has looks in it.
 const DAEMON: &str = "interval_ms = 500\nsettle_ms = 500\n";
 
-struct Lane {
-    rival: &'static str,
+struct Entry {
+    policy: &'static str,
     variant: Option<&'static str>,
     settings: Settings,
     latencies: Latencies,
@@ -32,50 +36,52 @@ struct Lane {
     compactions: u64,
 }
 
-impl Lane {
-    fn new(rival: &'static str, variant: Option<&'static str>, settings: Settings) -> Self {
+impl Entry {
+    fn new(policy: &'static str, variant: Option<&'static str>, settings: Settings) -> Self {
         let latencies = Latencies::new();
-        Self { rival, variant, settings, latencies, huge: 0.0, compactions: 0 }
+        Self { policy, variant, settings, latencies, huge: 0.0, compactions: 0 }
     }
 }
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
     let bytes = options.working_bytes() as u64;
     let always = Settings::ASLEEP;
-    let mut lanes = [
-        Lane::new("thp-never", None, Settings::NEVER),
-        Lane::new("thp-always", Some(DIRECT), Settings { defrag: "always", ..always }),
-        Lane::new("thp-always", Some("defrag madvise"), always),
-        Lane::new("cowslip", None, Settings::ON_REQUEST),
+    let mut entries = [
+        Entry::new("thp-never", None, Settings::NEVER),
+        Entry::new("thp-always", Some(DIRECT), Settings { defrag: "always", ..always }),
+        Entry::new("thp-always", Some(DEFAULT), always),
+        Entry::new("thp-always", Some(DEFER), Settings { defrag: "defer", ..always }),
+        Entry::new("cowslip", None, Settings::ON_REQUEST),
     ];
-    let rounds = options.runs.min(MOST_ROUNDS);
-    for round in 1..=rounds {
-        for lane in &mut lanes {
-            let (rival, variant) = (lane.rival, lane.variant.unwrap_or_default());
-            bench.progress.phase(&format!("faults, round {round}: {rival} {variant}"));
-            lane.measure(bench, bytes, system)?;
+    let mut rounds = 0;
+    for round in bench.clock.rounds(1.0, 1, options.runs.min(MOST_ROUNDS)) {
+        for entry in &mut entries {
+            let (policy, variant) = (entry.policy, entry.variant.unwrap_or_default());
+            bench.progress.phase(&format!("faults, round {}: {policy} {variant}", round + 1));
+            entry.measure(bench, bytes, system)?;
         }
+        rounds = round + 1;
     }
-    for lane in &lanes {
-        lane.latencies.push(bench.report, lane.rival, METRIC, Some(bytes / 2), lane.variant);
+    for entry in &entries {
+        entry.latencies.push(bench.report, entry.policy, METRIC, Some(bytes / 2), entry.variant);
         let counts = [
-            ("first_touch_huge_coverage", lane.huge / f64::from(rounds), "ratio"),
-            ("first_touch_compactions", lane.compactions as f64, "count"),
+            ("first_touch_huge_coverage", entry.huge / f64::from(rounds), "ratio"),
+            ("first_touch_compactions", entry.compactions as f64, "count"),
         ];
         for (metric, value, unit) in counts {
-            let row = Row::new(lane.rival, metric, "value", value, unit).size_bytes(bytes / 2);
-            bench.report.row(row.variant(lane.variant).n(rounds.into()));
+            let row = Row::new(entry.policy, metric, "value", value, unit).size_bytes(bytes / 2);
+            bench.report.row(row.variant(entry.variant).n(rounds.into()));
         }
     }
     bench.report.notes.push(
-        "first_touch: of each page of 4 KiB, one after the other, for every rival; with huge pages 511 of 512 find \
+        "first_touch: of each page of 4 KiB, one after the other, for every policy; with huge pages 511 of 512 find \
          their page there already"
             .to_owned(),
     );
     system.set(&Settings::NEVER)
 }
 
-impl Lane {
+impl Entry {
     /// A process touches half of `bytes`; as much as `bytes` of free memory is in pieces.
     fn measure(&mut self, bench: &mut Bench<'_>, bytes: u64, system: &System) -> Result<()> {
         let stop = bench.stop;
@@ -83,7 +89,7 @@ impl Lane {
         let mut target = Target::start()?;
         let _fragmented = Fragmented::with(bench, bytes, 0)?;
         system.set(&self.settings)?;
-        let daemon = match self.rival {
+        let daemon = match self.policy {
             "cowslip" => Some(Daemon::start(&[target.pid()], &[], DAEMON)?),
             _ => None,
         };
@@ -100,7 +106,7 @@ impl Lane {
         if let Some(daemon) = daemon {
             daemon.end(stop)?;
         }
-        let like = Row::skipped(self.rival, METRIC, "").size_bytes(bytes / 2);
+        let like = Row::skipped(self.policy, METRIC, "").size_bytes(bytes / 2);
         target.push_changed(bench, &like.variant(self.variant))?;
         system.set(&Settings::NEVER)
     }

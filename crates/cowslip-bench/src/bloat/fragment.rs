@@ -4,8 +4,8 @@
 //! process gives back all but one page of each few. What is free then is in small pieces, between pages that
 //! the kernel can move together if it takes the time.
 
-use cowslip::sys::procfs::{available_bytes, buddy_orders};
 use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
+use cowslip_sys::procfs::{available_bytes, buddy_orders};
 
 use super::process::Command;
 use super::target::Target;

@@ -25,7 +25,8 @@ const PROMOTED: &str = "process that is promoted";
 /// Two intervals between looks.
 const WATCHED: Duration = Duration::from_secs(10);
 /// Each with a turn with the daemon and one without.
-const PAIRS: u32 = 50;
+const MOST_PAIRS: u32 = 50;
+const LEAST_PAIRS: u32 = 25;
 const TURN_MS: u64 = 200;
 /// A look a turn, or fewer if they cost more than they may.
 const LOOKS: &str = "interval_ms = 200\n";
@@ -34,11 +35,14 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     let bytes = options.working_bytes() as u64;
     let stop = bench.stop;
     let mut target = Target::filled(bytes, system, stop)?;
-    for variant in [PROMOTED, IDLE, BUSY] {
+    let variants: &[&str] = if bench.clock.is_full() { &[PROMOTED, IDLE, BUSY] } else { &[BUSY] };
+    let mut is_promoted = false;
+    for &variant in variants {
         let is_busy = variant == BUSY;
-        if variant == IDLE {
+        if variant != PROMOTED && !is_promoted {
             // What is left of it: from here on there is nothing to do but to look.
             Daemon::start(&[target.pid()], &["--once"], "")?.wait(stop)?;
+            is_promoted = true;
         }
         bench.progress.phase(&format!("overhead: the daemon beside a {variant}"));
         if is_busy {
@@ -70,8 +74,8 @@ fn slowdown(bench: &mut Bench<'_>, target: &mut Target, bytes: u64) -> Result<()
     let cpu_before = daemon.cpu_ns()?;
     let mut ratios = Vec::new();
     bench.progress.phase("overhead: a busy process with and without the daemon");
-    for pair in 0..PAIRS {
-        bench.progress.set(pair.into(), PAIRS.into());
+    for pair in bench.clock.rounds(1.0, LEAST_PAIRS, MOST_PAIRS) {
+        bench.progress.set(pair.into(), MOST_PAIRS.into());
         // Who is first changes, so that a drift of the machine's speed is nobody's.
         let first_with = pair % 2 == 0;
         let first = one_turn(&daemon, target, first_with, stop)?;
@@ -79,9 +83,10 @@ fn slowdown(bench: &mut Bench<'_>, target: &mut Target, bytes: u64) -> Result<()
         ratios.push(if first_with { first / second } else { second / first });
     }
     let cpu_ns = daemon.cpu_ns()? - cpu_before;
+    let pairs = ratios.len();
     daemon.end(stop)?;
     let row = |stat, value| {
-        Row::new("cowslip", SLOWDOWN, stat, value, "ratio").size_bytes(bytes).n(PAIRS.into())
+        Row::new("cowslip", SLOWDOWN, stat, value, "ratio").size_bytes(bytes).n(pairs as u64)
     };
     bench.report.row(row("p50", median(&ratios).unwrap_or(f64::NAN)));
     if let Some((low, high)) = median_bounds(&ratios) {
@@ -89,11 +94,11 @@ fn slowdown(bench: &mut Bench<'_>, target: &mut Target, bytes: u64) -> Result<()
         bench.report.row(row("p50_ci95_high", high));
     }
     bench.report.notes.push(format!(
-        "overhead: the slowdown is the median of {PAIRS} pairs of turns of {TURN_MS} ms, with and without the daemon, \
+        "overhead: the slowdown is the median of {pairs} pairs of turns of {TURN_MS} ms, with and without the daemon, \
          and is judged by that, not by its 95 % confidence interval; {:.0} % of the busy process was huge, and the daemon \
          used {:.2} % of a core in the turns with it",
         huge * 100.0,
-        cpu_ns as f64 / (f64::from(PAIRS) * TURN_MS as f64 * 1e4)
+        cpu_ns as f64 / (pairs as f64 * TURN_MS as f64 * 1e4)
     ));
     Ok(())
 }

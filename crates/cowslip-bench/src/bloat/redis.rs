@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
+use cowslip::units::ByteCount;
 use cowslip_report::{Report, Row};
 
+use super::collapse::collapse;
 use super::daemon::Daemon;
 use super::group::Group;
-use super::rival::Rival;
+use super::policy::HugePagePolicy;
 use super::settings::{Settings, System, shrink};
 use super::store::{Served, Store};
 use super::target::{mapped, part_of_resident, sleep, until_huge};
 use super::{BYTES_CHANGED, Bench, Options, Result};
 use crate::demo::redis::resp::Connection;
 use crate::error::Error;
+use crate::host::warm;
 use crate::interrupt::Interrupt;
 use crate::rows::{median, median_bounds};
 
@@ -36,21 +39,22 @@ const SMALL: usize = 64;
 /// What a small value costs with its key.
 const SMALL_FOOTPRINT: u64 = 190;
 const DELETED_PERCENT: u64 = 70;
-/// Until its allocator has given back what was deleted (10 s), and promoters have seen that.
-const SETTLING: Duration = Duration::from_secs(16);
+/// Until promoters have seen what was deleted, which the allocator has given back (`MEMORY PURGE`).
+const SETTLING: Duration = Duration::from_secs(7);
 const COVERED: f64 = 0.85;
 const COVERING: Duration = Duration::from_secs(60);
 /// As many as `redis-benchmark` has.
 const CLIENTS: usize = 50;
-const TURN: Duration = Duration::from_millis(600);
+const TURN: Duration = Duration::from_millis(300);
 const MOST_ROUNDS: u32 = 9;
 /// Of turns that two servers take side by side: short, as the machine's speed drifts, and many.
-const PAIRS_A_RUN: u32 = 11;
+const LEAST_PAIRS: u32 = 25;
+const MOST_PAIRS: u32 = 99;
 const PAIRED_TURN: Duration = Duration::from_millis(100);
 
-/// A server that is served by one rival.
-struct Lane {
-    rival: Rival,
+/// A server that is served by one policy.
+struct Entry {
+    policy: HugePagePolicy,
     store: Store,
     clients: Vec<Connection>,
     daemon: Option<Daemon>,
@@ -60,45 +64,53 @@ struct Lane {
 }
 
 /// How a server is asked for values.
-type Way = fn(&mut Lane, Duration, &Interrupt) -> Result<Served>;
+type Way = fn(&mut Entry, Duration, &Interrupt) -> Result<Served>;
 
 const WAYS: [(&str, Way); 2] = [
-    (GETS, |lane, time, stop| lane.store.serve_each(&mut lane.clients, time, stop)),
-    (PIPELINED, |lane, time, stop| lane.store.serve_pipelined(time, stop)),
+    (GETS, |entry, time, stop| entry.store.serve_each(&mut entry.clients, time, stop)),
+    (PIPELINED, |entry, time, stop| entry.store.serve_pipelined(time, stop)),
 ];
 
 /// What a measurement does with a server once it is filled.
-struct Scene {
-    rivals: &'static [Rival],
+struct Workload {
+    policies: &'static [HugePagePolicy],
     variant: &'static str,
     value_bytes: usize,
     keys: usize,
     bytes: u64,
     deletes: bool,
+    /// Of the time that is left when it begins.
+    time_share: f64,
 }
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
     let bytes = options.working_bytes() as u64;
-    let scenes = [
-        Scene {
-            rivals: &Rival::ALL,
+    let policies = match bench.clock.is_full() {
+        true => &HugePagePolicy::ALL[..],
+        false => &HugePagePolicy::QUICK,
+    };
+    let workloads = [
+        Workload {
+            policies,
             variant: BLOAT,
             value_bytes: LARGE,
             keys: bytes as usize / 2 / LARGE,
             bytes,
             deletes: true,
+            time_share: 0.15,
         },
-        Scene {
-            rivals: &[Rival::Never, Rival::Always, Rival::Cowslip],
+        Workload {
+            policies: &[HugePagePolicy::Never, HugePagePolicy::Always, HugePagePolicy::Cowslip],
             variant: TLB,
             value_bytes: SMALL,
             keys: (bytes / SMALL_FOOTPRINT) as usize,
             bytes,
             deletes: false,
+            time_share: 0.3,
         },
     ];
-    for scene in &scenes {
-        scene.play(bench, options.runs.min(MOST_ROUNDS), system)?;
+    for workload in &workloads {
+        workload.measure(bench, options.runs.min(MOST_ROUNDS), system)?;
     }
     bench.report.notes.push(format!(
         "Redis is asked on this machine over {CLIENTS} connections, each with one GET under way, as redis-benchmark \
@@ -109,14 +121,14 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     system.set(&Settings::NEVER)
 }
 
-impl Scene {
-    fn play(&self, bench: &mut Bench<'_>, rounds: u32, system: &System) -> Result<()> {
-        let mut lanes = Vec::new();
-        for &rival in self.rivals {
-            let name = rival.name();
+impl Workload {
+    fn measure(&self, bench: &mut Bench<'_>, rounds: u32, system: &System) -> Result<()> {
+        let mut entries = Vec::new();
+        for &policy in self.policies {
+            let name = policy.name();
             bench.progress.phase(&format!("Redis, {}: {name}", self.variant));
-            match self.prepare(bench, rival, system) {
-                Ok(lane) => lanes.push(lane),
+            match self.prepare(bench, policy, system) {
+                Ok(entry) => entries.push(entry),
                 Err(Error::Failed(why)) => {
                     let row = Row::skipped(name, GETS, why).size_bytes(self.bytes);
                     bench.report.row(row.variant(self.variant));
@@ -126,41 +138,44 @@ impl Scene {
         }
         // From here on the kernel leaves everything as it is.
         system.set(&Settings::NEVER)?;
-        for round in 0..=rounds {
+        for round in bench.clock.rounds(self.time_share, 3, rounds + 1) {
             bench.progress.phase(&format!("Redis, {}: round {round}", self.variant));
             // Who is first changes, so that a drift of the machine's speed is nobody's.
-            lanes.reverse();
-            for lane in &mut lanes {
+            entries.reverse();
+            for entry in &mut entries {
                 for (way, (_, serve)) in WAYS.iter().enumerate() {
-                    let served = serve(lane, TURN, bench.stop)?;
+                    let served = serve(entry, TURN, bench.stop)?;
                     if round > 0 {
-                        lane.served[way].push(served);
+                        entry.served[way].push(served);
                     }
                 }
             }
         }
-        lanes.sort_by_key(|lane| self.rivals.iter().position(|rival| *rival == lane.rival));
-        self.compare(bench, &mut lanes, rounds * PAIRS_A_RUN)?;
-        for lane in lanes {
-            self.finish(bench, lane)?;
+        entries
+            .sort_by_key(|entry| self.policies.iter().position(|policy| *policy == entry.policy));
+        self.compare(bench, &mut entries)?;
+        for entry in entries {
+            self.finish(bench, entry)?;
         }
         Ok(())
     }
 
-    /// Has `thp-always` and Cowslip take turns: between two rounds of all rivals the machine's speed changes by more
+    /// Has `thp-always` and Cowslip take turns: between two rounds of all policies the machine's speed changes by more
     /// than what may lie between these two.
-    fn compare(&self, bench: &mut Bench<'_>, lanes: &mut [Lane], pairs: u32) -> Result<()> {
-        let of = |rival| lanes.iter().position(|lane| lane.rival == rival);
-        let (Some(always), Some(cowslip)) = (of(Rival::Always), of(Rival::Cowslip)) else {
+    fn compare(&self, bench: &mut Bench<'_>, entries: &mut [Entry]) -> Result<()> {
+        let of = |policy| entries.iter().position(|entry| entry.policy == policy);
+        let (Some(always), Some(cowslip)) =
+            (of(HugePagePolicy::Always), of(HugePagePolicy::Cowslip))
+        else {
             return Ok(());
         };
         for (metric, serve) in WAYS {
             bench.progress.phase(&format!("Redis, {}: {metric}, in turns", self.variant));
             let mut ratios = Vec::new();
-            for pair in 0..pairs {
-                bench.progress.set(pair.into(), pairs.into());
-                let mut rate = |lane: usize| {
-                    serve(&mut lanes[lane], PAIRED_TURN, bench.stop).map(|it| it.rate)
+            for pair in bench.clock.rounds(self.time_share, LEAST_PAIRS, MOST_PAIRS) {
+                bench.progress.set(pair.into(), MOST_PAIRS.into());
+                let mut rate = |entry: usize| {
+                    serve(&mut entries[entry], PAIRED_TURN, bench.stop).map(|it| it.rate)
                 };
                 // Who is first changes.
                 ratios.push(if pair % 2 == 0 {
@@ -175,67 +190,77 @@ impl Scene {
             {
                 let Some(value) = value else { continue };
                 let metric = format!("{metric}_{OVER_ALWAYS}");
-                let row = Row::new(Rival::Cowslip.name(), &metric, stat, value, "ratio");
+                let row = Row::new(HugePagePolicy::Cowslip.name(), &metric, stat, value, "ratio");
                 let row = row.size_bytes(self.bytes).variant(self.variant);
-                bench.report.row(row.n(pairs.into()));
+                bench.report.row(row.n(ratios.len() as u64));
             }
         }
         Ok(())
     }
 
-    /// Fills a server under the settings of a rival, and has it settle.
-    fn prepare(&self, bench: &mut Bench<'_>, rival: Rival, system: &System) -> Result<Lane> {
+    /// Fills a server under the settings of a policy, and has it settle.
+    fn prepare(
+        &self,
+        bench: &mut Bench<'_>,
+        policy: HugePagePolicy,
+        system: &System,
+    ) -> Result<Entry> {
         let stop = bench.stop;
-        system.set(&rival.settings()?)?;
-        let store = Store::start(self.value_bytes, rival == Rival::Madvise, stop)?;
+        warm(ByteCount(self.bytes), stop)?;
+        system.set(&policy.settings()?)?;
+        let store = Store::start(self.value_bytes, policy == HugePagePolicy::Madvise, stop)?;
         let group = Group::new().and_then(|group| group.add(store.pid()).map(|()| group));
         let group = match group {
             Ok(group) => Some(group),
             Err(Error::Failed(why)) => {
-                bench.report.row(Row::skipped(rival.name(), MEMORY, why).size_bytes(self.bytes));
+                bench.report.row(Row::skipped(policy.name(), MEMORY, why).size_bytes(self.bytes));
                 None
             }
             Err(error) => return Err(error),
         };
         let clients = store.clients(CLIENTS)?;
         let served = [Vec::new(), Vec::new()];
-        let mut lane = Lane { rival, store, clients, daemon: None, group, served };
-        lane.store.fill(self.keys, stop)?;
-        if rival == Rival::Cowslip {
-            let daemon = Daemon::start(&[lane.store.pid()], &[], "")?;
-            let enough_bytes = part_of_resident(lane.store.pid(), COVERED)?;
-            until_huge(lane.store.pid(), enough_bytes, COVERING, stop)?;
-            lane.daemon = Some(daemon);
+        let mut entry = Entry { policy, store, clients, daemon: None, group, served };
+        entry.store.fill(self.keys, stop)?;
+        if policy == HugePagePolicy::Collapse {
+            collapse(entry.store.pid(), stop)?;
         }
-        self.push_memory(bench.report, &lane, "filled")?;
+        if policy == HugePagePolicy::Cowslip {
+            let daemon = Daemon::start(&[entry.store.pid()], &[], "")?;
+            let enough_bytes = part_of_resident(entry.store.pid(), COVERED)?;
+            until_huge(entry.store.pid(), enough_bytes, COVERING, stop)?;
+            entry.daemon = Some(daemon);
+        }
+        self.push_memory(bench.report, &entry, "filled")?;
         if self.deletes {
-            lane.store.delete(DELETED_PERCENT, stop)?;
-            self.push_memory(bench.report, &lane, "deleted")?;
-            settle(&mut lane, stop)?;
-            self.push_memory(bench.report, &lane, SETTLED)?;
+            entry.store.delete(DELETED_PERCENT, stop)?;
+            self.push_memory(bench.report, &entry, "deleted")?;
+            entry.store.purge()?;
+            settle(&mut entry, stop)?;
+            self.push_memory(bench.report, &entry, SETTLED)?;
         }
-        Ok(lane)
+        Ok(entry)
     }
 
-    fn push_memory(&self, report: &mut Report, lane: &Lane, when: &str) -> Result<()> {
-        let rss = mapped(lane.store.pid())?;
-        let held = lane.group.as_ref().map(Group::bytes).transpose()?;
+    fn push_memory(&self, report: &mut Report, entry: &Entry, when: &str) -> Result<()> {
+        let rss = mapped(entry.store.pid())?;
+        let held = entry.group.as_ref().map(Group::bytes).transpose()?;
         let values =
             [(MEMORY, held), (RSS, Some(rss.resident_bytes)), ("redis_huge", Some(rss.huge_bytes))];
         for (metric, value) in values {
             let Some(value) = value else { continue };
-            let row = Row::new(lane.rival.name(), metric, "value", value as f64, "bytes");
+            let row = Row::new(entry.policy.name(), metric, "value", value as f64, "bytes");
             let variant = format!("{}, {when}", self.variant);
             report.row(row.size_bytes(self.bytes).variant(variant.as_str()));
         }
         Ok(())
     }
 
-    fn finish(&self, bench: &mut Bench<'_>, mut lane: Lane) -> Result<()> {
-        // An eager khugepaged of a later rival's may have been at the memory of an earlier one.
-        self.push_memory(bench.report, &lane, "served")?;
-        let name = lane.rival.name();
-        for ((metric, _), served) in WAYS.iter().zip(&lane.served) {
+    fn finish(&self, bench: &mut Bench<'_>, mut entry: Entry) -> Result<()> {
+        // An eager khugepaged of a later policy's may have been at the memory of an earlier one.
+        self.push_memory(bench.report, &entry, "served")?;
+        let name = entry.policy.name();
+        for ((metric, _), served) in WAYS.iter().zip(&entry.served) {
             let of = |value: fn(&Served) -> f64| {
                 median(&served.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
             };
@@ -247,12 +272,12 @@ impl Scene {
                 bench.report.row(row.variant(self.variant).n(served.len() as u64));
             }
         }
-        if lane.rival == Rival::Cowslip {
-            let changed = lane.store.changed_bytes(bench.stop)? as f64;
+        if entry.policy == HugePagePolicy::Cowslip {
+            let changed = entry.store.changed_bytes(bench.stop)? as f64;
             let row = Row::new(name, BYTES_CHANGED, "value", changed, "bytes");
             bench.report.row(row.size_bytes(self.bytes).variant(self.variant));
         }
-        match lane.daemon.take() {
+        match entry.daemon.take() {
             Some(daemon) => daemon.end(bench.stop).map(drop),
             None => Ok(()),
         }
@@ -260,12 +285,12 @@ impl Scene {
 }
 
 /// The server answers now and then meanwhile.
-fn settle(lane: &mut Lane, stop: &Interrupt) -> Result<()> {
+fn settle(entry: &mut Entry, stop: &Interrupt) -> Result<()> {
     const STEPS: u32 = 20;
     for step in 0..STEPS {
-        lane.store.serve_pipelined(Duration::from_millis(20), stop)?;
+        entry.store.serve_pipelined(Duration::from_millis(20), stop)?;
         sleep(SETTLING / STEPS, stop)?;
-        if lane.rival == Rival::Shrinker && step + 2 == STEPS {
+        if entry.policy == HugePagePolicy::Shrinker && step + 2 == STEPS {
             shrink()?;
         }
     }

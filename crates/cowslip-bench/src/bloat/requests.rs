@@ -25,6 +25,8 @@ const VALUE_BYTES: usize = 1024;
 const FOOTPRINT: u64 = 1400;
 const REQUESTS_A_SECOND: u32 = 2000;
 const QUIET_TIME: Duration = Duration::from_secs(20);
+/// Unless all is asked for.
+const SHORT_QUIET_TIME: Duration = Duration::from_secs(7);
 const COVERED: f64 = 0.85;
 const READ_MEMORY: &str = "read the memory of all processes";
 /// A promotion that takes longer is measured no further.
@@ -34,34 +36,35 @@ const LOOK: Duration = Duration::from_secs(1);
 const BUCKET: Duration = Duration::from_millis(100);
 
 /// Who gives huge pages to a server while it is asked.
-struct Lane {
-    rival: &'static str,
+struct Entry {
+    policy: &'static str,
     store: Store,
 }
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
     let bytes = options.working_bytes() as u64 / 2;
-    let mut lanes = Vec::new();
-    for rival in ["cowslip", "khugepaged-eager"] {
-        bench.progress.phase(&format!("requests: filling a server for {rival}"));
+    let quiet_time = if bench.clock.is_full() { QUIET_TIME } else { SHORT_QUIET_TIME };
+    let mut entries = Vec::new();
+    for policy in ["cowslip", "khugepaged-eager"] {
+        bench.progress.phase(&format!("requests: filling a server for {policy}"));
         // khugepaged looks only at who might have had huge pages once.
         system.set(&Settings::ASLEEP)?;
         let mut store = Store::start(VALUE_BYTES, false, bench.stop)?;
         system.set(&Settings::NEVER)?;
         store.fill((bytes / FOOTPRINT) as usize, bench.stop)?;
-        lanes.push(Lane { rival, store });
+        entries.push(Entry { policy, store });
     }
-    for lane in &mut lanes {
-        bench.progress.phase(&format!("requests: {}, quiet", lane.rival));
-        let (quiet, _) = ask(&mut lane.store, bench.stop, |passed| passed >= QUIET_TIME)?;
-        quiet.push(bench.report, lane.rival, METRIC, Some(bytes), Some(QUIET));
+    for entry in &mut entries {
+        bench.progress.phase(&format!("requests: {}, quiet", entry.policy));
+        let (quiet, _) = ask(&mut entry.store, bench.stop, |passed| passed >= quiet_time)?;
+        quiet.push(bench.report, entry.policy, METRIC, Some(bytes), Some(QUIET));
     }
-    for lane in &mut lanes {
-        bench.progress.phase(&format!("requests: {}, promoting", lane.rival));
-        let pid = lane.store.pid();
+    for entry in &mut entries {
+        bench.progress.phase(&format!("requests: {}, promoting", entry.policy));
+        let pid = entry.store.pid();
         let enough_bytes =
             anonymous_huge_bytes().map_err(during(READ_MEMORY))? + part_of_resident(pid, COVERED)?;
-        let daemon = match lane.rival {
+        let daemon = match entry.policy {
             "cowslip" => {
                 system.set(&Settings::ON_REQUEST)?;
                 Some(Daemon::start(&[pid], &[], "")?)
@@ -81,8 +84,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
                     thread::sleep(LOOK);
                 }
             });
-            let asked = ask(&mut lane.store, bench.stop, |passed| {
-                passed >= LONGEST || (passed >= QUIET_TIME && is_covered.load(Relaxed))
+            let asked = ask(&mut entry.store, bench.stop, |passed| {
+                passed >= LONGEST || (passed >= quiet_time && is_covered.load(Relaxed))
             });
             is_over.store(true, Relaxed);
             asked
@@ -92,18 +95,18 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
         if let Some(daemon) = daemon {
             let deeds = daemon.end(bench.stop)?;
             let stall = deeds.longest_stall_ns as f64;
-            let row = Row::new(lane.rival, "request_longest_promotion", "value", stall, "ns");
+            let row = Row::new(entry.policy, "request_longest_promotion", "value", stall, "ns");
             bench.report.row(row.size_bytes(bytes).n(deeds.promotions));
         }
-        during_it.push(bench.report, lane.rival, METRIC, Some(bytes), Some(PROMOTING));
+        during_it.push(bench.report, entry.policy, METRIC, Some(bytes), Some(PROMOTING));
         let huge = mapped(pid)?.coverage();
-        let row = Row::new(lane.rival, "request_huge_coverage", "value", huge, "ratio");
+        let row = Row::new(entry.policy, "request_huge_coverage", "value", huge, "ratio");
         bench.report.row(row.size_bytes(bytes));
-        let changed = lane.store.changed_bytes(bench.stop)?;
-        let row = Row::new(lane.rival, BYTES_CHANGED, "value", changed as f64, "bytes");
+        let changed = entry.store.changed_bytes(bench.stop)?;
+        let row = Row::new(entry.policy, BYTES_CHANGED, "value", changed as f64, "bytes");
         bench.report.row(row.size_bytes(bytes).variant("requests"));
         bench.report.series.push(Series {
-            rival: lane.rival.to_owned(),
+            rival: entry.policy.to_owned(),
             metric: "longest request of 100 ms, during promotion".to_owned(),
             unit: "ns",
             points: peaks,

@@ -10,9 +10,9 @@ use std::time::Duration;
 use cowslip_report::Row;
 
 use super::daemon::Daemon;
-use super::dialogue::Dialogue;
 use super::group::Group;
-use super::rival::Rival;
+use super::line_protocol::LineProtocol;
+use super::policy::HugePagePolicy;
 use super::settings::{Settings, System};
 use super::target::{mapped, part_of_resident, sleep, until_huge};
 use super::{BYTES_CHANGED, Bench, MIB, Options, Result};
@@ -23,7 +23,8 @@ use crate::rows::median;
 const READS: &str = "sqlite_read";
 const SOURCE: &str = include_str!("sqlite.c");
 const NEEDS: &str = "apt-get install gcc libsqlite3-dev";
-const RIVALS: [Rival; 3] = [Rival::Never, Rival::Always, Rival::Cowslip];
+const POLICIES: [HugePagePolicy; 3] =
+    [HugePagePolicy::Never, HugePagePolicy::Always, HugePagePolicy::Cowslip];
 const DELETED_PERCENT: u32 = 70;
 const DOCUMENT_BYTES: f64 = 1024.0;
 const COVERED: f64 = 0.85;
@@ -32,9 +33,9 @@ const SETTLING: Duration = Duration::from_secs(15);
 const TURN_MS: u32 = 1000;
 const MOST_ROUNDS: u32 = 5;
 
-struct Lane {
-    rival: Rival,
-    program: Dialogue,
+struct Entry {
+    policy: HugePagePolicy,
+    program: LineProtocol,
     group: Result<Group>,
     daemon: Option<Daemon>,
     rates: Vec<f64>,
@@ -45,17 +46,17 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     let bytes = options.working_bytes() as u64 / 2;
     let folder = Folder::new("bloat-sqlite")?;
     let program = folder.compile("sqlite", SOURCE, &["-lsqlite3"], NEEDS, bench.stop);
-    let mut lanes = Vec::new();
-    for rival in RIVALS {
-        bench.progress.phase(&format!("SQLite: {}", rival.name()));
-        let lane = program.as_ref().map_err(Error::clone).and_then(|program| {
-            let lane = Lane::start(bench, rival, program, bytes, system);
-            lane.and_then(|mut lane| lane.empty(bench, bytes).map(|()| lane))
+    let mut entries = Vec::new();
+    for policy in POLICIES {
+        bench.progress.phase(&format!("SQLite: {}", policy.name()));
+        let entry = program.as_ref().map_err(Error::clone).and_then(|program| {
+            let entry = Entry::start(bench, policy, program, bytes, system);
+            entry.and_then(|mut entry| entry.empty(bench, bytes).map(|()| entry))
         });
-        match lane {
-            Ok(lane) => lanes.push(lane),
+        match entry {
+            Ok(entry) => entries.push(entry),
             Err(Error::Failed(why)) => {
-                bench.report.row(Row::skipped(rival.name(), READS, why).size_bytes(bytes));
+                bench.report.row(Row::skipped(policy.name(), READS, why).size_bytes(bytes));
             }
             Err(error) => return Err(error),
         }
@@ -64,43 +65,43 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     let rounds = options.runs.min(MOST_ROUNDS);
     for round in 0..=rounds {
         bench.progress.phase(&format!("SQLite: round {round} of {rounds}"));
-        for lane in &mut lanes {
-            let rate = lane.read(bench)?;
+        for entry in &mut entries {
+            let rate = entry.read(bench)?;
             if round > 0 {
-                lane.rates.push(rate);
+                entry.rates.push(rate);
             }
         }
     }
-    for lane in lanes {
-        let name = lane.rival.name();
-        let rate = median(&lane.rates).unwrap_or(f64::NAN);
+    for entry in entries {
+        let name = entry.policy.name();
+        let rate = median(&entry.rates).unwrap_or(f64::NAN);
         let row = Row::new(name, READS, "p50", rate, "1/s").size_bytes(bytes);
-        bench.report.row(row.n(lane.rates.len() as u64));
+        bench.report.row(row.n(entry.rates.len() as u64));
         let row =
-            Row::new(name, BYTES_CHANGED, "value", lane.changed_bytes, "bytes").size_bytes(bytes);
+            Row::new(name, BYTES_CHANGED, "value", entry.changed_bytes, "bytes").size_bytes(bytes);
         bench.report.row(row.variant("SQLite"));
-        lane.daemon.map_or(Ok(()), |daemon| daemon.end(bench.stop).map(drop))?;
+        entry.daemon.map_or(Ok(()), |daemon| daemon.end(bench.stop).map(drop))?;
     }
     Ok(())
 }
 
-impl Lane {
-    /// A program with its documents, under the settings of a rival.
+impl Entry {
+    /// A program with its documents, under the settings of a policy.
     fn start(
         bench: &Bench<'_>,
-        rival: Rival,
+        policy: HugePagePolicy,
         program: &Path,
         bytes: u64,
         system: &System,
     ) -> Result<Self> {
-        system.set(&rival.settings()?)?;
+        system.set(&policy.settings()?)?;
         let mut command = Command::new(program);
         command.args([(bytes / MIB).to_string(), DELETED_PERCENT.to_string()]);
-        let mut program = Dialogue::start(&mut command)?;
+        let mut program = LineProtocol::start(&mut command)?;
         let group = Group::new().and_then(|group| group.add(program.pid()).map(|()| group));
         program.answer(bench.stop)?;
-        let daemon = match rival {
-            Rival::Cowslip => {
+        let daemon = match policy {
+            HugePagePolicy::Cowslip => {
                 let daemon = Daemon::start(&[program.pid()], &[], "")?;
                 let enough_bytes = part_of_resident(program.pid(), COVERED)?;
                 until_huge(program.pid(), enough_bytes, COVERING, bench.stop)?;
@@ -108,7 +109,7 @@ impl Lane {
             }
             _ => None,
         };
-        Ok(Self { rival, program, group, daemon, rates: Vec::new(), changed_bytes: 0.0 })
+        Ok(Self { policy, program, group, daemon, rates: Vec::new(), changed_bytes: 0.0 })
     }
 
     fn empty(&mut self, bench: &mut Bench<'_>, bytes: u64) -> Result<()> {
@@ -121,7 +122,7 @@ impl Lane {
 
     fn push_memory(&self, bench: &mut Bench<'_>, bytes: u64, when: &str) -> Result<()> {
         let seen = mapped(self.program.pid())?;
-        let name = self.rival.name();
+        let name = self.policy.name();
         let held = match &self.group {
             Ok(group) => Row::new(name, "sqlite_memory", "value", group.bytes()? as f64, "bytes"),
             Err(error) => Row::skipped(name, "sqlite_memory", error.to_string()),

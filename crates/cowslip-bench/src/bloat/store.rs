@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::target::cpu_ns;
 use crate::demo::redis::resp::{Connection, Reply};
-use crate::demo::redis::rival::Rival;
 use crate::demo::redis::server::{Directory, Server};
+use crate::demo::redis::setup::ServerSetup;
 use crate::demo::redis::value::{Found, Random, compose, identify, key_name};
 use crate::error::{Error, Result, during};
 use crate::interrupt::Interrupt;
@@ -41,18 +41,17 @@ pub(super) struct Served {
 impl Store {
     /// Without huge pages of its own making, or (`asks`) with an allocator that asks the kernel for them.
     pub(super) fn start(value_bytes: usize, asks: bool, stop: &Interrupt) -> Result<Self> {
-        let rival = Rival {
-            name: "redis",
-            prefix: Vec::new(),
+        let setup = ServerSetup {
+            title: "Redis",
             // Else it declines huge pages where everybody gets them.
             arguments: &["--disable-thp", "no"],
-            environment: if asks { Rival::stock_thp().environment } else { &[] },
-            needs_huge_pages: false,
+            environment: if asks { ServerSetup::stock_thp().environment } else { &[] },
+            ..ServerSetup::stock_4k()
         };
         let failed = || during("Redis (apt-get install redis-server)");
         let directory = Directory::new(&std::env::temp_dir()).map_err(failed())?;
-        let server = Server::start(&rival, Path::new("redis-server"), directory, stop.flag())
-            .map_err(failed())?;
+        let server =
+            Server::start(&setup, Path::new("redis-server"), directory, stop).map_err(failed())?;
         let mut connection = server.connect().map_err(failed())?;
         let info = connection.info("server").map_err(failed())?;
         let pid = info.number("process_id").map_err(failed())? as i32;
@@ -93,6 +92,14 @@ impl Store {
         self.each_batch(&gone, stop, |connection, key| {
             connection.queue(&[b"DEL", key_name(key).as_bytes()]);
         })
+    }
+
+    /// Has its allocator give back at once what was deleted, which it would do within ten seconds.
+    pub(super) fn purge(&mut self) -> Result<()> {
+        match self.connection.ask(&[b"MEMORY", b"PURGE"]).map_err(during("ask Redis"))? {
+            Reply::Status(_) => Ok(()),
+            other => Err(Error::Failed(format!("Redis answered MEMORY PURGE with {other:?}"))),
+        }
     }
 
     fn each_batch(

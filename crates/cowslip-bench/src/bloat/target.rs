@@ -5,13 +5,12 @@ use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip::sys;
-use cowslip::sys::pagemap::{Method, PageKinds, Scanner};
-use cowslip::sys::procfs;
 use cowslip::units::CHUNK_BYTES;
 use cowslip_report::Row;
+use cowslip_sys::pagemap::{Method, PageKinds, Scanner};
+use cowslip_sys::procfs;
 
-use super::dialogue::Dialogue;
+use super::line_protocol::LineProtocol;
 use super::process::{Command, Said};
 use super::settings::{Settings, System};
 use super::{BYTES_CHANGED, Bench};
@@ -25,14 +24,14 @@ pub(super) const KNOWN_BYTES: u64 = 2 * CHUNK_BYTES as u64;
 
 /// A process of this program that holds memory; it ends with this value, or with this process.
 #[derive(Debug)]
-pub(super) struct Target(Dialogue);
+pub(super) struct Target(LineProtocol);
 
 impl Target {
     pub(super) fn start() -> Result<Self> {
         let program = std::env::current_exe().map_err(during("find this program"))?;
         let mut command = process::Command::new(program);
         command.args(["bench", "bloat-process"]);
-        Dialogue::start(&mut command).map(Self)
+        LineProtocol::start(&mut command).map(Self)
     }
 
     /// One that khugepaged knows: it looks only at who might have had huge pages once.
@@ -116,8 +115,8 @@ pub(super) fn huge_bytes(pid: i32) -> Result<u64> {
 }
 
 /// `None` before Linux 6.7.
-fn scan_huge(pid: i32) -> sys::Result<Option<u64>> {
-    let process = sys::target::Target::open(pid)?;
+fn scan_huge(pid: i32) -> cowslip_sys::Result<Option<u64>> {
+    let process = cowslip_sys::target::Target::open(pid)?;
     let scanner = Scanner::new(process.open_file("pagemap")?);
     if scanner.method() == Method::Entries {
         return Ok(None);

@@ -11,9 +11,9 @@ use cowslip_report::Row;
 
 use super::{Bench, Options, mix, write_some};
 use crate::error::Result;
-use crate::field::{Field, Lane};
+use crate::interleaved::{Entry, Interleaved};
+use crate::mechanisms::MechanismKind;
 use crate::memory::Memory;
-use crate::rivals::Kind;
 use crate::rows::{median, push_durations};
 
 pub(super) const COVERAGE: &str = "huge_coverage";
@@ -22,11 +22,12 @@ pub(super) const READ: &str = "random_read";
 pub(super) const READ_TO_CONTROL: &str = "random_read_to_control";
 pub(super) const SNAPSHOTS: u64 = 10;
 
-const KINDS: [Kind; 2] = [Kind::ForkThp, Kind::Cowslip];
+const KINDS: [MechanismKind; 2] = [MechanismKind::ForkThp, MechanismKind::CowslipFork];
 const READS: u64 = 1 << 18;
-const READ_ROUNDS: u64 = 21;
+const READ_ROUNDS: u32 = 21;
+const LEAST_READ_ROUNDS: u32 = 7;
 
-/// Huge coverage and reads of one rival, by phase.
+/// Huge coverage and reads of one mechanism, by phase.
 #[derive(Default)]
 struct Log {
     coverage: Vec<(String, f64)>,
@@ -43,25 +44,26 @@ struct Reads {
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
     bench.progress.phase("huge coverage: filling memory");
-    let mut field = Field::open(bench, &KINDS, COVERAGE, bytes, Log::default)?;
-    let control = Kind::Cowslip.open(bytes, bench.stop)?;
-    look(bench, &mut field, "before", control.memory())?;
+    let mut entries =
+        Interleaved::open(bench, &KINDS, |_| COVERAGE.to_owned(), bytes, Log::default)?;
+    let control = MechanismKind::Cowslip.open(bytes, bench.stop)?;
+    look(bench, &mut entries, "before", control.memory())?;
     for snapshot in 1..=SNAPSHOTS {
         bench.progress.phase(&format!("huge coverage: snapshot {snapshot} of {SNAPSHOTS}"));
-        field.each(bench, |lane, stop| {
-            lane.rival.snapshot()?;
-            write_some(lane.rival.memory(), snapshot, stop)
+        entries.each(bench, |entry, stop| {
+            entry.mechanism.snapshot()?;
+            write_some(entry.mechanism.memory(), snapshot, stop)
         })?;
         if snapshot == SNAPSHOTS {
-            look(bench, &mut field, "during", control.memory())?;
+            look(bench, &mut entries, "during", control.memory())?;
         }
-        field.each(bench, |lane, _| {
-            lane.rival.release()?;
-            lane.note_coverage(format!("snapshot {snapshot}"))
+        entries.each(bench, |entry, _| {
+            entry.mechanism.release()?;
+            entry.note_coverage(format!("snapshot {snapshot}"))
         })?;
     }
-    look(bench, &mut field, "after", control.memory())?;
-    for (kind, log) in field.finish() {
+    look(bench, &mut entries, "after", control.memory())?;
+    for (kind, log) in entries.finish() {
         push(bench, kind, bytes as u64, log);
     }
     let note = "random_read_after_over_before: both as multiples of reads of never frozen memory";
@@ -72,21 +74,22 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
 /// Measures coverage, and the speed of reads in turns with the control.
 fn look(
     bench: &mut Bench<'_>,
-    field: &mut Field<Log>,
+    entries: &mut Interleaved<Log>,
     phase: &'static str,
     control: &Memory,
 ) -> Result<()> {
     bench.progress.phase(&format!("random reads, {phase}"));
-    field.each(bench, |lane, _| {
-        lane.log.reads.push(Reads { phase, ns: Vec::new(), to_control: Vec::new() });
-        lane.note_coverage(phase.to_owned())
+    entries.each(bench, |entry, _| {
+        entry.log.reads.push(Reads { phase, ns: Vec::new(), to_control: Vec::new() });
+        entry.note_coverage(phase.to_owned())
     })?;
-    for round in 0..READ_ROUNDS {
-        field.each(bench, |lane, _| {
-            let before = random_read_ns(control, round);
-            let ns = random_read_ns(lane.rival.memory(), round);
-            let after = random_read_ns(control, round);
-            let reads = lane.log.reads.last_mut().expect("pushed above");
+    for round in bench.clock.rounds(0.3, LEAST_READ_ROUNDS, READ_ROUNDS) {
+        let seed = u64::from(round);
+        entries.each(bench, |entry, _| {
+            let before = random_read_ns(control, seed);
+            let ns = random_read_ns(entry.mechanism.memory(), seed);
+            let after = random_read_ns(control, seed);
+            let reads = entry.log.reads.last_mut().expect("pushed above");
             reads.ns.push(ns);
             reads.to_control.push(ns / ((before + after) / 2.0));
             Ok(())
@@ -95,9 +98,9 @@ fn look(
     Ok(())
 }
 
-impl Lane<Log> {
+impl Entry<Log> {
     fn note_coverage(&mut self, phase: String) -> Result<()> {
-        let memory = self.rival.memory();
+        let memory = self.mechanism.memory();
         memory.read_chunks();
         self.log.coverage.push((phase, memory.huge_coverage()?));
         Ok(())
@@ -118,9 +121,9 @@ fn random_read_ns(memory: &Memory, seed: u64) -> f64 {
     began.elapsed().as_nanos() as f64 / READS as f64
 }
 
-fn push(bench: &mut Bench<'_>, kind: Kind, size_bytes: u64, log: Log) {
+fn push(bench: &mut Bench<'_>, kind: MechanismKind, size_bytes: u64, log: Log) {
     let like = |metric, stat, value, unit| {
-        Row::new(kind.rival(), metric, stat, value, unit).size_bytes(size_bytes)
+        Row::new(kind.name(), metric, stat, value, unit).size_bytes(size_bytes)
     };
     for (phase, coverage) in log.coverage {
         let row = like(COVERAGE, "value", coverage, "ratio");

@@ -1,30 +1,38 @@
-//! Copy-on-write under huge pages: seed 000's experiment, seed 002's pauses, and what is left of the
-//! huge pages afterwards.
+//! Copy-on-write under huge pages: the writes of [Durg 2025], the pauses of [Lin 2022], and what is left of the huge
+//! pages afterwards. Forks are compared with forks, and views, which make no child, with views.
+//!
+//! [Durg 2025]: https://aneeshdurg.me/posts/2025/09/08-hugepages
+//! [Lin 2022]: https://lore.kernel.org/all/20220927162957.270460-1-shiyn.lin@gmail.com/
 
 mod coverage;
+mod density;
 mod pause;
-mod ratios;
+mod promises;
 mod recovery;
-mod seed000;
 mod stall;
 mod writes;
 
 use clap::ValueEnum;
+use cowslip::units::ByteCount;
 
 use super::error::Result;
+use super::host::warm;
 use super::interrupt::Interrupt;
-use super::memory::{Memory, warm_free};
+use super::memory::Memory;
 use super::{Bench, GIB, MIB, Options, parts};
+
+#[cfg(test)]
+pub(crate) use promises::PROMISES;
 
 /// A measurement that can be asked for by itself.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// How long each mechanism pauses its caller, by size
+    /// How long a fork, or a view, pauses its caller, by size
     Pauses,
     /// What the first and the next write to 2 MiB cost afterwards
     Writes,
-    /// Seed 000's table
-    Seed000,
+    /// One write in each huge page, or one in each of its pages (Durg 2025)
+    Density,
     /// Huge mappings and random reads over ten snapshots
     Coverage,
     /// Until all memory is on huge pages again
@@ -39,18 +47,27 @@ pub enum Part {
 /// [`crate::Error::Interrupted`], or [`crate::Error::Denied`] without the privileges that every part needs. Any other
 /// failure of a part is a note of the report.
 pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
-    let measured = parts::each(bench, only, |part, bench| match part {
+    let measured = parts::weighed(bench, only, weight, |part, bench| match part {
         Part::Pauses => pause::measure(bench, options),
         Part::Writes => writes::measure(bench, options),
-        Part::Seed000 => seed000::measure(bench, options),
+        Part::Density => density::measure(bench, options),
         Part::Coverage => coverage::measure(bench, options),
         Part::Recovery => recovery::measure(bench, options),
         Part::Stalls => stall::measure(bench, options),
     });
-    seed000::push_published(bench.report);
+    density::push_published(bench.report);
     pause::push_published(bench.report);
-    ratios::push(bench.report, options.working_bytes() as u64);
+    promises::push(bench.report, options.working_bytes() as u64);
     measured
+}
+
+/// How long a part takes beside the others.
+fn weight(part: Part) -> f64 {
+    match part {
+        Part::Pauses => 10.0,
+        Part::Writes | Part::Density | Part::Coverage => 3.0,
+        Part::Recovery | Part::Stalls => 2.0,
+    }
 }
 
 /// Pages written while a snapshot is held, of a hundred.
@@ -59,7 +76,7 @@ const WRITTEN_PERCENT: u64 = 12;
 /// Writes a word of some pages all over `memory`, others each `round`.
 fn write_some(memory: &Memory, round: u64, stop: &Interrupt) -> Result<()> {
     stop.check()?;
-    warm_free(memory.bytes() / 100 * WRITTEN_PERCENT as usize, stop)?;
+    warm(ByteCount((memory.bytes() / 100 * WRITTEN_PERCENT as usize) as u64), stop)?;
     for page in 0..memory.pages() {
         if mix(page as u64 ^ round << 40) % 100 < WRITTEN_PERCENT {
             memory.page(page).store(round, std::sync::atomic::Ordering::Relaxed);

@@ -1,26 +1,35 @@
-//! What a thread that keeps writing sees of a thaw: how long each write takes, and that none is lost.
+//! What a thread that keeps writing sees while memory comes back to huge pages after a fork, by Cowslip's thaw and by
+//! `MADV_COLLAPSE`: how long each write takes, how long writes are held up together, and that none is lost.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cowslip::units::ByteCount;
 use cowslip_report::{Latencies, Row};
 
 use super::{Bench, Options, WRITTEN_PERCENT, mix};
 use crate::error::Result;
-use crate::memory::{Memory, warm_free};
-use crate::rivals::{Freezing, Kind, Rival};
+use crate::host::warm;
+use crate::mechanisms::{Forking, FreezingFork, Mechanism, MechanismKind, Pages};
+use crate::memory::Memory;
 
-pub(super) const METRIC: &str = "thaw_writer_stall";
+pub(super) const METRIC: &str = "huge_recovery_write";
+/// Time of all writes that took longer than [`SHORTEST_STALL`], a recovery. Unlike a percentile it does not become better
+/// where the recovery takes longer.
+const STALLED: &str = "huge_recovery_writer_stalled";
 pub(super) const LOST: &str = "lost_updates";
 
-const CYCLES: u64 = 10;
+const SHORTEST_STALL: Duration = Duration::from_micros(1);
+const LEAST_CYCLES: u32 = 3;
+const MOST_CYCLES: u32 = 10;
 
-/// What the writer and the thread that freezes tell each other.
+/// What the writer and the thread that forks tell each other.
 #[derive(Default)]
 struct Talk {
     increments: AtomicU64,
-    thawing: AtomicBool,
+    recovering: AtomicBool,
     finished: AtomicBool,
 }
 
@@ -35,27 +44,43 @@ impl Drop for Finish<'_> {
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
-    bench.progress.phase("writes during a thaw");
-    let mut cowslip = Freezing::new(bytes)?;
-    let writing = cowslip.shared_memory();
-    cowslip.memory().touch(bench.stop)?;
-    let before = sum(&writing);
-    let talk = Talk::default();
-    let latencies = thread::scope(|scope| {
-        let writer = scope.spawn(|| write(&writing, &talk));
-        let finish = Finish(&talk);
-        let cycled = cycle(&mut cowslip, &talk, bench);
-        drop(finish);
-        let latencies = writer.join().expect("the writer does not panic");
-        cycled.map(|()| latencies)
-    })?;
-    let counted = sum(&writing) - before;
-    let increments = talk.increments.load(Relaxed);
+    let mut cowslip = FreezingFork::new(bytes)?;
+    let memory = cowslip.shared_memory();
+    measure_one(bench, MechanismKind::CowslipFork, &mut cowslip, &memory, 0.5)?;
+    drop((memory, cowslip));
+    let mut forking = Forking::new(bytes, Pages::Huge)?;
+    let memory = forking.shared_memory();
+    measure_one(bench, MechanismKind::ForkThp, &mut forking, &memory, 1.0)
+}
 
-    let rival = Kind::Cowslip.rival();
-    latencies.push(bench.report, rival, METRIC, Some(bytes as u64), None);
-    let row = Row::new(rival, LOST, "value", increments.abs_diff(counted) as f64, "count");
-    bench.report.row(row.size_bytes(bytes as u64).n(increments));
+fn measure_one(
+    bench: &mut Bench<'_>,
+    kind: MechanismKind,
+    mechanism: &mut dyn Mechanism,
+    writing: &Arc<Memory>,
+    share: f64,
+) -> Result<()> {
+    bench.progress.phase(&format!("writes while huge pages come back: {}", kind.name()));
+    writing.touch(bench.stop)?;
+    let before = sum(writing);
+    let talk = Talk::default();
+    let (written, cycles) = thread::scope(|scope| {
+        let writer = scope.spawn(|| write(writing, &talk));
+        let finish = Finish(&talk);
+        let cycled = cycle(mechanism, &talk, bench, share);
+        drop(finish);
+        let written = writer.join().expect("the writer does not panic");
+        cycled.map(|cycles| (written, cycles))
+    })?;
+    let counted = sum(writing) - before;
+    let increments = talk.increments.load(Relaxed);
+    let size = writing.bytes() as u64;
+    written.latencies.push(bench.report, kind.name(), METRIC, Some(size), None);
+    let stalled_ns = written.stalled.as_nanos() as f64 / f64::from(cycles.max(1));
+    let row = Row::new(kind.name(), STALLED, "mean", stalled_ns, "ns").size_bytes(size);
+    bench.report.row(row.n(u64::from(cycles)));
+    let row = Row::new(kind.name(), LOST, "value", increments.abs_diff(counted) as f64, "count");
+    bench.report.row(row.size_bytes(size).n(increments));
     Ok(())
 }
 
@@ -64,42 +89,55 @@ fn sum(memory: &Memory) -> u64 {
     (0..memory.pages()).map(|page| memory.page(page).load(Relaxed)).sum()
 }
 
-fn cycle(cowslip: &mut Freezing, talk: &Talk, bench: &Bench<'_>) -> Result<()> {
-    let pages = cowslip.memory().pages() as u64;
-    for cycle in 0..CYCLES {
-        bench.progress.set(cycle, CYCLES);
+fn cycle(mechanism: &mut dyn Mechanism, talk: &Talk, bench: &Bench<'_>, share: f64) -> Result<u32> {
+    let mut cycles = 0;
+    let pages = mechanism.memory().pages() as u64;
+    let bytes = ByteCount(mechanism.memory().bytes() as u64);
+    for cycle in bench.clock.rounds(share, LEAST_CYCLES, MOST_CYCLES) {
+        bench.progress.set(u64::from(cycle), u64::from(MOST_CYCLES));
         bench.stop.check()?;
-        warm_free(cowslip.memory().bytes() / 100 * WRITTEN_PERCENT as usize, bench.stop)?;
-        cowslip.snapshot()?;
+        // What is copied, and what huge pages are made of.
+        warm(bytes, bench.stop)?;
+        mechanism.snapshot()?;
         let enough = talk.increments.load(Relaxed) + pages * WRITTEN_PERCENT / 100;
         while talk.increments.load(Relaxed) < enough {
             thread::sleep(Duration::from_millis(1));
         }
-        talk.thawing.store(true, Relaxed);
-        let released = cowslip.release();
-        talk.thawing.store(false, Relaxed);
-        released?;
+        talk.recovering.store(true, Relaxed);
+        let recovered = mechanism.release().and_then(|()| mechanism.renew());
+        talk.recovering.store(false, Relaxed);
+        recovered?;
+        cycles += 1;
     }
-    Ok(())
+    Ok(cycles)
 }
 
-/// Increments words of random pages; the latencies of those during a thaw.
-fn write(memory: &Memory, talk: &Talk) -> Latencies {
-    let mut latencies = Latencies::new();
+/// What the writer saw while huge pages came back.
+struct Written {
+    latencies: Latencies,
+    stalled: Duration,
+}
+
+/// Increments words of random pages; what it saw of those while huge pages come back.
+fn write(memory: &Memory, talk: &Talk) -> Written {
+    let mut written = Written { latencies: Latencies::new(), stalled: Duration::ZERO };
     let pages = memory.pages() as u64;
     for n in 0.. {
         if talk.finished.load(Relaxed) {
             break;
         }
         let word = memory.page((mix(n) % pages) as usize);
-        let thawing = talk.thawing.load(Relaxed);
+        let recovering = talk.recovering.load(Relaxed);
         let began = Instant::now();
         word.fetch_add(1, Relaxed);
         let took = began.elapsed();
-        if thawing {
-            latencies.record(took);
+        if recovering {
+            written.latencies.record(took);
+            if took > SHORTEST_STALL {
+                written.stalled += took;
+            }
         }
         talk.increments.store(n + 1, Relaxed);
     }
-    latencies
+    written
 }

@@ -3,28 +3,32 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use cowslip::units::{CHUNK_BYTES, page_size_bytes};
+use cowslip::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
 use cowslip_report::Latencies;
 
 use super::{Bench, Options};
 use crate::error::Result;
-use crate::field::Field;
-use crate::memory::{Memory, warm_free};
-use crate::rivals::Kind;
+use crate::host::warm;
+use crate::interleaved::Interleaved;
+use crate::mechanisms::MechanismKind;
+use crate::memory::Memory;
 
-pub(super) const FIRST: &str = "first_write";
+/// `fork_first_write`, `view_first_write`, and so on.
+const FIRST: &str = "first_write";
 const NEXT: &str = "next_write";
 
-const KINDS: [Kind; 6] = [
-    Kind::Fork4k,
-    Kind::ForkThp,
-    Kind::ForkHugetlb,
-    Kind::UffdWp4k,
-    Kind::UffdWpThp,
-    Kind::Cowslip,
+const KINDS: [MechanismKind; 7] = [
+    MechanismKind::Fork4k,
+    MechanismKind::ForkThp,
+    MechanismKind::ForkHugetlb,
+    MechanismKind::UffdWp4k,
+    MechanismKind::UffdWpThp,
+    MechanismKind::Cowslip,
+    MechanismKind::CowslipFork,
 ];
 
-const ROUNDS: u64 = 5;
+const LEAST_ROUNDS: u32 = 2;
+const MOST_ROUNDS: u32 = 5;
 /// The pages written in each 2 MiB, neither at its border nor neighbours.
 const FIRST_PAGE: usize = 7;
 const NEXT_PAGE: usize = 100;
@@ -33,30 +37,34 @@ const COPIES: usize = 8;
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
-    bench.progress.phase("writes after a snapshot: filling the rivals' memory");
+    bench.progress.phase("writes after a snapshot: filling memory");
     let log = || (Latencies::new(), Latencies::new());
-    let mut field = Field::open(bench, &KINDS, FIRST, bytes, log)?;
+    let mut entries = Interleaved::open(bench, &KINDS, |kind| kind.metric(FIRST), bytes, log)?;
     // The first round is to warm up.
-    for round in 0..=ROUNDS {
-        bench.progress.phase(&format!("writes after a snapshot: round {round} of {ROUNDS}"));
-        field.each(bench, |lane, stop| {
-            lane.rival.renew()?;
-            lane.rival.memory().touch(stop)?;
-            warm_free(lane.rival.memory().chunks() * COPIES * page_size_bytes(), stop)?;
-            lane.rival.snapshot()?;
-            let first = time_writes(lane.rival.memory(), FIRST_PAGE);
-            let next = time_writes(lane.rival.memory(), NEXT_PAGE);
+    for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
+        bench.progress.phase(&format!("writes after a snapshot: round {round} of {MOST_ROUNDS}"));
+        entries.each(bench, |entry, stop| {
+            entry.mechanism.renew()?;
+            entry.mechanism.memory().touch(stop)?;
+            warm(
+                ByteCount((entry.mechanism.memory().chunks() * COPIES * page_size_bytes()) as u64),
+                stop,
+            )?;
+            entry.mechanism.snapshot()?;
+            let first = time_writes(entry.mechanism.memory(), FIRST_PAGE);
+            let next = time_writes(entry.mechanism.memory(), NEXT_PAGE);
             if round > 0 {
-                lane.log.0.merge(&first);
-                lane.log.1.merge(&next);
+                entry.log.0.merge(&first);
+                entry.log.1.merge(&next);
             }
-            lane.rival.release()
+            entry.mechanism.release()
         })?;
     }
-    for (kind, (first, next)) in field.finish() {
+    for (kind, (first, next)) in entries.finish() {
         for (metric, latencies) in [(FIRST, first), (NEXT, next)] {
             let size = Some(bytes as u64);
-            latencies.push(bench.report, kind.rival(), metric, size, kind.variant());
+            let metric = kind.metric(metric);
+            latencies.push(bench.report, kind.name(), &metric, size, kind.variant());
         }
     }
     Ok(())

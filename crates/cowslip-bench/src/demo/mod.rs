@@ -1,4 +1,12 @@
-//! `cowslip demo`: stores saved under write load.
+//! `cowslip demo`: stores saved under write load, and what a reader in a hurry is told of it.
 
+mod page;
+mod picture;
+mod quantities;
 pub mod redis;
+mod sentences;
 pub mod store;
+
+pub use page::page;
+pub use picture::picture;
+pub use sentences::sentences;

@@ -2,17 +2,20 @@
 //!
 //! All of it in this process, a fork of which without any memory takes several times as long as one of a small
 //! program: see [`super::latency`] for those, and for what *first*, *again* and *in a row* are. Not every
-//! rival gives a child with the memory as it was: uffd-wp makes no child, memfd-private's sees later writes,
+//! mechanism gives a child with the memory as it was: uffd-wp makes no child, memfd-private's sees later writes,
 //! vfork+exec's has none of it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use cowslip::units::ByteCount;
 use cowslip_report::Row;
 
 use super::{Bench, GIB, MIB, Options};
+use crate::clock::Rounds;
 use crate::error::Result;
-use crate::field::{BySize, Field, Lane};
-use crate::rivals::Kind;
+use crate::host::warm;
+use crate::interleaved::{BySize, Entry, Interleaved};
+use crate::mechanisms::MechanismKind;
 use crate::rows::push_durations;
 
 pub(super) const METRIC: &str = "fork_in_bench";
@@ -21,19 +24,23 @@ pub(super) const AGAIN: &str = "again";
 const IN_A_ROW: &str = "in a row";
 
 /// Neighbours share memory that holds only two, so those whose ratio is promised come first.
-const KINDS: [Kind; 6] = [
-    Kind::Fork4k,
-    Kind::CowslipFork,
-    Kind::ForkThp,
-    Kind::UffdWp4k,
-    Kind::MemfdPrivate,
-    Kind::VforkExec,
+const KINDS: [MechanismKind; 6] = [
+    MechanismKind::Fork4k,
+    MechanismKind::CowslipFork,
+    MechanismKind::ForkThp,
+    MechanismKind::UffdWp4k,
+    MechanismKind::MemfdPrivate,
+    MechanismKind::VforkExec,
 ];
-const SIZES: [u64; 8] = [2 * MIB, 64 * MIB, 256 * MIB, 512 * MIB, GIB, 2 * GIB, 4 * GIB, 8 * GIB];
+const ALL_SIZES: [u64; 8] =
+    [2 * MIB, 64 * MIB, 256 * MIB, 512 * MIB, GIB, 2 * GIB, 4 * GIB, 8 * GIB];
+const SIZES: [u64; 2] = [2 * MIB, GIB];
 /// Forks while an earlier child lives, for each first one.
 const AGAIN_RUNS: u32 = 5;
 const IN_A_ROW_RUNS: u32 = 20;
-const MOST_RUNS_ABOVE_1_GIB: u32 = 3;
+const LEAST_ROUNDS: u32 = 2;
+/// Free memory that forks may take, page tables above all.
+const TABLES: ByteCount = ByteCount::mib(32);
 /// Pages written before each fork.
 const WRITTEN_PAGES: usize = 10;
 
@@ -47,44 +54,46 @@ struct Log {
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let by_size = BySize {
         doing: "fork",
+        all_sizes: &ALL_SIZES,
         sizes: &SIZES,
         kinds: &KINDS,
-        most_runs_above_1_gib: MOST_RUNS_ABOVE_1_GIB,
+        least_rounds: LEAST_ROUNDS,
     };
     by_size.each(bench, options, measure_together)
 }
 
 pub(super) fn measure_together(
     bench: &mut Bench<'_>,
-    kinds: &[Kind],
+    kinds: &[MechanismKind],
     size: u64,
-    runs: u32,
+    rounds: Rounds,
 ) -> Result<()> {
-    let mut field = Field::open(bench, kinds, METRIC, size as usize, Log::default)?;
-    // The first run is to warm up.
-    for run in 0..=runs {
-        bench.progress.set(u64::from(run), u64::from(runs));
-        field.each(bench, |lane, stop| {
-            lane.rival.memory().touch(stop)?;
-            let first = lane.rival.snapshot()?.as_nanos() as f64;
+    let mut entries =
+        Interleaved::open(bench, kinds, |_| METRIC.to_owned(), size as usize, Log::default)?;
+    // The first round is to warm up.
+    for round in rounds {
+        entries.each(bench, |entry, stop| {
+            entry.mechanism.memory().touch(stop)?;
+            warm(TABLES, stop)?;
+            let first = entry.mechanism.snapshot()?.as_nanos() as f64;
             let mut again = Vec::new();
             for fork in 0..AGAIN_RUNS {
-                write_some(lane, fork);
-                again.push(lane.rival.snapshot()?.as_nanos() as f64);
+                write_some(entry, fork);
+                again.push(entry.mechanism.snapshot()?.as_nanos() as f64);
             }
-            let in_a_row = fork_in_a_row(lane);
-            if run > 0 {
-                lane.log.first.push(first);
-                lane.log.again.extend(again);
-                lane.log.in_a_row.extend(in_a_row);
+            let in_a_row = fork_in_a_row(entry);
+            if round > 0 {
+                entry.log.first.push(first);
+                entry.log.again.extend(again);
+                entry.log.in_a_row.extend(in_a_row);
             }
-            lane.rival.release()
+            entry.mechanism.release()
         })?;
     }
-    for (kind, log) in field.finish() {
+    for (kind, log) in entries.finish() {
         let variants = [(FIRST, &log.first), (AGAIN, &log.again), (IN_A_ROW, &log.in_a_row)];
         for (variant, ns) in variants.into_iter().filter(|(_, ns)| !ns.is_empty()) {
-            let row = Row::new(kind.rival(), METRIC, "", 0.0, "ns");
+            let row = Row::new(kind.name(), METRIC, "", 0.0, "ns");
             push_durations(bench.report, &row.size_bytes(size).variant(variant), ns);
         }
     }
@@ -92,11 +101,11 @@ pub(super) fn measure_together(
 }
 
 /// Nothing for a mechanism that makes no child.
-fn fork_in_a_row(lane: &mut Lane<Log>) -> Vec<f64> {
+fn fork_in_a_row(entry: &mut Entry<Log>) -> Vec<f64> {
     let mut paused_ns = Vec::new();
     for fork in 0..IN_A_ROW_RUNS {
-        write_some(lane, fork);
-        match lane.rival.answer(|_| [0; 3]) {
+        write_some(entry, fork);
+        match entry.mechanism.answer(|_| [0; 3]) {
             Ok((_, paused)) => paused_ns.push(paused.as_nanos() as f64),
             Err(_) => break,
         }
@@ -105,8 +114,8 @@ fn fork_in_a_row(lane: &mut Lane<Log>) -> Vec<f64> {
 }
 
 /// Pages spread over the memory, as a program between two forks would.
-fn write_some(lane: &Lane<Log>, fork: u32) {
-    let memory = lane.rival.memory();
+fn write_some(entry: &Entry<Log>, fork: u32) {
+    let memory = entry.mechanism.memory();
     let step = (memory.pages() / WRITTEN_PAGES).max(1);
     for page in (0..memory.pages()).step_by(step) {
         memory.page(page).store(u64::from(fork), Relaxed);

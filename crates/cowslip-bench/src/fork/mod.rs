@@ -1,10 +1,12 @@
-//! Forking from a big process: seed 002's tables.
+//! Forking from a big process: the tables of [Lin 2022].
+//!
+//! [Lin 2022]: https://lore.kernel.org/all/20220927162957.270460-1-shiyn.lin@gmail.com/
 
 mod afl;
 mod latency;
 mod library;
 mod overhead;
-mod ratios;
+mod promises;
 mod sqlite;
 mod template;
 mod touch;
@@ -16,10 +18,13 @@ use clap::ValueEnum;
 use super::error::Result;
 use super::{Bench, GIB, MIB, Options, parts};
 
+#[cfg(test)]
+pub(crate) use promises::PROMISES;
+
 /// A measurement that can be asked for by itself.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// How long fork holds a small program up, by size, the first time, again and in a row, and its child's page
+    /// How long fork holds a small program up, by size, since its start, the first time, again and in a row, and its child's page
     /// tables; natively, with the bundled malloc and under `cowslip run`
     Latency,
     /// The same within this process, by the library's own fork, and mechanisms that are no program
@@ -32,7 +37,7 @@ pub enum Part {
     Sqlite,
     /// Clones of a template: resets a second, and what children weigh
     Template,
-    /// Test cases a second of AFL++ on such a database, and whether they take the same edges
+    /// Test cases a second of AFL++ on such a database, and whether they take the same edges: with --full
     Afl,
     /// What `cowslip run` costs a program that never forks: a malloc benchmark, Redis answering GETs
     Overhead,
@@ -46,7 +51,7 @@ pub enum Part {
 /// [`crate::Error::Interrupted`], or [`crate::Error::Denied`] without the privileges that every part needs. Any other
 /// failure of a part is a note of the report.
 pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
-    let measured = parts::each(bench, only, |part, bench| match part {
+    let measured = parts::weighed(bench, only, weight, |part, bench| match part {
         Part::Latency => latency::measure(bench, options),
         Part::Library => library::measure(bench, options),
         Part::Writes => writes::measure(bench, options),
@@ -59,6 +64,19 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
     });
     latency::push_published(bench.report);
     writes::push_published(bench.report);
-    ratios::push(bench.report, options);
+    promises::push(bench.report, options);
     measured
+}
+
+/// How long a part takes beside the others.
+fn weight(part: Part) -> f64 {
+    match part {
+        Part::Latency => 12.0,
+        Part::Overhead => 8.0,
+        Part::Library | Part::Sqlite => 5.0,
+        Part::Template => 3.0,
+        Part::Writes | Part::Touch | Part::Weight => 2.0,
+        // Only with `--full`, where nothing is weighed.
+        Part::Afl => 0.1,
+    }
 }

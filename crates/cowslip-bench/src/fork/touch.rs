@@ -4,42 +4,49 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use cowslip::units::ByteCount;
 use cowslip_report::Row;
 
 use super::{Bench, Options};
 use crate::error::Result;
-use crate::field::Field;
+use crate::host::warm;
+use crate::interleaved::Interleaved;
+use crate::mechanisms::MechanismKind;
 use crate::memory::Memory;
-use crate::rivals::Kind;
 use crate::rows::push_durations;
 
 /// From the child's first instruction on.
 const METRIC: &str = "child_reads";
-const KINDS: [Kind; 3] = [Kind::Fork4k, Kind::CowslipFork, Kind::ForkThp];
+const KINDS: [MechanismKind; 3] =
+    [MechanismKind::Fork4k, MechanismKind::CowslipFork, MechanismKind::ForkThp];
 const SHARES: [(usize, &str); 3] = [(1, "1 %"), (10, "10 %"), (100, "100 %")];
-const ROUNDS: u32 = 5;
+const LEAST_ROUNDS: u32 = 2;
+const MOST_ROUNDS: u32 = 5;
+/// Free memory that a child's page tables take.
+const TABLES: ByteCount = ByteCount::mib(32);
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes();
-    bench.progress.phase("a child's first reads: filling the rivals' memory");
-    let mut field = Field::open(bench, &KINDS, METRIC, bytes, Vec::new)?;
+    bench.progress.phase("a child's first reads: filling memory");
+    let mut entries = Interleaved::open(bench, &KINDS, |_| METRIC.to_owned(), bytes, Vec::new)?;
     // The first round is to warm up.
-    for round in 0..=ROUNDS {
-        bench.progress.phase(&format!("a child's first reads: round {round} of {ROUNDS}"));
-        field.each(bench, |lane, stop| {
-            lane.rival.renew()?;
-            lane.rival.memory().touch(stop)?;
-            let (answer, _) = lane.rival.answer(read_shares)?;
+    for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
+        bench.progress.phase(&format!("a child's first reads: round {round} of {MOST_ROUNDS}"));
+        entries.each(bench, |entry, stop| {
+            entry.mechanism.renew()?;
+            entry.mechanism.memory().touch(stop)?;
+            warm(TABLES, stop)?;
+            let (answer, _) = entry.mechanism.answer(read_shares)?;
             if round > 0 {
-                lane.log.push(answer);
+                entry.log.push(answer);
             }
-            lane.rival.release()
+            entry.mechanism.release()
         })?;
     }
-    for (kind, log) in field.finish() {
+    for (kind, log) in entries.finish() {
         for (i, (_, share)) in SHARES.into_iter().enumerate() {
             let ns: Vec<_> = log.iter().map(|answer: &[u64; 3]| answer[i] as f64).collect();
-            let row = Row::new(kind.rival(), METRIC, "", 0.0, "ns").size_bytes(bytes as u64);
+            let row = Row::new(kind.name(), METRIC, "", 0.0, "ns").size_bytes(bytes as u64);
             push_durations(bench.report, &row.variant(share), &ns);
         }
     }

@@ -1,21 +1,21 @@
 //! What a parent and its children weigh: page tables and memory of their own, for 1, 10 and 100 children.
 //!
-//! The program is C and forks by `fork(2)`: each rival has a process, and so a weight, of its own. VmRSS
+//! The program is C and forks by `fork(2)`: each setup has a process, and so a weight, of its own. VmRSS
 //! leaves out what a process has not mapped; under Cowslip that is what it did not touch since the last fork.
 
 use cowslip_report::Row;
 
 use super::{Bench, MIB, Options};
 use crate::error::{Error, Result};
-use crate::program::{Folder, Way};
+use crate::program::{Folder, Launch};
 
 const SOURCE: &str = include_str!("children.c");
 const NEEDS: &str = "apt-get install gcc libc6-dev";
-/// A rival, how its program is run, and what it asks the kernel for.
-const RIVALS: [(&str, Way, &str); 3] = [
-    ("fork-4k", Way::Stock, "4k"),
-    ("fork-thp", Way::Stock, "thp"),
-    ("cowslip", Way::Cowslip, "any"),
+/// A name, how its program is run, and what it asks the kernel for.
+const SETUPS: [(&str, Launch, &str); 3] = [
+    ("fork-4k", Launch::Stock, "4k"),
+    ("fork-thp", Launch::Stock, "thp"),
+    ("cowslip", Launch::Cowslip, "any"),
 ];
 /// What the children do, and pages that each writes, spread over the memory.
 const WORK: [(&str, &str); 2] = [("idle", "0"), ("writing", "100")];
@@ -26,11 +26,11 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes() as u64;
     let folder = Folder::new("weight")?;
     let program = folder.compile("children", SOURCE, &[], NEEDS, bench.stop);
-    for (rival, way, pages) in RIVALS {
-        bench.progress.phase(&format!("weight of 1, 10 and 100 children: {rival}"));
+    for (name, launch, pages) in SETUPS {
+        bench.progress.phase(&format!("weight of 1, 10 and 100 children: {name}"));
         for (work, written) in WORK {
             let lines = program.as_ref().map_err(Error::clone).and_then(|program| {
-                let mut command = way.command(program, bench.libraries)?;
+                let mut command = launch.command(program, bench.libraries)?;
                 command.args([&(bytes / MIB).to_string(), pages, written]);
                 parse(&folder.finish(&mut command, bench.stop)?)
             });
@@ -39,14 +39,14 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
                     for (children, weights) in lines {
                         let variant = format!("{children} {work}");
                         for (metric, weight) in METRICS.into_iter().zip(weights) {
-                            let row = Row::new(rival, metric, "value", weight, "bytes");
+                            let row = Row::new(name, metric, "value", weight, "bytes");
                             bench.report.row(row.size_bytes(bytes).variant(variant.as_str()));
                         }
                     }
                 }
                 Err(Error::Failed(why)) => {
                     for metric in METRICS {
-                        let row = Row::skipped(rival, metric, why.as_str());
+                        let row = Row::skipped(name, metric, why.as_str());
                         bench.report.row(row.size_bytes(bytes).variant(work));
                     }
                 }

@@ -4,13 +4,15 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use cowslip::units::ByteCount;
 use cowslip_report::{Latencies, Report, Row};
 
 use super::{Bench, MIB, Options};
 use crate::error::Result;
-use crate::field::Field;
-use crate::memory::{Memory, warm_free};
-use crate::rivals::Kind;
+use crate::host::warm;
+use crate::interleaved::Interleaved;
+use crate::mechanisms::MechanismKind;
+use crate::memory::Memory;
 use crate::rows::push_durations;
 
 /// To every page, in order.
@@ -18,10 +20,17 @@ const EVERY: &str = "write_every_page";
 /// The mean of a million, most of them to pages that were written before.
 pub(super) const RANDOM: &str = "random_write_mean";
 
-const KINDS: [Kind; 4] = [Kind::Fork4k, Kind::CowslipFork, Kind::ForkThp, Kind::UffdWp4k];
-const BYTES: u64 = 512 * MIB;
+/// The last one only with `--full`: it makes no child, and its writes take thirty times as long.
+const KINDS: [MechanismKind; 4] = [
+    MechanismKind::Fork4k,
+    MechanismKind::CowslipFork,
+    MechanismKind::ForkThp,
+    MechanismKind::UffdWp4k,
+];
+pub(super) const BYTES: u64 = 512 * MIB;
 const RANDOM_WRITES: u64 = 1_000_000;
-const ROUNDS: u32 = 5;
+const LEAST_ROUNDS: u32 = 2;
+const MOST_ROUNDS: u32 = 5;
 
 #[derive(Default)]
 struct Log {
@@ -36,36 +45,37 @@ pub(super) fn size_bytes(options: &Options) -> u64 {
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = size_bytes(options) as usize;
-    bench.progress.phase("writes after a fork: filling the rivals' memory");
-    let mut field = Field::open(bench, &KINDS, RANDOM, bytes, Log::default)?;
+    bench.progress.phase("writes after a fork: filling memory");
+    let kinds = if bench.clock.is_full() { &KINDS[..] } else { &KINDS[..3] };
+    let mut entries = Interleaved::open(bench, kinds, |_| RANDOM.to_owned(), bytes, Log::default)?;
     // The first round is to warm up.
-    for round in 0..=ROUNDS {
-        bench.progress.phase(&format!("writes after a fork: round {round} of {ROUNDS}"));
-        field.each(bench, |lane, stop| {
+    for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
+        bench.progress.phase(&format!("writes after a fork: round {round} of {MOST_ROUNDS}"));
+        entries.each(bench, |entry, stop| {
             for write in [write_every_page, write_at_random] {
-                lane.rival.renew()?;
-                lane.rival.memory().touch(stop)?;
-                warm_free(bytes, stop)?;
-                lane.rival.snapshot()?;
+                entry.mechanism.renew()?;
+                entry.mechanism.memory().touch(stop)?;
+                warm(ByteCount(bytes as u64), stop)?;
+                entry.mechanism.snapshot()?;
                 let mut log = Log::default();
-                write(lane.rival.memory(), &mut log);
-                lane.rival.release()?;
+                write(entry.mechanism.memory(), &mut log);
+                entry.mechanism.release()?;
                 if round > 0 {
-                    lane.log.random.extend(log.random);
+                    entry.log.random.extend(log.random);
                     if let Some(every) = log.every {
-                        lane.log.every.get_or_insert_with(Latencies::new).merge(&every);
+                        entry.log.every.get_or_insert_with(Latencies::new).merge(&every);
                     }
                 }
             }
             Ok(())
         })?;
     }
-    for (kind, log) in field.finish() {
+    for (kind, log) in entries.finish() {
         let size = bytes as u64;
         if let Some(every) = log.every {
-            every.push(bench.report, kind.rival(), EVERY, Some(size), None);
+            every.push(bench.report, kind.name(), EVERY, Some(size), None);
         }
-        let row = Row::new(kind.rival(), RANDOM, "", 0.0, "ns").size_bytes(size);
+        let row = Row::new(kind.name(), RANDOM, "", 0.0, "ns").size_bytes(size);
         push_durations(bench.report, &row, &log.random);
     }
     Ok(())
@@ -94,12 +104,12 @@ fn write_at_random(memory: &Memory, log: &mut Log) {
     log.random.push(began.elapsed().as_nanos() as f64 / RANDOM_WRITES as f64);
 }
 
-/// Seed 002's figures: means of writing all of 512 MB, and of a million random writes.
+/// Lin 2022's figures (see [`super`]): means of writing all of 512 MB, and of a million random writes.
 pub(super) fn push_published(report: &mut Report) {
     let published = [("fork", 742.0, 28.0), ("COW PTE", 45.0, 27.0), ("uffd-wp", 2_676.0, 60.0)];
     for (variant, every_ns, random_ns) in published {
         for (metric, stat, ns) in [(EVERY, "mean", every_ns), (RANDOM, "value", random_ns)] {
-            let row = Row::new("seed-002", metric, stat, ns, "ns");
+            let row = Row::new("Lin 2022", metric, stat, ns, "ns");
             report.row(row.size_bytes(BYTES).variant(variant));
         }
     }

@@ -8,8 +8,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{self, Instant};
 
-use cowslip::sys::process;
 use cowslip_report::Row;
+use cowslip_sys::process;
 
 use super::read::{FIRST_TOUCH, TOTAL, WRONG};
 use super::sample::Sample;
@@ -40,19 +40,20 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
     let source = include_str!("criu_target.c");
     let program =
         check().and_then(|()| sample.folder.compile("criu-target", source, &[], NEEDS, bench.stop));
-    for (rival, lazy) in [(CRIU, false), (LAZY, true)] {
+    for (name, lazy) in [(CRIU, false), (LAZY, true)] {
         let mut seen = Vec::new();
         let mut measured = program.as_ref().map(drop).map_err(Error::clone);
-        for round in 1..=rounds {
+        for round in bench.clock.rounds(0.5, 1, rounds) {
+            let round = round + 1;
             let (Ok(()), Ok(program)) = (&measured, &program) else { break };
-            bench.progress.phase(&format!("{rival}, round {round} of {rounds}"));
+            bench.progress.phase(&format!("{name}, round {round} of {rounds}"));
             let one = Round { sample, program, lazy, stop: bench.stop }.run();
             measured = one.map(|it| seen.push(it));
         }
         match measured {
-            Ok(()) => push(bench, sample.bytes(), rival, &seen),
+            Ok(()) => push(bench, sample.bytes(), name, &seen),
             Err(Error::Failed(why)) => {
-                let row = Row::skipped(rival, TOTAL, why).size_bytes(sample.bytes());
+                let row = Row::skipped(name, TOTAL, why).size_bytes(sample.bytes());
                 bench.report.row(row.variant("hot"));
             }
             Err(error) => return Err(error),
@@ -61,7 +62,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
     Ok(())
 }
 
-fn push(bench: &mut Bench<'_>, bytes: u64, rival: &str, seen: &[Seen]) {
+fn push(bench: &mut Bench<'_>, bytes: u64, name: &str, seen: &[Seen]) {
     type Duration = fn(&Seen) -> f64;
     let durations: [(&str, Duration); 4] = [
         (DUMP, |it| it.dump_ns),
@@ -71,11 +72,11 @@ fn push(bench: &mut Bench<'_>, bytes: u64, rival: &str, seen: &[Seen]) {
     ];
     for (metric, duration) in durations {
         let values: Vec<f64> = seen.iter().map(duration).collect();
-        let row = Row::new(rival, metric, "", 0.0, "ns").size_bytes(bytes).variant("hot");
+        let row = Row::new(name, metric, "", 0.0, "ns").size_bytes(bytes).variant("hot");
         push_durations(bench.report, &row, &values);
     }
     let wrong = seen.iter().map(|it| it.wrong_bytes).fold(0.0, f64::max);
-    let row = Row::new(rival, WRONG, "value", wrong, "bytes").size_bytes(bytes).variant("hot");
+    let row = Row::new(name, WRONG, "value", wrong, "bytes").size_bytes(bytes).variant("hot");
     bench.report.row(row.n(seen.len() as u64));
 }
 

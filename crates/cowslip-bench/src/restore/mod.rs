@@ -1,14 +1,17 @@
-//! Restoring and saving: seed 004's table, a working set, CRIU, `dd`.
+//! Restoring and saving: the table of [Vansa 2023], a working set, CRIU, `dd`.
+//!
+//! [Vansa 2023]: https://mail.openjdk.org/pipermail/crac-dev/2023-May/thread.html
 //!
 //! * `sample`: what is saved, and where.
 //! * `process`: a restore in a process of its own, which says what it saw.
-//! * `rival`: the strategies and who else is measured.
+//! * `method`: the strategies and who else is measured; `baselines`: how those do it.
 
+mod baselines;
 mod criu;
+mod method;
 mod process;
-mod ratios;
+mod promises;
 mod read;
-mod rival;
 mod sample;
 mod save;
 mod state;
@@ -20,19 +23,23 @@ use clap::ValueEnum;
 use cowslip::units::ByteCount;
 
 use super::error::{Error, Result};
+use super::pool::Pool;
 use super::{Bench, MIB, Options, parts};
 use sample::Sample;
 
 pub use process::{ProcessArgs, run as process};
 
-/// What is restored if nothing else is asked for: the seed's 512 MB.
-pub const SEED_SIZE: ByteCount = ByteCount::mib(512);
+#[cfg(test)]
+pub(crate) use promises::PROMISES;
+
+/// What is restored if nothing else is asked for: as much as Vansa did.
+pub const SIZE: ByteCount = ByteCount::mib(512);
 const MOST_ROUNDS: u32 = 5;
 
 /// A measurement that can be asked for by itself.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Seed 004's table: set up, read all in order; then what is left, and a checkpoint again
+    /// Vansa's table (2023): set up, read all in order; then what is left, and a checkpoint again
     Read,
     /// Until the first touch, a tenth and all of a working set, recorded and not
     WorkingSet,
@@ -51,15 +58,27 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
     bench.progress.phase("restore: saving an image of random content");
     let sample = Sample::new(options.size, bench.stop)?;
     let rounds = options.runs.min(MOST_ROUNDS);
-    let measured = parts::each(bench, only, |part, bench| match part {
+    // A process that gets no page of the pool says so itself.
+    let _pool = Pool::with_free_bytes(sample.bytes() as usize);
+    let measured = parts::weighed(bench, only, weight, |part, bench| match part {
         Part::Read => read::measure(bench, &sample, rounds),
         Part::WorkingSet => working_set::measure(bench, &sample, rounds),
         Part::Save => save::measure(bench, &sample, rounds),
         Part::Criu => criu::measure(bench, &sample, rounds),
     });
     read::push_published(bench.report);
-    ratios::push(bench.report, sample.bytes());
+    promises::push(bench.report, sample.bytes());
     measured
+}
+
+/// How long a part takes beside the others.
+fn weight(part: Part) -> f64 {
+    match part {
+        Part::Read => 10.0,
+        Part::WorkingSet => 6.0,
+        Part::Save => 5.0,
+        Part::Criu => 1.0,
+    }
 }
 
 /// For saves and restores whose progress nobody watches.

@@ -5,18 +5,19 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use cowslip::image::{Image, RestoreOptions, Restored, SaveOptions, Standalone, save};
-use cowslip::units::{CHUNK_BYTES, VirtRange, round_up};
+use cowslip::image::{Image, RestoreOptions, Restored, SaveOptions, save};
+use cowslip::units::{ByteCount, VirtRange};
 use cowslip::{Arena, Place, Template, TemplateClone};
 use serde::{Deserialize, Serialize};
 
-use super::rival::Rival;
+use super::baselines::{Loaded, Prepared};
+use super::method::RestoreMethod;
 use super::sample::{View, place_of, prepare};
 use super::state::State;
 use super::{Error, Result, proceed, read, working_set};
 use crate::error::during;
+use crate::host::{self, Span};
 use crate::interrupt::Interrupt;
-use crate::memory::{self, Anonymous};
 
 /// Until a hybrid restore is complete.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -28,9 +29,9 @@ pub struct ProcessArgs {
     /// Its content alone
     #[arg(long)]
     flat: PathBuf,
-    /// Which strategy, or the loop of read()
+    /// Which strategy, or which baseline
     #[arg(long)]
-    rival: Rival,
+    method: RestoreMethod,
     /// Where the template is served that `resident` maps
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -65,6 +66,8 @@ pub(super) struct Observed {
     pub(super) state: State,
     /// Freezing and saving onto the same path, of who can.
     pub(super) again: Option<Again>,
+    /// Of a first touch, just before; see [`cowslip_report::HostState`].
+    pub(super) touch_ns: f64,
 }
 
 #[derive(Serialize, Deserialize, Debug)]
@@ -75,9 +78,8 @@ pub(super) struct Again {
 
 enum Held {
     Arena(Restored),
-    Standalone(Standalone),
     Clone(TemplateClone),
-    Loop(memory::Memory),
+    Baseline(Loaded),
 }
 
 /// `cowslip bench restore-process`: what the bench that started it reads.
@@ -90,22 +92,26 @@ pub fn run(args: &ProcessArgs) -> Result<String> {
 
 fn observe(args: &ProcessArgs) -> Result<Observed> {
     let place = place_of(&Image::open(&args.image)?)?;
-    let source = if args.rival == Rival::ReadLoop { &args.flat } else { &args.image };
+    let (source, prepared) = match args.method {
+        RestoreMethod::Baseline(baseline) => {
+            (&args.flat, baseline.prepare(&args.flat, place.len, args.cold)?)
+        }
+        _ => (&args.image, Prepared::Nothing),
+    };
     prepare(source, args.cold)?;
-    if !args.cold && args.rival == Rival::RESIDENT {
+    if !args.cold && args.method == RestoreMethod::Resident {
         // What the others read from was read a moment ago.
-        read::read(View(restore(args, place)?.range(place)));
+        read::read(View(restore(args, Prepared::Nothing, place)?.range(place)));
     }
-    // Free memory that was in use a moment ago, in pages of both sizes.
-    for pages in [Anonymous::Base, Anonymous::Huge] {
-        let len = round_up(place.len + place.len / 8, CHUNK_BYTES).unwrap_or(place.len);
-        memory::Memory::anonymous(len, pages)?.touch(&Interrupt::default())?;
-    }
-    let before = State::of(VirtRange::default(), &args.image)?;
+    let span = Span::begin()?;
+    let room = ByteCount((place.len + place.len / 8) as u64);
+    host::warm(room, &Interrupt::default())?;
+    let touch_ns = span.end()?.touch_ns_per_page;
+    let before = State::of(VirtRange::default(), source)?;
     let order = working_set::order(place.len, args.order);
 
     let began = Instant::now();
-    let held = restore(args, place)?;
+    let held = restore(args, prepared, place)?;
     let view = View(held.range(place));
     let setup_ns = began.elapsed().as_nanos() as f64;
     let reading = (args.work == Work::Read).then(|| read::read(view));
@@ -120,7 +126,7 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
     }
     let complete_ns = began.elapsed().as_nanos() as f64;
     let wrong_bytes = view.wrong_bytes();
-    let state = State::of(view.0, &args.image)?.since(&before);
+    let state = State::of(view.0, source)?.since(&before);
     let again = match held {
         Held::Arena(restored) if args.work == Work::Read => {
             Some(save_again(&restored.into_arena(), args)?)
@@ -135,28 +141,30 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
         wrong_bytes,
         state,
         again,
+        touch_ns,
     })
 }
 
-fn restore(args: &ProcessArgs, place: VirtRange) -> Result<Held> {
-    if let (Rival::RESIDENT, Some(socket)) = (args.rival, &args.socket) {
+fn restore(args: &ProcessArgs, prepared: Prepared, place: VirtRange) -> Result<Held> {
+    if let (RestoreMethod::Resident, Some(socket)) = (args.method, &args.socket) {
         let socket = UnixStream::connect(socket).map_err(during("connect to the template"))?;
         #[allow(unsafe_code)]
         // SAFETY: the process that sends is our parent.
         let template = unsafe { Template::receive(&socket) }?;
         return Ok(Held::Clone(template.map(Place::Anywhere)?));
     }
-    Ok(match args.rival {
-        Rival::Arena(strategy) => {
+    Ok(match args.method {
+        RestoreMethod::Arena(strategy) => {
             let options =
                 RestoreOptions { strategy, record: args.record, ..RestoreOptions::default() };
             Held::Arena(Image::open(&args.image)?.restore(0, &options, &mut proceed)?)
         }
-        Rival::Standalone(way) => {
-            let image = Image::open(&args.image)?;
-            Held::Standalone(image.restore_standalone(0, way, Place::Anywhere, None)?)
+        RestoreMethod::Resident => {
+            return Err(Error::Failed("no template is served".to_owned()));
         }
-        Rival::ReadLoop => Held::Loop(read::read_file(&args.flat, place.len)?),
+        RestoreMethod::Baseline(baseline) => {
+            Held::Baseline(baseline.load(prepared, &args.flat, place.len)?)
+        }
     })
 }
 
@@ -165,10 +173,9 @@ impl Held {
     fn range(&self, place: VirtRange) -> VirtRange {
         let start = match self {
             Self::Arena(restored) => restored.arena().range().start + place.start,
-            Self::Standalone(apart) => apart.range().start + place.start,
             // It begins where the first memory was handed out.
             Self::Clone(clone) => clone.range().start,
-            Self::Loop(memory) => memory.range().start,
+            Self::Baseline(loaded) => loaded.memory().range().start,
         };
         VirtRange::new(start, place.len)
     }

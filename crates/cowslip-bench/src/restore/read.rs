@@ -1,29 +1,26 @@
-//! Seed 004's table: set up, then read a word of every page in order. And what is left afterwards.
+//! The table of Vansa 2023 (see [`super`]): set up, then read a word of every page in order. And what is left afterwards.
 
-use std::fs::File;
 use std::hint::black_box;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
 use cowslip::TemplateServer;
 use cowslip::image::{Image, RestoreOptions, Strategy};
-use cowslip::units::CHUNK_BYTES;
 use cowslip_report::{Report, Row};
 use serde::{Deserialize, Serialize};
 
+use super::method::{Cache, Job, RestoreMethod};
 use super::process::{Observed, Work};
-use super::rival::{Cache, Job, Rival};
 use super::sample::{Sample, View};
 use super::{Bench, Error, MIB, Result, proceed};
 use crate::error::during;
-use crate::memory::{Anonymous, Memory};
 use crate::rows::{median, push_durations};
 
 pub(super) const TOTAL: &str = "restore_total";
 pub(super) const FIRST_TOUCH: &str = "restore_first_touch";
 pub(super) const COVERAGE: &str = "restore_huge_coverage";
 pub(super) const WRONG: &str = "restore_wrong_bytes";
+const LEAST_ROUNDS: u32 = 1;
 const SETUP: &str = "restore_setup";
 const READ: &str = "restore_read";
 const PAGE: &str = "restore_page";
@@ -38,7 +35,7 @@ pub(super) struct Reading {
     pages: f64,
 }
 
-/// One clock reading a page: a page's time includes it, as the seed's does.
+/// One clock reading a page: a page's time includes it, as Vansa's does.
 pub(super) fn read(view: View) -> Reading {
     let began = Instant::now();
     let (mut last, mut first_ns, mut min_ns, mut max_ns) = (began, 0.0, f64::MAX, 0.0f64);
@@ -57,24 +54,9 @@ pub(super) fn read(view: View) -> Reading {
     Reading { first_ns, total_ns, min_ns, max_ns, pages: view.pages() as f64 }
 }
 
-/// `read()` in a loop, into anonymous memory on huge pages.
-pub(super) fn read_file(path: &Path, bytes: usize) -> Result<Memory> {
-    let file = File::open(path).map_err(during("open a file"))?;
-    let memory = Memory::anonymous(bytes, Anonymous::Huge)?;
-    for at in (0..bytes).step_by(CHUNK_BYTES) {
-        let len = CHUNK_BYTES.min(bytes - at);
-        #[allow(unsafe_code)]
-        // SAFETY: mapped just now, writable, and nobody else has it.
-        let part =
-            unsafe { std::slice::from_raw_parts_mut((memory.range().start + at) as *mut u8, len) };
-        file.read_exact_at(part, at as u64).map_err(during("read a file"))?;
-    }
-    Ok(memory)
-}
-
-/// What the processes of one rival saw, with one state of the cache.
-struct Lane {
-    rival: Rival,
+/// What the processes of one method saw, with one state of the cache.
+struct Entry {
+    method: RestoreMethod,
     cache: Cache,
     seen: std::result::Result<Vec<Observed>, String>,
 }
@@ -92,30 +74,40 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
     let socket = sample.folder.path().join("socket");
     let serving = TemplateServer::start(template, &socket).map_err(during("serve a template"))?;
 
-    let mut lanes = Vec::new();
-    for rival in Rival::all() {
-        lanes.extend(Cache::ALL.map(|cache| Lane { rival, cache, seen: Ok(Vec::new()) }));
+    let is_full = bench.clock.is_full();
+    let mut entries = Vec::new();
+    for method in RestoreMethod::all() {
+        let caches = Cache::ALL.into_iter().filter(|&cache| method.is_measured(cache, is_full));
+        entries.extend(caches.map(|cache| Entry { method, cache, seen: Ok(Vec::new()) }));
     }
-    for round in 1..=rounds {
-        bench.progress.phase(&format!("restore: reading all, round {round} of {rounds}"));
-        let count = lanes.len() as u64;
-        for (done, lane) in lanes.iter_mut().enumerate() {
+    for round in bench.clock.rounds(1.0, LEAST_ROUNDS.min(rounds), rounds) {
+        bench.progress.phase(&format!("restore: reading all, round {} of {rounds}", round + 1));
+        let count = entries.len() as u64;
+        for (done, entry) in entries.iter_mut().enumerate() {
             bench.progress.set(done as u64, count);
-            lane.measure(bench, sample, &socket)?;
+            entry.measure(bench, sample, &socket)?;
         }
     }
     drop(serving);
-    lanes.iter().for_each(|lane| lane.push(bench.report, sample.bytes()));
+    entries.iter().for_each(|entry| entry.push(bench.report, sample.bytes()));
+    let size = Some(sample.bytes());
+    let huge = bench.report.find("mmap-huge", COVERAGE, "value", size, Some(Cache::Hot.name()));
+    if huge.is_some_and(|huge| huge < 0.5) {
+        bench.report.notes.push(format!(
+            "mmap-huge: the file system of {} gave the page cache too few folios of 2 MiB",
+            sample.folder.path().display()
+        ));
+    }
     Ok(())
 }
 
-impl Lane {
+impl Entry {
     fn measure(&mut self, bench: &Bench<'_>, sample: &Sample, socket: &Path) -> Result<()> {
         let Ok(seen) = &mut self.seen else { return Ok(()) };
-        let is_resident = self.rival == Rival::RESIDENT;
+        let is_resident = self.method == RestoreMethod::Resident;
         let job = Job {
             sample,
-            rival: self.rival,
+            method: self.method,
             cache: self.cache,
             work: Work::Read,
             // Its own, as it is saved to.
@@ -133,13 +125,12 @@ impl Lane {
     }
 
     fn push(&self, report: &mut Report, bytes: u64) {
-        let (rival, variant) = (self.rival.name(), self.cache.name());
-        let row =
-            |metric| Row::new(rival, metric, "", 0.0, "ns").size_bytes(bytes).variant(variant);
+        let (name, variant) = (self.method.name(), self.cache.name());
+        let row = |metric| Row::new(name, metric, "", 0.0, "ns").size_bytes(bytes).variant(variant);
         let seen = match &self.seen {
             Ok(seen) => seen,
             Err(why) => {
-                let skipped = Row::skipped(rival, TOTAL, why.as_str());
+                let skipped = Row::skipped(name, TOTAL, why.as_str());
                 return report.row(skipped.size_bytes(bytes).variant(variant));
             }
         };
@@ -159,7 +150,7 @@ impl Lane {
         }
         if seen.iter().all(|it| it.again.is_none()) {
             let why = "the memory is in no arena: it would have to be copied before it is saved";
-            let skipped = Row::skipped(rival, "checkpoint_again", why);
+            let skipped = Row::skipped(name, "checkpoint_again", why);
             report.row(skipped.size_bytes(bytes).variant(variant));
         }
         let n = seen.len() as u64;
@@ -186,7 +177,7 @@ impl Lane {
             }),
             (WRONG, "bytes", |it, _| it.wrong_bytes as f64),
             ("restore_is_registered", "count", |it, _| f64::from(u8::from(it.state.is_registered))),
-            ("restore_is_tied_to_file", "count", |it, _| f64::from(u8::from(it.state.maps_image))),
+            ("restore_is_tied_to_file", "count", |it, _| f64::from(u8::from(it.state.maps_file))),
         ];
         for (metric, unit, value) in values {
             let values: Vec<f64> = seen.iter().map(|it| value(it, data)).collect();
@@ -202,7 +193,7 @@ impl Lane {
     }
 }
 
-/// The seed's second table, nanoseconds: set up, TOTAL, AVG, MIN, MAX. (Its AVG is below TOTAL / pages,
+/// Vansa's second table, nanoseconds: set up, TOTAL, AVG, MIN, MAX. (Its AVG is below TOTAL / pages,
 /// and so the average here is what it printed.)
 pub(super) fn push_published(report: &mut Report) {
     const TABLE: [(&str, Option<f64>, [f64; 4]); 6] = [
@@ -215,7 +206,7 @@ pub(super) fn push_published(report: &mut Report) {
     ];
     for (variant, setup, [total, avg, min, max]) in TABLE {
         let mut push = |metric, stat, ns| {
-            let row = Row::new("seed-004", metric, stat, ns, "ns").size_bytes(512 * MIB);
+            let row = Row::new("Vansa 2023", metric, stat, ns, "ns").size_bytes(512 * MIB);
             report.row(row.variant(variant));
         };
         if let Some(setup) = setup {
@@ -226,7 +217,7 @@ pub(super) fn push_published(report: &mut Report) {
             push(PAGE, stat, ns);
         }
     }
-    let note = "seed-004: published figures of another machine, hot cache; on hugetlb its pages are of \
+    let note = "Vansa 2023 (https://mail.openjdk.org/pipermail/crac-dev/2023-May/thread.html): published figures of another machine, hot cache; on hugetlb its pages are of \
                 2 MiB, so that its average, min and max are of 2 MiB";
     report.notes.push(note.to_owned());
 }

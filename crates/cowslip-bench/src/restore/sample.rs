@@ -16,8 +16,9 @@ use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 
 use super::{Error, Result};
 use crate::error::during;
+use crate::host::warm;
 use crate::interrupt::Interrupt;
-use crate::memory::{Memory, warm_free};
+use crate::memory::Memory;
 use crate::program::Folder;
 use crate::restore::proceed;
 
@@ -44,7 +45,7 @@ impl Sample {
     pub(super) fn new(size: ByteCount, stop: &Interrupt) -> Result<Self> {
         let bytes = size.0 as usize - size.0 as usize % CHUNK_BYTES;
         let folder = Folder::new("restore")?;
-        warm_free(bytes, stop)?;
+        warm(ByteCount(bytes as u64), stop)?;
         let arena = Arena::new(ByteCount(bytes as u64))?;
         let memory = Memory::in_arena(&arena, bytes)?;
         (0..bytes / WORD).for_each(|i| memory.word(i * WORD).store(word(i), Relaxed));
@@ -137,7 +138,7 @@ impl View {
 
 /// The whole file in the page cache, or nothing of it.
 pub(super) fn prepare(path: &Path, cold: bool) -> Result<()> {
-    use cowslip::sys::{AsFd, cache};
+    use cowslip_sys::{AsFd, cache};
     let doing = |what| format!("{what} {}", path.display());
     let mut file = File::open(path).map_err(during(doing("open")))?;
     if !cold {

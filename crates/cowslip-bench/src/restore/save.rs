@@ -11,18 +11,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use cowslip::image::{SaveOptions, save};
-use cowslip::units::CHUNK_BYTES;
+use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip_report::{Report, Row};
 
 use super::sample::Sample;
 use super::{Bench, Error, Result};
 use crate::error::during;
-use crate::memory::warm_free;
+use crate::host::warm;
 use crate::restore::proceed;
 use crate::rows::{median, push_durations};
 
 pub(super) const SAVE: &str = "save";
 pub(super) const DD: &str = "dd-direct";
+pub(super) const CP: &str = "cp";
 pub(super) const INCREMENTAL: &str = "incremental_bytes_over_changed_bytes";
 /// Until an earlier freeze is thawed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,15 +39,15 @@ type Saver = fn(&Sample, &Path) -> Result<Duration>;
 
 /// All are durable in the end.
 fn beside_others(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<()> {
-    let savers: [(&str, Saver); 3] = [("cowslip", ours), (DD, dd), ("cp", cp)];
+    let savers: [(&str, Saver); 3] = [("cowslip", ours), (DD, dd), (CP, cp)];
     let mut seen = savers.map(|_| Ok(Vec::new()));
     let target = sample.folder.path().join("saved");
-    for round in 0..=rounds {
+    for round in bench.clock.rounds(0.4, 2, 1 + rounds) {
         bench.progress.phase(&format!("save: cowslip, dd, cp; round {round} of {rounds}"));
         for ((_, saver), seen) in savers.iter().zip(&mut seen) {
             bench.stop.check()?;
             let Ok(times) = seen else { continue };
-            warm_free(sample.bytes() as usize, bench.stop)?;
+            warm(ByteCount((sample.bytes() as usize) as u64), bench.stop)?;
             let saved = saver(sample, &target);
             let _ = fs::remove_file(&target);
             match saved {
@@ -59,18 +60,18 @@ fn beside_others(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<
         }
     }
     let bytes = sample.bytes();
-    for ((rival, _), seen) in savers.iter().zip(seen) {
+    for ((name, _), seen) in savers.iter().zip(seen) {
         match seen {
             Ok(times) => {
-                let row = Row::new(rival, SAVE, "", 0.0, "ns").size_bytes(bytes);
+                let row = Row::new(name, SAVE, "", 0.0, "ns").size_bytes(bytes);
                 push_durations(bench.report, &row, &times);
                 if let Some(ns) = median(&times) {
                     let rate = bytes as f64 / ns * 1e9;
-                    let row = Row::new(rival, "save_bytes_per_second", "p50", rate, "1/s");
+                    let row = Row::new(name, "save_bytes_per_second", "p50", rate, "1/s");
                     bench.report.row(row.size_bytes(bytes).n(times.len() as u64));
                 }
             }
-            Err(why) => bench.report.row(Row::skipped(rival, SAVE, why).size_bytes(bytes)),
+            Err(why) => bench.report.row(Row::skipped(name, SAVE, why).size_bytes(bytes)),
         }
     }
     Ok(())

@@ -21,14 +21,14 @@ pub(super) struct State {
     pub(super) shmem_bytes: u64,
     /// Of the range, mapped by huge entries.
     pub(super) huge_bytes: u64,
-    /// The image's file is mapped.
-    pub(super) maps_image: bool,
+    /// The file that it came from is mapped.
+    pub(super) maps_file: bool,
     /// A part of the range is registered with a userfaultfd.
     pub(super) is_registered: bool,
 }
 
 impl State {
-    pub(super) fn of(range: VirtRange, image: &Path) -> Result<Self> {
+    pub(super) fn of(range: VirtRange, file: &Path) -> Result<Self> {
         let read = |name: &str| {
             let path = format!("/proc/self/{name}");
             fs::read_to_string(&path).map_err(during(format!("read {path}")))
@@ -36,13 +36,13 @@ impl State {
         let status = read("status")?;
         let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let rss = rss.and_then(|rss| rss.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-        let image = image.canonicalize().map_err(during("find the image"))?;
-        let image = image.to_string_lossy().into_owned();
+        let file = file.canonicalize().map_err(during("find the file"))?;
+        let file = file.to_string_lossy().into_owned();
         Ok(Self {
             rss_bytes: rss.unwrap_or(0) << 10,
             shmem_bytes: shmem_bytes()?,
             huge_bytes: smaps::huge_mapped_bytes(range)?,
-            maps_image: read("maps")?.lines().any(|line| line.ends_with(&image)),
+            maps_file: read("maps")?.lines().any(|line| line.ends_with(&file)),
             is_registered: smaps::is_registered(range)?,
         })
     }

@@ -12,8 +12,8 @@ use cowslip::units::{CHUNK_BYTES, page_size_bytes};
 use cowslip_report::Row;
 use serde::{Deserialize, Serialize};
 
+use super::method::{Cache, Job, RestoreMethod};
 use super::process::{Observed, Work};
-use super::rival::{Cache, Job, Rival};
 use super::sample::{Sample, View, word};
 use super::{Bench, Error, Result};
 use crate::rows::{median, push_durations};
@@ -25,6 +25,7 @@ pub(super) const RECORDED: &str = "cold, recorded";
 pub(super) const UNRECORDED: &str = "cold";
 
 /// One page of so many is in the set, in one chunk of so many.
+const LEAST_ROUNDS: u32 = 1;
 const PAGES: usize = 10;
 const CHUNKS: usize = 8;
 const WHAT: &str = "a tenth of the pages in an eighth of the chunks, scattered; first touches drawn by \
@@ -92,9 +93,9 @@ pub(super) fn touch(view: View, order: &[usize], began: Instant) -> Touching {
     touching
 }
 
-/// A rival, whether it restores with a record, and what it saw.
-struct Lane {
-    rival: Rival,
+/// A method, whether it restores with a record, and what it saw.
+struct Entry {
+    method: RestoreMethod,
     cache: Cache,
     recorded: bool,
     seen: std::result::Result<Vec<Observed>, String>,
@@ -102,16 +103,17 @@ struct Lane {
 
 pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<()> {
     bench.report.params.insert("working_set".into(), WHAT.into());
-    let mut lanes = Vec::new();
+    let mut entries = Vec::new();
+    let is_full = bench.clock.is_full();
     for cache in Cache::ALL {
-        for rival in Rival::all() {
-            // A served template has no file to read from.
-            if rival == Rival::RESIDENT {
-                continue;
-            }
+        // A served template has no file to read from. What cannot win from a cold cache is left out of both.
+        let methods = RestoreMethod::all().filter(|method| {
+            *method != RestoreMethod::Resident && method.is_measured(Cache::Cold, is_full)
+        });
+        for method in methods {
             for recorded in [false, true] {
-                if !recorded || rival == Rival::HYBRID {
-                    lanes.push(Lane { rival, cache, recorded, seen: Ok(Vec::new()) });
+                if !recorded || method == RestoreMethod::HYBRID {
+                    entries.push(Entry { method, cache, recorded, seen: Ok(Vec::new()) });
                 }
             }
         }
@@ -121,7 +123,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
     let path = sample.link("recorded")?;
     let recording = Job {
         sample,
-        rival: Rival::HYBRID,
+        method: RestoreMethod::HYBRID,
         cache: Cache::Hot,
         work: Work::WorkingSet,
         path,
@@ -133,28 +135,28 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
         Err(Error::Failed(why)) => Err(why),
         recorded => Ok(recorded?),
     };
-    for round in 1..=rounds {
-        bench.progress.phase(&format!("restore: a working set, round {round} of {rounds}"));
-        let count = lanes.len() as u64;
-        for (done, lane) in lanes.iter_mut().enumerate() {
+    for round in bench.clock.rounds(1.0, LEAST_ROUNDS.min(rounds), rounds) {
+        bench.progress.phase(&format!("restore: a working set, round {} of {rounds}", round + 1));
+        let count = entries.len() as u64;
+        for (done, entry) in entries.iter_mut().enumerate() {
             bench.progress.set(done as u64, count);
-            if let (true, Err(why)) = (lane.recorded, &recorded) {
-                lane.seen = Err(why.clone());
+            if let (true, Err(why)) = (entry.recorded, &recorded) {
+                entry.seen = Err(why.clone());
             }
-            lane.measure(bench, sample, round)?;
+            entry.measure(bench, sample, round + 1)?;
         }
     }
-    lanes.iter().for_each(|lane| lane.push(bench, sample.bytes()));
+    entries.iter().for_each(|entry| entry.push(bench, sample.bytes()));
     Ok(())
 }
 
-impl Lane {
+impl Entry {
     fn measure(&mut self, bench: &Bench<'_>, sample: &Sample, order: u32) -> Result<()> {
         let Ok(seen) = &mut self.seen else { return Ok(()) };
         let name = if self.recorded { "recorded" } else { "unrecorded" };
         let job = Job {
             sample,
-            rival: self.rival,
+            method: self.method,
             cache: self.cache,
             work: Work::WorkingSet,
             path: sample.folder.path().join(name),
@@ -180,15 +182,15 @@ impl Lane {
     }
 
     fn push(&self, bench: &mut Bench<'_>, bytes: u64) {
-        let rival = self.rival.name();
+        let name = self.method.name();
         let row = |metric| {
-            let row = Row::new(rival, metric, "", 0.0, "ns").size_bytes(bytes);
+            let row = Row::new(name, metric, "", 0.0, "ns").size_bytes(bytes);
             row.variant(self.variant())
         };
         let seen = match &self.seen {
             Ok(seen) => seen,
             Err(why) => {
-                let skipped = Row::skipped(rival, WHOLE, why.as_str()).size_bytes(bytes);
+                let skipped = Row::skipped(name, WHOLE, why.as_str()).size_bytes(bytes);
                 return bench.report.row(skipped.variant(self.variant()));
             }
         };

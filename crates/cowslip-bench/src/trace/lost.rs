@@ -30,13 +30,13 @@ const HELD_UP: Duration = Duration::from_millis(500);
 
 pub(super) fn measure(bench: &mut Bench<'_>, toucher: &Toucher) -> Result<()> {
     for (variant, work) in [(PACED, AT_500K), ("full speed", AT_FULL_SPEED)] {
-        for rival in [COWSLIP, PERF] {
-            bench.progress.phase(&format!("events lost, {variant}: {rival}"));
-            let seen = match rival {
+        for name in [COWSLIP, PERF] {
+            bench.progress.phase(&format!("events lost, {variant}: {name}"));
+            let seen = match name {
                 PERF => under_perf(toucher, work, bench.stop),
                 _ => under_cowslip(toucher, work, bench.stop),
             };
-            push(bench, rival, variant, seen)?;
+            push(bench, name, variant, seen)?;
         }
     }
     bench.progress.phase("events lost by force: cowslip");
@@ -52,10 +52,10 @@ struct Seen {
     unaccounted: u64,
 }
 
-fn push(bench: &mut Bench<'_>, rival: &str, variant: &str, seen: Result<Seen>) -> Result<()> {
+fn push(bench: &mut Bench<'_>, name: &str, variant: &str, seen: Result<Seen>) -> Result<()> {
     let seen = match seen {
         Err(Error::Failed(why)) => {
-            bench.report.row(Row::skipped(rival, LOST, why).variant(variant));
+            bench.report.row(Row::skipped(name, LOST, why).variant(variant));
             return Ok(());
         }
         seen => seen?,
@@ -65,7 +65,7 @@ fn push(bench: &mut Bench<'_>, rival: &str, variant: &str, seen: Result<Seen>) -
         (UNACCOUNTED, seen.unaccounted as f64, "count"),
         (RATE, seen.touched.per_second(), "1/s"),
     ] {
-        let row = Row::new(rival, metric, "value", value, unit).variant(variant);
+        let row = Row::new(name, metric, "value", value, unit).variant(variant);
         bench.report.row(row.n(seen.touched.faults));
     }
     Ok(())

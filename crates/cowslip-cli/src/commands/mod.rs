@@ -6,7 +6,6 @@ mod demo;
 mod doctor;
 mod image;
 mod promote;
-mod record;
 mod restore;
 mod run;
 mod status;
@@ -18,7 +17,7 @@ mod signals;
 
 use clap::{Parser, Subcommand};
 
-use crate::exit::Answer;
+use crate::exit::CommandResult;
 
 const EXIT_CODES: &str = "Exit codes: 0 ok · 1 it ran and the answer is no · 2 usage · 3 the kernel \
 lacks it · 4 not permitted · 5 the target vanished · 6 bad or corrupt file";
@@ -56,7 +55,9 @@ pub(crate) enum Command {
     Promote(Box<promote::args::PromoteArgs>),
     Trace(trace::Args),
     Compare(compare::Args),
-    Record(record::Args),
+    /// The former name of `compare run`
+    #[command(hide = true)]
+    Record(compare::RunArgs),
     /// Look at images: frozen arenas in files
     #[command(subcommand)]
     Image(image::Action),
@@ -75,7 +76,7 @@ impl Command {
         Args::parse().command
     }
 
-    pub(crate) fn run(self) -> Answer {
+    pub(crate) fn run(self) -> CommandResult {
         match self {
             Self::Run(args) => run::run(args),
             Self::Status(args) => status::run(args),
@@ -85,7 +86,7 @@ impl Command {
             Self::Promote(args) => promote::run(&args),
             Self::Trace(args) => trace::run(&args),
             Self::Compare(args) => compare::run(&args),
-            Self::Record(args) => record::run(&args),
+            Self::Record(args) => compare::record(&args),
             Self::Image(action) => image::run(&action),
             Self::Restore(args) => restore::run(&args),
         }

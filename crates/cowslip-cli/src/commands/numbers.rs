@@ -1,5 +1,4 @@
-//! Numbers and sizes on the command line: what is none, or out of range, is answered with the range. (Which option it was, the
-//! parser of the command line says.)
+//! Numbers and sizes on the command line: what is none, or out of range, is answered with the range.
 
 use std::ops::RangeInclusive;
 

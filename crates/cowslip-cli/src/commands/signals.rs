@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use cowslip::sys::{AsFd, BorrowedFd, process};
+use cowslip_sys::{AsFd, BorrowedFd, process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// For work that looks at a flag: set by SIGINT, SIGTERM and SIGHUP, which no longer end the process.

@@ -136,7 +136,7 @@ fn processes_of_a_control_group_and_of_those_below_it_are_promoted() {
         assert_eq!(process["group"], folder.0.to_str().unwrap(), "{report:#}");
         assert_eq!(process["weight"], 3);
     }
-    assert_eq!(report["heat"]["ladder"].as_array().unwrap().len(), 3);
+    assert_eq!(report["heat"]["sources"].as_array().unwrap().len(), 3);
     assert!(["damon", "mappings"].contains(&report["heat"]["source"].as_str().unwrap()));
     assert_eq!(report["system"]["orders"][9]["block_bytes"], 2 * MIB, "{report:#}");
     for target in &mut targets {

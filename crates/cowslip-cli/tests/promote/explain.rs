@@ -9,8 +9,8 @@ use crate::support::{COWSLIP, Folder, run};
 use crate::target::{MIB, Program, once, place};
 use crate::user::is_root;
 
-/// Why the region at an address is dealt with as it is, beside these processes with their weights; and all that people
-/// are told about it.
+/// Why the region at an address is dealt with as it is, beside these processes with their weights; and all
+/// that people are told about it.
 pub(crate) fn explained(
     folder: &Folder,
     targets: &[(u32, u32)],
@@ -61,7 +61,7 @@ fn a_region_of_each_kind_is_explained() {
     // The rest of that huge page is the kernel's still, which is told to root alone.
     target.tell("release 2 400");
     let (found, human) = explain(&target, 2, "");
-    assert_eq!(found, if is_root() { "torn" } else { "below_threshold" }, "{human}");
+    assert_eq!(found, if is_root() { "partially_mapped" } else { "below_threshold" }, "{human}");
     assert_eq!(human.contains("a huge page is behind it"), is_root(), "{human}");
     target.tell("fork");
     let (found, human) = explain(&target, 0, "");

@@ -1,4 +1,4 @@
-//! Which settings go with good and bad.
+//! Settings that differ between good and bad runs.
 
 use std::collections::BTreeSet;
 

@@ -1,16 +1,16 @@
-//! Recordings of our own.
+//! Recordings of Cowslip's own, as runs.
 
 use std::collections::BTreeMap;
 
 use super::{Metric, Run};
-use crate::recording::{Definition, EXIT_CODE, Event, Kind, SCHEMA};
+use crate::recording::{Definition, EXIT_CODE, Event, MetricKind, SCHEMA};
 use crate::{Error, Result};
 
 /// A last line that was cut short, as when the recorder was killed, is left out.
 pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
     let mut run = Run::new(name);
     let mut columns: Vec<Definition> = Vec::new();
-    let mut reads: BTreeMap<(String, Kind), Vec<(f64, f64)>> = BTreeMap::new();
+    let mut reads: BTreeMap<(String, MetricKind), Vec<(f64, f64)>> = BTreeMap::new();
     let mut lines = text.lines().enumerate().peekable();
     while let Some((index, line)) = lines.next() {
         let corrupt = |what: String| Error::corrupt(format!("line {}: {what}", index + 1));
@@ -48,9 +48,11 @@ pub(super) fn parse(text: &str, name: &str) -> Result<Run> {
     }
     for ((name, kind), reads) in reads {
         let metric = match kind {
-            Kind::Counter => Metric::counter(&reads),
-            Kind::Share => Metric::share(&reads),
-            Kind::Gauge => Metric::levels(reads.into_iter().map(|(_, value)| value).collect()),
+            MetricKind::Counter => Metric::counter(&reads),
+            MetricKind::Share => Metric::share(&reads),
+            MetricKind::Gauge => {
+                Metric::levels(reads.into_iter().map(|(_, value)| value).collect())
+            }
         };
         run.add(&name, metric);
     }

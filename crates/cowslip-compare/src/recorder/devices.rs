@@ -1,7 +1,7 @@
 //! `/proc/diskstats` and `/proc/net/dev`: what disks and network interfaces moved.
 
 use super::{Reading, reading};
-use crate::recording::Kind::{Counter, Share};
+use crate::recording::MetricKind::{Counter, Share};
 
 /// Whatever the disk's own sectors are.
 const SECTOR_BYTES: f64 = 512.0;

@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::recording::{Definition, Kind, RecordingWriter};
+use crate::recording::{Definition, MetricKind, RecordingWriter};
 use tree::Tree;
 
 pub use facts::facts;
@@ -22,7 +22,7 @@ const TICKS: f64 = 100.0;
 /// A metric and its value at one look.
 type Reading = (Definition, Option<f64>);
 
-fn reading(name: impl Into<String>, kind: Kind, value: Option<f64>) -> Reading {
+fn reading(name: impl Into<String>, kind: MetricKind, value: Option<f64>) -> Reading {
     (Definition { name: name.into(), kind }, value)
 }
 

@@ -1,7 +1,7 @@
 //! `/proc/stat`: where the processors' time goes, and what the scheduler did.
 
 use super::{Reading, TICKS, reading};
-use crate::recording::Kind::{Counter, Gauge, Share};
+use crate::recording::MetricKind::{Counter, Gauge, Share};
 
 /// The columns of its first line. Time of guests is part of `user` and `nice`.
 const TIMES: [&str; 8] = ["user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal"];

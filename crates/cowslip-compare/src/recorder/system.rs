@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::{Reading, devices, processor, reading};
-use crate::recording::Kind::{Counter, Gauge};
+use crate::recording::MetricKind::{Counter, Gauge};
 
 /// Names in `/proc/vmstat` that begin with `nr_` and grow for ever nevertheless.
 const COUNTERS: [&str; 13] = [

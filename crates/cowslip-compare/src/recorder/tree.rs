@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use super::{Reading, TICKS, Watch, reading};
-use crate::recording::Kind::{Counter, Gauge, Share};
+use crate::recording::MetricKind::{Counter, Gauge, Share};
 
 /// Of `smaps_rollup`, and what we call it.
 const MEMORY: [(&str, &str); 8] = [

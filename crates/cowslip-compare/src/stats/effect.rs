@@ -1,4 +1,4 @@
-//! How large a difference is.
+//! Effect sizes: how large a difference is.
 
 use serde::Serialize;
 

@@ -29,7 +29,7 @@ pub enum Effect {
 
 /// What came of an action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct ActionOutcome {
     /// Whose region.
     pub process: ProcessId,
     /// Which region.

@@ -1,8 +1,8 @@
 //! The memory limits of control groups: a program that is killed at one must not be killed sooner for promotions.
 //!
 //! Two things count against a limit. The pages that were absent stay. The huge page itself is charged before the base
-//! pages that it replaces are given back; where that hits the limit, the kernel looks for memory to take back, for tens
-//! of milliseconds, and makes no huge page in the end.
+//! pages that it replaces are given back; where that hits the limit, the kernel looks for memory to take
+//! back, for tens of milliseconds, and makes no huge page in the end.
 
 use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
 use serde::{Deserialize, Serialize};

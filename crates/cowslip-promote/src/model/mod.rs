@@ -8,7 +8,7 @@ mod observation;
 mod settings;
 mod system;
 
-pub use action::{Action, Effect, Outcome};
+pub use action::{Action, ActionOutcome, Effect};
 pub use coverage::Coverage;
 pub use heat_source::HeatSource;
 pub use limit::Limit;

@@ -3,7 +3,7 @@
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use serde::{Deserialize, Serialize};
 
-use super::{Action, Coverage, Effect, HeatSource, Limit, Outcome, System};
+use super::{Action, ActionOutcome, Coverage, Effect, HeatSource, Limit, System};
 
 /// Base pages in a region of 2 MiB.
 pub const REGION_PAGES: u16 = 512;
@@ -71,7 +71,7 @@ pub struct Region {
     pub is_huge: bool,
     /// Whether pages of it are of a huge page of which the rest was released, as far as page frames may be known
     /// (root): the kernel holds all of it.
-    #[serde(rename = "is_torn", skip_serializing_if = "is_false")]
+    #[serde(alias = "is_torn", skip_serializing_if = "is_false")]
     pub is_partially_mapped: bool,
     /// Pages with anything but zeroes, if it is huge and its content was looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,7 +128,8 @@ pub struct ProcessLook {
     /// known.
     #[serde(default)]
     pub pressure_percent: f64,
-    /// Private anonymous memory beside its regions, at the ends of mappings that have some: too little for a huge page.
+    /// Private anonymous memory beside its regions, at the ends of mappings that have some: too little for a
+    /// huge page.
     #[serde(default)]
     pub edge_bytes: u64,
     /// Its regions, by address.
@@ -175,7 +176,7 @@ impl Look {
     }
 
     /// Brings it up to date with what was done since.
-    pub fn take_in(&mut self, outcome: &Outcome) {
+    pub fn take_in(&mut self, outcome: &ActionOutcome) {
         let process = self.processes.iter_mut().find(|it| it.process == outcome.process);
         let regions = process.into_iter().flat_map(|it| &mut it.regions);
         for region in regions.filter(|it| it.address == outcome.address) {

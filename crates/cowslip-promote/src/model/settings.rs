@@ -1,4 +1,4 @@
-//! What a user may set.
+//! The settings of the policy and of the looks that feed it.
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};

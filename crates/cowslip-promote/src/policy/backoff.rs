@@ -1,4 +1,4 @@
-//! Waiting, twice as long each time.
+//! Backoff: waiting, twice as long each time.
 
 use crate::model::Settings;
 

@@ -6,7 +6,7 @@ use cowslip_sys::{Errno, target::Refusal};
 
 use super::backoff::Backoff;
 use super::budget::Budget;
-use crate::model::{Action, Effect, Outcome, ProcessLook, REGION_PAGES, Region, Settings};
+use crate::model::{Action, ActionOutcome, Effect, ProcessLook, REGION_PAGES, Region, Settings};
 
 /// What a promotion is taken to cost before one was measured.
 const FIRST_GUESS_NS: u64 = 1_000_000;
@@ -94,7 +94,7 @@ impl ProcessHistory {
         self.stalls.actions()
     }
 
-    pub(super) fn learn(&mut self, outcome: &Outcome, settings: &Settings) {
+    pub(super) fn learn(&mut self, outcome: &ActionOutcome, settings: &Settings) {
         self.stalls.spend(outcome.took_ns);
         if outcome.action == Action::Promote {
             self.stalls.learn(outcome.took_ns);

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 pub use reason::{Decision, Reason};
 
-use crate::model::{Action, Effect, Look, Outcome, ProcessId, ProcessLook, Region, Settings};
+use crate::model::{Action, ActionOutcome, Effect, Look, ProcessId, ProcessLook, Region, Settings};
 use budget::Budget;
 use history::ProcessHistory;
 use share::{Claimant, Means};
@@ -113,7 +113,7 @@ impl Policy {
     }
 
     /// Takes in what came of an action.
-    pub fn learn(&mut self, outcome: &Outcome) {
+    pub fn learn(&mut self, outcome: &ActionOutcome) {
         if (outcome.action, outcome.effect) == (Action::Demote, Effect::Done) {
             let is_fruitless = outcome.freed_pages == 0;
             self.fruitless_splits = if is_fruitless { self.fruitless_splits + 1 } else { 0 };

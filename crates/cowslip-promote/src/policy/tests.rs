@@ -67,8 +67,8 @@ fn second_reason(settings: Settings, first: Region, second: Region) -> Reason {
     policy.decide(&look(SECOND, &[process(1, vec![second])]))[0].reason
 }
 
-fn outcome(address: u64, at_ns: u64, took_ns: u64, errno: Option<Errno>) -> Outcome {
-    Outcome {
+fn outcome(address: u64, at_ns: u64, took_ns: u64, errno: Option<Errno>) -> ActionOutcome {
+    ActionOutcome {
         process: id(1),
         address,
         action: Action::Promote,
@@ -114,19 +114,19 @@ fn a_huge_page_that_was_partly_released_is_split_once() {
     );
     assert_eq!(at(&mut policy, 2, region(1, 300)), Reason::PartiallyMapped);
     assert_eq!(at(&mut policy, 3, region(1, 300)), Reason::PartiallyMapped, "until that is done");
-    let split = Outcome { action: Action::Demote, ..outcome(1 << 21, 3 * SECOND, MS, None) };
+    let split = ActionOutcome { action: Action::Demote, ..outcome(1 << 21, 3 * SECOND, MS, None) };
     policy.learn(&split);
     assert_eq!(at(&mut policy, 4, region(1, 200)), Reason::BelowThreshold);
 
     policy.learn(&outcome(1 << 21, 5 * SECOND, MS, None));
     assert_eq!(at(&mut policy, 6, region(1, 300)), Reason::PartiallyMapped, "it was promoted here");
 
-    let torn = Region { is_partially_mapped: true, ..region(1, 300) };
+    let partly = Region { is_partially_mapped: true, ..region(1, 300) };
     let mut policy = Policy::new(Settings::default()).unwrap();
-    assert_eq!(at(&mut policy, 0, torn), Reason::PartiallyMapped, "its page frames say so");
-    policy.learn(&Outcome { effect: Effect::Refused(Errno::AGAIN.raw_os_error()), ..split });
-    assert_eq!(at(&mut policy, 3, torn), Reason::RetryLater);
-    assert_eq!(at(&mut policy, 9, torn), Reason::PartiallyMapped);
+    assert_eq!(at(&mut policy, 0, partly), Reason::PartiallyMapped, "its page frames say so");
+    policy.learn(&ActionOutcome { effect: Effect::Refused(Errno::AGAIN.raw_os_error()), ..split });
+    assert_eq!(at(&mut policy, 3, partly), Reason::RetryLater);
+    assert_eq!(at(&mut policy, 9, partly), Reason::PartiallyMapped);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn refusals_mean_later_never_or_slower() {
 fn nothing_is_split_any_more_where_splits_give_nothing_back() {
     let regions = || (1..6).map(|number| huge(number, Some(5))).collect::<Vec<_>>();
     let mut policy = policy();
-    let split = |number: u64, freed_pages| Outcome {
+    let split = |number: u64, freed_pages| ActionOutcome {
         action: Action::Demote,
         freed_pages,
         ..outcome(number << 21, SECOND, MS, None)
@@ -206,12 +206,12 @@ fn slow_promotions_make_a_process_wait_longer_each_time() {
 
 #[test]
 fn who_gets_no_promotion_for_a_while_is_split_all_the_same() {
-    let torn = Region { is_partially_mapped: true, ..region(3, 100) };
-    let regions = [process(1, vec![region(1, 512), huge(2, Some(5)), torn])];
+    let partly = Region { is_partially_mapped: true, ..region(3, 100) };
+    let regions = [process(1, vec![region(1, 512), huge(2, Some(5)), partly])];
     let mut policy = policy();
     policy.decide(&look(0, &regions));
     policy.learn(&outcome(1 << 21, SECOND, MS, Some(Errno::NOMEM)));
-    let split = Outcome { action: Action::Demote, ..outcome(4 << 21, SECOND, MS, None) };
+    let split = ActionOutcome { action: Action::Demote, ..outcome(4 << 21, SECOND, MS, None) };
     policy.learn(&split);
     let decisions = policy.decide(&look(SECOND + MS, &regions));
     let mut reasons: Vec<_> = decisions.iter().map(|it| (it.address >> 21, it.reason)).collect();
@@ -405,10 +405,10 @@ fn any_look(dice: &mut Dice, at_ns: u64) -> Look {
     Look { at_ns, system, processes }
 }
 
-fn any_outcome(dice: &mut Dice, decision: &Decision, at_ns: u64) -> Outcome {
+fn any_outcome(dice: &mut Dice, decision: &Decision, at_ns: u64) -> ActionOutcome {
     let errors = [Errno::AGAIN, Errno::BUSY, Errno::INVAL, Errno::NOMEM, Errno::INTR];
     let errno = errors[dice.below(5) as usize].raw_os_error();
-    Outcome {
+    ActionOutcome {
         process: decision.process,
         address: decision.address,
         action: decision.reason.action().unwrap(),

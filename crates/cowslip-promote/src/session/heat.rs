@@ -41,7 +41,7 @@ impl Heat {
         let probed = |it: &ProbedHeatSource| json!({"source": it.source, "answer": it.answer.word(), "detail": it.detail});
         json!({
             "source": self.source,
-            "ladder": self.probed.iter().map(probed).collect::<Vec<_>>(),
+            "sources": self.probed.iter().map(probed).collect::<Vec<_>>(),
         })
     }
 }

@@ -17,7 +17,7 @@ use cowslip_sys::scheduling::Scheduling;
 use cowslip_sys::target::Refusal;
 use cowslip_sys::{Errno, process};
 
-use crate::model::{Action, Effect, Look, Outcome, ProcessId, Settings};
+use crate::model::{Action, ActionOutcome, Effect, Look, ProcessId, Settings};
 use crate::plan::Plan;
 use crate::policy::Decision;
 use crate::promoter::Promoter;
@@ -230,7 +230,7 @@ fn rest_ns(spent_ns: u64, percent: f64) -> u64 {
 }
 
 /// Without the privilege, going on makes no sense.
-fn check_permitted(outcome: &Outcome) -> Result<()> {
+fn check_permitted(outcome: &ActionOutcome) -> Result<()> {
     let Effect::Refused(errno) = outcome.effect else { return Ok(()) };
     if Refusal::of(Errno::from_raw_os_error(errno)) != Refusal::Denied {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What was done, as JSON.
+//! What a session did, as JSON.
 
 use cowslip_sys::process;
 use serde_json::{Map, Value, json};

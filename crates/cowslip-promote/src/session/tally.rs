@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::{
-    Action, Coverage, Effect, HeatSource, HugeSource, Limit, Look, Outcome, ProcessId,
+    Action, ActionOutcome, Coverage, Effect, HeatSource, HugeSource, Limit, Look, ProcessId,
     REGION_PAGES, System,
 };
 use crate::policy::{Decision, Reason};
@@ -115,7 +115,7 @@ impl Tally {
         }
     }
 
-    pub(crate) fn did(&mut self, outcome: &Outcome) {
+    pub(crate) fn did(&mut self, outcome: &ActionOutcome) {
         let tally = self.processes.entry(outcome.process).or_default();
         tally.stall_ns += outcome.took_ns;
         tally.longest_stall_ns = tally.longest_stall_ns.max(outcome.took_ns);

@@ -1,4 +1,4 @@
-//! Doing what was decided.
+//! Promotes and splits regions of a process, as was decided.
 
 use cowslip_sys::pagemap::{Method, Scanner};
 use cowslip_sys::target::Advice;
@@ -6,7 +6,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{self as sys, Errno, process, procfs};
 
 use super::Target;
-use crate::model::{Action, Effect, Outcome, REGION_PAGES, RegionKind};
+use crate::model::{Action, ActionOutcome, Effect, REGION_PAGES, RegionKind};
 use crate::policy::Decision;
 
 impl Target {
@@ -14,7 +14,7 @@ impl Target {
     ///
     /// A child that is forked between the last look here and the kernel's copying shares the region
     /// after all; that costs the memory of one region, and nothing else.
-    pub(crate) fn act(&mut self, decision: &Decision, action: Action) -> Outcome {
+    pub(crate) fn act(&mut self, decision: &Decision, action: Action) -> ActionOutcome {
         let done = self.try_act(decision, action);
         let (effect, took_ns, freed_pages) = match done {
             Ok(done) => done,
@@ -23,7 +23,16 @@ impl Target {
         let at_ns = process::now_ns();
         let address = decision.address;
         let cpu_ns = 0;
-        Outcome { process: self.id, address, action, at_ns, took_ns, cpu_ns, effect, freed_pages }
+        ActionOutcome {
+            process: self.id,
+            address,
+            action,
+            at_ns,
+            took_ns,
+            cpu_ns,
+            effect,
+            freed_pages,
+        }
     }
 
     fn try_act(&mut self, decision: &Decision, action: Action) -> sys::Result<(Effect, u64, u16)> {

@@ -5,7 +5,8 @@
 //! back. A freeze that comes between the question and the collapse costs nothing but time: a collapse
 //! changes no content, and the kernel keeps what userfaultfd watches out of it.
 
-use cowslip::{Metrics, PAGE_NAME};
+use cowslip::Metrics;
+use cowslip::raw::PAGE_NAME;
 use cowslip_sys::procfs::Mapping;
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{self as sys, target};

@@ -1,4 +1,4 @@
-//! A process that is promoted.
+//! A process that is promoted: looked at, acted on, measured.
 
 mod act;
 mod arenas;
@@ -89,8 +89,8 @@ impl Target {
         &self.name
     }
 
-    /// Whether a promotion of a region with so many pages in use leaves room below the limits of its control group, as they
-    /// are now.
+    /// Whether a promotion of a region with so many pages in use leaves room below the limits of its control
+    /// group, as they are now.
     pub(crate) fn has_room(&self, pages: u16, settings: &Settings) -> bool {
         let Some(group) = &self.memory_group else { return true };
         limits::has_room(group, added_bytes(pages), settings)

@@ -14,18 +14,27 @@ use cowslip_sys::{self as sys, Errno, process};
 use super::Target;
 use super::entries::known;
 use super::observe::look_closer;
-use crate::model::{Action, Effect, Outcome, REGION_PAGES, Region};
+use crate::model::{Action, ActionOutcome, Effect, REGION_PAGES, Region};
 
 impl Target {
     /// Splits what is left of a huge page in a region. How much that gives back no page table says: it is not
     /// counted.
-    pub(crate) fn split_rest(&self, address: u64) -> Outcome {
+    pub(crate) fn split_rest(&self, address: u64) -> ActionOutcome {
         let (effect, took_ns) = match self.try_split_rest(address) {
             Ok(done) => done,
             Err(errno) => (Effect::Refused(errno.raw_os_error()), 0),
         };
         let (process, action, at_ns) = (self.id, Action::Demote, process::now_ns());
-        Outcome { process, address, action, at_ns, took_ns, cpu_ns: 0, effect, freed_pages: 0 }
+        ActionOutcome {
+            process,
+            address,
+            action,
+            at_ns,
+            took_ns,
+            cpu_ns: 0,
+            effect,
+            freed_pages: 0,
+        }
     }
 
     fn try_split_rest(&self, address: u64) -> sys::Result<(Effect, u64)> {

@@ -1,4 +1,4 @@
-//! Latencies side by side.
+//! The chart of latencies side by side.
 
 use super::{Chart, Palette, Panel, WIDTH, name};
 use crate::groups::Group;

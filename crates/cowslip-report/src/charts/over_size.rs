@@ -1,4 +1,4 @@
-//! A median by the size of the memory, such as the pause of a snapshot.
+//! The chart of a median by the size of the memory, such as the pause of a snapshot.
 
 use super::{Chart, LEFT, Palette, Panel, RIGHT, WIDTH, draw_powers, name};
 use crate::groups::Group;

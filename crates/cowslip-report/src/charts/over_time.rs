@@ -1,4 +1,4 @@
-//! A value over time, such as the latency of requests while saves run.
+//! The chart of a value over time, such as the latency of requests while saves run.
 
 use super::{Chart, LEFT, Palette, Panel, RIGHT, WIDTH, draw_powers};
 use crate::report::Series;

@@ -169,12 +169,8 @@ impl Event {
     pub fn count(&self) -> Result<Count> {
         let mut bytes = [0u8; 16];
         let wanted = if self.tells_lost { 16 } else { 8 };
-        let read = loop {
-            match rustix::io::read(&self.file, &mut bytes[..wanted]) {
-                Err(Errno::INTR) => {}
-                read => break read?,
-            }
-        };
+        let read =
+            rustix::io::retry_on_intr(|| rustix::io::read(&self.file, &mut bytes[..wanted]))?;
         if read != wanted {
             return Err(Errno::IO);
         }

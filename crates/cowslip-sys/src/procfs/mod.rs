@@ -11,7 +11,7 @@ pub use memory::{BuddyOrders, Pressure, available_bytes, buddy_orders, memory_pr
 pub use process::{
     CgroupMembers, command_name, process_ids, resident_bytes, start_ticks, thp_is_disabled,
 };
-pub use thp::{Policy, Thp};
+pub use thp::{Policy, SHMEM_ENABLED, Thp, chosen, shmem_setting};
 
 use crate::{Errno, Result};
 

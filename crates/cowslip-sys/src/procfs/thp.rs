@@ -3,6 +3,8 @@
 use super::read;
 use crate::{Errno, Result};
 
+/// Who gets huge pages of shared memory, of a memfd for instance.
+pub const SHMEM_ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const MAX_PTES_NONE: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none";
 
@@ -27,8 +29,7 @@ impl Policy {
     /// assert_eq!(Policy::parse("always [madvise] never\n"), Policy::Madvise);
     /// ```
     pub fn parse(line: &str) -> Self {
-        let chosen = line.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-        Self::of_word(chosen.map_or(line.trim(), |(word, _)| word))
+        Self::of_word(chosen(line).unwrap_or(line.trim()))
     }
 
     /// The policy with this word.
@@ -50,6 +51,24 @@ impl Policy {
             Self::Other(word) => word,
         }
     }
+}
+
+/// The word in brackets, of a setting such as `always [madvise] never`.
+///
+/// ```
+/// use cowslip_sys::procfs::chosen;
+/// assert_eq!(chosen("always [madvise] never\n"), Some("madvise"));
+/// assert_eq!(chosen("madvise"), None);
+/// assert_eq!(chosen("]["), None);
+/// ```
+pub fn chosen(setting: &str) -> Option<&str> {
+    let (_, rest) = setting.split_once('[')?;
+    rest.split_once(']').map(|(word, _)| word)
+}
+
+/// The choice of [`SHMEM_ENABLED`].
+pub fn shmem_setting() -> Option<String> {
+    chosen(&read(SHMEM_ENABLED).ok()?).map(str::to_owned)
 }
 
 /// The settings in force.

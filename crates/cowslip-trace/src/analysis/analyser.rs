@@ -1,4 +1,4 @@
-//! Events in, sums out.
+//! The analyser: sums a trace up event by event.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use super::frames::{Site, Sites};
 use super::shape::{Shape, Walks, Watch, is_arrival};
-use super::{Analysis, Group, Identity, Rate, StackSums, Sums, ThreadSums};
+use super::{Analysis, Group, MappingIdentity, Rate, StackSums, Sums, ThreadSums};
 use crate::attribute::{Attribution, Attributor, Mapping, MappingId, Place};
 use crate::cost::FaultCost;
 use crate::model::{Event, EventKind, Fault, Header, StackId};
-use crate::patterns;
 
 /// Sums a trace up event by event, in memory that grows with its mappings, stacks and touched pages, not
 /// with its faults.
@@ -130,7 +129,7 @@ impl Analyser {
             .filter(|thread| thread.sums.faults() > 0)
             .collect();
         threads.sort_by_key(|thread| (Reverse(thread.sums.faults()), thread.pid, thread.tid));
-        let mut analysis = Analysis {
+        Analysis {
             duration_ns: self.last_ns - self.first_ns.unwrap_or(self.last_ns),
             sampling_period: self.header.sampling_period.max(1),
             header: self.header,
@@ -145,11 +144,8 @@ impl Analyser {
             groups,
             stacks,
             threads,
-            patterns: Vec::new(),
             rate: self.rate,
-        };
-        analysis.patterns = patterns::find(&analysis);
-        analysis
+        }
     }
 
     fn count<'a>(
@@ -195,7 +191,7 @@ impl Analyser {
                         let place = mapping.place.clone();
                         let mapped_by = site.map(|site| self.sites.frames(site));
                         let mapped_by = mapped_by.unwrap_or_default();
-                        let identity = Identity { place, size_bytes, mapped_by };
+                        let identity = MappingIdentity { place, size_bytes, mapped_by };
                         self.groups.push(Work::new(identity));
                     }
                     group
@@ -212,7 +208,7 @@ impl Analyser {
 }
 
 impl Work {
-    fn new(identity: Identity) -> Self {
+    fn new(identity: MappingIdentity) -> Self {
         let group = Group {
             identity,
             mappings: 0,

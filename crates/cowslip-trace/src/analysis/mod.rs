@@ -1,10 +1,9 @@
-//! A trace summed up: by kind, mapping, stack, thread and time, with the patterns in it.
+//! A trace summed up: by kind, mapping, stack, thread and time.
 
 mod analyser;
 mod frames;
 mod rate;
 mod shape;
-mod sums;
 
 use std::sync::Arc;
 
@@ -14,14 +13,13 @@ use serde::Serialize;
 use crate::attribute::{Mapping, Place, Span};
 use crate::cost::{Cost, FaultCost};
 use crate::model::{Header, Trace};
-use crate::patterns::Pattern;
 
+pub use crate::sums::Sums;
 pub use analyser::Analyser;
 pub use frames::Frame;
 pub use rate::Rate;
 pub use shape::Shape;
 pub(crate) use shape::is_arrival;
-pub use sums::Sums;
 
 /// A trace summed up. Counts are of recorded faults.
 #[derive(Clone, Debug)]
@@ -54,15 +52,13 @@ pub struct Analysis {
     pub stacks: Vec<StackSums>,
     /// Threads with faults, those with the most first.
     pub threads: Vec<ThreadSums>,
-    /// What the faults have in common, the costliest first.
-    pub patterns: Vec<Pattern>,
     /// Faults over time.
     pub rate: Rate,
 }
 
 /// What a mapping is wherever it lies, so that those of two runs can be set side by side.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
-pub struct Identity {
+pub struct MappingIdentity {
     /// What it is of.
     pub place: Place,
     /// How long it is, up to the next power of two; `None` where length tells nothing (files, heap, stack).
@@ -75,7 +71,7 @@ pub struct Identity {
 #[derive(Clone, Debug, Serialize)]
 pub struct Group {
     /// What they are.
-    pub identity: Identity,
+    pub identity: MappingIdentity,
     /// How many there are.
     pub mappings: u64,
     /// Their lengths together, in bytes.
@@ -113,7 +109,7 @@ pub struct ThreadSums {
     pub sums: Sums,
 }
 
-impl Identity {
+impl MappingIdentity {
     /// Whether they are arenas of Cowslip's: by their name, or because its library mapped them.
     pub fn is_arena(&self) -> bool {
         let is_ours = |module: &Arc<str>| module.contains("/libcowslip_preload");
@@ -127,12 +123,12 @@ impl Analysis {
     ///
     /// ```
     /// use cowslip_trace::Analysis;
-    /// use cowslip_trace::attribute::Kind;
+    /// use cowslip_trace::attribute::FaultKind;
     /// use cowslip_trace::model::{Event, Fault, Trace, EventKind};
     /// let what = EventKind::Fault(Fault::at(0x20_0000, 0x40_1000));
     /// let events = vec![Event { time_ns: 5, pid: 7, tid: 7, what }];
     /// let analysis = Analysis::of(&Trace { events, ..Trace::default() }, None);
-    /// assert_eq!(analysis.sums.of(Kind::Unknown), 1, "nothing was mapped there");
+    /// assert_eq!(analysis.sums.of(FaultKind::Unknown), 1, "nothing was mapped there");
     /// ```
     pub fn of(trace: &Trace, cost: Option<FaultCost>) -> Self {
         let mut analyser = Analyser::new(&trace.header);

@@ -1,4 +1,4 @@
-//! Faults over time.
+//! The rate of faults over time.
 
 use serde::Serialize;
 

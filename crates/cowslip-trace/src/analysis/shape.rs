@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::attribute::{Attribution, HugeFit, Kind, MappingId};
+use crate::attribute::{Attribution, FaultKind, HugeFit, MappingId};
 
 /// Distances that are told apart; the others count together.
 const MOST_STEPS: usize = 64;
@@ -74,7 +74,8 @@ impl Walks {
 
 /// Whether the fault brought a page that was not there.
 pub(crate) fn is_arrival(attribution: Attribution) -> bool {
-    attribution.fit.is_some() || matches!(attribution.kind, Kind::FileRead | Kind::FileMapped)
+    attribution.fit.is_some()
+        || matches!(attribution.kind, FaultKind::FileRead | FaultKind::FileMapped)
 }
 
 impl Watch {

@@ -1,10 +1,10 @@
-//! The ranges of an address space.
+//! The ranges of an address space, kept sorted and cut where mappings change.
 
 use std::collections::BTreeMap;
 
 use cowslip_sys::units::VirtRange;
 
-use super::ledger::{Ledger, SpanId};
+use super::history::{MappingHistory, SpanId};
 use super::mapping::MappingId;
 
 /// A mapping's part, at a range of its own.
@@ -75,26 +75,26 @@ impl Areas {
     }
 
     /// Takes what lies in `range`, and cuts what lies in it in part.
-    pub(super) fn take(&mut self, range: VirtRange, ledger: &mut Ledger) -> Vec<Area> {
-        self.cut(range.start, ledger);
-        self.cut(range.end(), ledger);
+    pub(super) fn take(&mut self, range: VirtRange, history: &mut MappingHistory) -> Vec<Area> {
+        self.cut(range.start, history);
+        self.cut(range.end(), history);
         let starts: Vec<_> = self.within(range).map(|area| area.range.start).collect();
         starts.iter().filter_map(|start| self.0.remove(start)).collect()
     }
 
     /// Gives the area at `start` another end.
-    pub(super) fn resize(&mut self, start: usize, end: usize, ledger: &mut Ledger) {
+    pub(super) fn resize(&mut self, start: usize, end: usize, history: &mut MappingHistory) {
         if let Some(area) = self.0.get_mut(&start) {
             area.range = VirtRange::between(start, end);
-            area.span = area.span.map(|span| ledger.change(span, area.range));
+            area.span = area.span.map(|span| history.change(span, area.range));
         }
     }
 
-    fn cut(&mut self, at: usize, ledger: &mut Ledger) {
+    fn cut(&mut self, at: usize, history: &mut MappingHistory) {
         let Some(area) = self.at(at).filter(|area| area.range.start < at).copied() else { return };
         let mut upper = area.part(at, area.range.end());
-        upper.span = area.span.map(|_| ledger.begin(area.mapping, upper.range));
+        upper.span = area.span.map(|_| history.begin(area.mapping, upper.range));
         self.insert(upper);
-        self.resize(area.range.start, at, ledger);
+        self.resize(area.range.start, at, history);
     }
 }

@@ -1,4 +1,4 @@
-//! What a fault was for.
+//! Kinds of faults: what each was for.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// What a fault was for, by the rules of `docs/trace-analysis.md`: never more than the events say.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum FaultKind {
     /// The first touch of a page of anonymous memory.
     FirstTouch,
     /// The first write to a page of anonymous memory that had only been read, as zeroes.
@@ -30,7 +30,7 @@ pub enum Kind {
     Unknown,
 }
 
-impl Kind {
+impl FaultKind {
     /// All of them, in the order of tables.
     pub const ALL: [Self; 10] = [
         Self::FirstTouch,
@@ -62,7 +62,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.words())
     }

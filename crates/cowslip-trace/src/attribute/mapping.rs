@@ -1,4 +1,4 @@
-//! Mappings, as a trace shows them.
+//! Mappings and their spans, as a trace shows them.
 
 use cowslip_sys::units::VirtRange;
 use serde::Serialize;

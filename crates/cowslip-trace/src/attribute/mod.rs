@@ -3,11 +3,11 @@
 //! An [`Attributor`] replays the events in the order of time into an address space for each process: maps,
 //! unmaps, moves, the program break, forks (the child gets the space) and execs (it is gone). Beside the
 //! mappings it keeps which pages were touched, given back, or shared by a fork. `docs/trace-analysis.md` has the rule
-//! of each [`Kind`].
+//! of each [`FaultKind`].
 //!
 //! ```
 //! use cowslip_sys::units::VirtRange;
-//! use cowslip_trace::attribute::{Attributor, Kind};
+//! use cowslip_trace::attribute::{Attributor, FaultKind};
 //! use cowslip_trace::model::{Event, Fault, Header, Map, EventKind};
 //!
 //! let mut attributor = Attributor::new(&Header::default());
@@ -15,12 +15,12 @@
 //! let map = Map { range: VirtRange::new(0x20_0000, 0x1000), flags: 0x22, ..Map::default() };
 //! happened(EventKind::Map(map));
 //! let fault = happened(EventKind::Fault(Fault::at(0x20_0010, 0x40_1000))).unwrap();
-//! assert_eq!(fault.kind, Kind::FirstTouch);
+//! assert_eq!(fault.kind, FaultKind::FirstTouch);
 //! ```
 
 mod area;
+mod history;
 mod kind;
-mod ledger;
 mod mapping;
 mod pages;
 mod place;
@@ -30,7 +30,7 @@ mod space;
 
 use serde::{Deserialize, Serialize};
 
-pub use kind::Kind;
+pub use kind::FaultKind;
 pub use mapping::{Mapping, MappingId, Span};
 pub use place::Place;
 pub use replay::Attributor;
@@ -41,7 +41,7 @@ pub struct Attribution {
     /// The mapping it lies in; `None` if nothing was mapped there, as far as the events say.
     pub mapping: Option<MappingId>,
     /// What it was for.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// For a page of anonymous memory that was not there: whether a huge page would fit around it.
     pub fit: Option<HugeFit>,
 }

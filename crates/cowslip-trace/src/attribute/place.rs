@@ -1,4 +1,4 @@
-//! What a mapping is of.
+//! What a mapping maps: a file, anonymous memory, a stack, ….
 
 use std::fmt;
 use std::sync::Arc;

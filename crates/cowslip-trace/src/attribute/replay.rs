@@ -1,11 +1,11 @@
-//! Events in, attributions out.
+//! The replay: events in, attributions of faults out.
 
 use std::collections::{HashMap, HashSet};
 
 use cowslip_sys::units::VirtRange;
 
 use super::Attribution;
-use super::ledger::{Circumstances, Ledger};
+use super::history::{Circumstances, MappingHistory};
 use super::mapping::{Mapping, MappingId, Span};
 use super::space::Space;
 use crate::model::{Event, EventKind, Header};
@@ -17,7 +17,7 @@ const HIGHEST: usize = 1 << 56;
 #[derive(Debug)]
 pub struct Attributor {
     processes: HashMap<u32, Process>,
-    ledger: Ledger,
+    history: MappingHistory,
     programs: u32,
 }
 
@@ -34,16 +34,16 @@ struct Process {
 impl Attributor {
     /// One for the trace with this header.
     pub fn new(header: &Header) -> Self {
-        let ledger = Ledger::new(Circumstances::new(header));
-        Self { processes: HashMap::new(), ledger, programs: 0 }
+        let history = MappingHistory::new(Circumstances::new(header));
+        Self { processes: HashMap::new(), history, programs: 0 }
     }
 
     /// Takes the next event in the order of time; of a fault, says what it lies in and was for.
     pub fn observe(&mut self, event: &Event) -> Option<Attribution> {
         let Event { time_ns, pid, tid, ref what } = *event;
-        self.ledger.now_ns = time_ns;
+        self.history.now_ns = time_ns;
         if let EventKind::Lost { .. } = what {
-            self.ledger.circumstances.losses += 1;
+            self.history.circumstances.losses += 1;
             return None;
         }
         if !what.ranges().all(is_sound) {
@@ -54,17 +54,17 @@ impl Attributor {
             *programs += 1;
             Process::new(Space::new(pid), *programs)
         });
-        let (space, ledger) = (&mut process.space, &mut self.ledger);
+        let (space, history) = (&mut process.space, &mut self.history);
         process.threads.insert(tid);
         match what {
-            EventKind::Fault(fault) => return Some(space.fault(fault, ledger)),
-            EventKind::Map(map) => space.map(map, ledger),
-            EventKind::Unmap { range } => space.unmap(*range, ledger),
+            EventKind::Fault(fault) => return Some(space.fault(fault, history)),
+            EventKind::Map(map) => space.map(map, history),
+            EventKind::Unmap { range } => space.unmap(*range, history),
             EventKind::Remap { from, to, kept } => {
-                space.remap((*from, *to, *kept), ledger);
+                space.remap((*from, *to, *kept), history);
             }
-            EventKind::Advise { range, advice } => space.advise(*range, *advice, ledger),
-            EventKind::Break { end } => space.set_break(*end, ledger),
+            EventKind::Advise { range, advice } => space.advise(*range, *advice, history),
+            EventKind::Break { end } => space.set_break(*end, history),
             EventKind::Fork { child_pid, child_tid } if *child_pid == pid => {
                 process.threads.insert(*child_tid);
             }
@@ -94,7 +94,7 @@ impl Attributor {
 
     /// All mappings until now; [`MappingId`] is the place in here.
     pub fn mappings(&self) -> &[Mapping] {
-        &self.ledger.mappings
+        &self.history.mappings
     }
 
     /// Where an address of a process lies now: its mapping, and how far into it in bytes.
@@ -110,12 +110,12 @@ impl Attributor {
 
     /// All mappings, and where they lay when.
     pub fn finish(self) -> (Vec<Mapping>, Vec<Span>) {
-        (self.ledger.mappings, self.ledger.spans)
+        (self.history.mappings, self.history.spans)
     }
 
     fn end(&mut self, pid: u32) {
         if let Some(mut process) = self.processes.remove(&pid) {
-            process.space.end(&mut self.ledger);
+            process.space.end(&mut self.history);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The rules by which a fault has its kind; `docs/trace-analysis.md` says them in words.
 
-use super::kind::Kind;
+use super::kind::FaultKind;
 use super::pages::Page;
 use crate::model::{Access, Fault, Severity};
 
@@ -39,79 +39,79 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> FaultKind {
         match self.memory {
             Memory::Anonymous => self.anonymous(),
-            Memory::Other => Kind::Unknown,
+            Memory::Other => FaultKind::Unknown,
             _ => self.file(),
         }
     }
 
-    fn anonymous(&self) -> Kind {
+    fn anonymous(&self) -> FaultKind {
         match self.page {
             Page::Unseen => self.unseen(),
             // What was given back is neither in memory nor in swap, unless something unseen brought it.
             Page::Discarded if self.is_major() || self.fault.was_present == Some(true) => {
-                Kind::Unknown
+                FaultKind::Unknown
             }
-            Page::Discarded => Kind::Refault,
+            Page::Discarded => FaultKind::Refault,
             Page::Clean | Page::CleanBeforeFork if self.may_be_write() && !self.is_major() => {
-                Kind::FirstWrite
+                FaultKind::FirstWrite
             }
             _ => self.seen(),
         }
     }
 
     /// A page of anonymous memory that no event touched.
-    fn unseen(&self) -> Kind {
+    fn unseen(&self) -> FaultKind {
         let present_write =
             self.fault.was_present == Some(true) && self.fault.access == Some(Access::Write);
         match self.fault.was_present {
-            _ if present_write && self.has_forked => Kind::CowAfterFork,
-            Some(true) => Kind::Unknown,
-            _ if self.is_old => Kind::Unknown,
-            None if self.may_have_come_unseen => Kind::Unknown,
-            _ if self.is_major() => Kind::Unknown,
-            _ => Kind::FirstTouch,
+            _ if present_write && self.has_forked => FaultKind::CowAfterFork,
+            Some(true) => FaultKind::Unknown,
+            _ if self.is_old => FaultKind::Unknown,
+            None if self.may_have_come_unseen => FaultKind::Unknown,
+            _ if self.is_major() => FaultKind::Unknown,
+            _ => FaultKind::FirstTouch,
         }
     }
 
     /// A page that the process has, or had when it forked.
-    fn seen(&self) -> Kind {
+    fn seen(&self) -> FaultKind {
         match self.page {
-            _ if self.is_major() => Kind::SwapIn,
-            Page::OwnBeforeFork if self.may_be_write() => Kind::CowAfterFork,
+            _ if self.is_major() => FaultKind::SwapIn,
+            Page::OwnBeforeFork if self.may_be_write() => FaultKind::CowAfterFork,
             _ => self.repeated(),
         }
     }
 
-    fn file(&self) -> Kind {
+    fn file(&self) -> FaultKind {
         let is_private = matches!(self.memory, Memory::PrivateFile | Memory::PrivateMemoryFile);
         let is_write = self.fault.access == Some(Access::Write);
         let is_of_device = matches!(self.memory, Memory::PrivateFile | Memory::SharedFile);
         match self.page {
             Page::Own | Page::OwnBeforeFork if is_private => self.seen(),
-            _ if self.is_major() && is_of_device => Kind::FileRead,
-            _ if self.is_major() => Kind::Unknown,
-            Page::Discarded => Kind::Refault,
-            _ if is_private && is_write => Kind::FileCopy,
+            _ if self.is_major() && is_of_device => FaultKind::FileRead,
+            _ if self.is_major() => FaultKind::Unknown,
+            Page::Discarded => FaultKind::Refault,
+            _ if is_private && is_write => FaultKind::FileCopy,
             // Present and yet refused, without a word on the access: it was a write.
             Page::Clean | Page::CleanBeforeFork
                 if is_private
                     && self.fault.was_present == Some(true)
                     && self.fault.access.is_none() =>
             {
-                Kind::FileCopy
+                FaultKind::FileCopy
             }
-            Page::Clean if is_private && self.fault.access.is_none() => Kind::Unknown,
+            Page::Clean if is_private && self.fault.access.is_none() => FaultKind::Unknown,
             Page::Clean => self.repeated(),
-            _ if self.fault.severity.is_none() => Kind::Unknown,
-            _ => Kind::FileMapped,
+            _ if self.fault.severity.is_none() => FaultKind::Unknown,
+            _ => FaultKind::FileMapped,
         }
     }
 
-    fn repeated(&self) -> Kind {
-        if self.sees_unmaps { Kind::Repeated } else { Kind::Unknown }
+    fn repeated(&self) -> FaultKind {
+        if self.sees_unmaps { FaultKind::Repeated } else { FaultKind::Unknown }
     }
 
     /// Whether the page was there and not writable, as far as the fault says.
@@ -130,14 +130,16 @@ impl Evidence {
     }
 
     /// What the page is after the fault, if it was of that kind.
-    pub(super) fn page_after(&self, kind: Kind) -> Page {
+    pub(super) fn page_after(&self, kind: FaultKind) -> Page {
         let is_read = matches!(self.fault.access, Some(Access::Read | Access::Execute));
         let is_write = self.fault.access == Some(Access::Write);
         match (kind, self.memory) {
-            (Kind::Repeated, _) => self.page,
-            (Kind::FileCopy | Kind::CowAfterFork | Kind::FirstWrite, _) => Page::Own,
-            (Kind::FirstTouch | Kind::Refault, Memory::Anonymous) if is_read => Page::Clean,
-            (_, Memory::Anonymous) | (Kind::SwapIn, _) => match self.page {
+            (FaultKind::Repeated, _) => self.page,
+            (FaultKind::FileCopy | FaultKind::CowAfterFork | FaultKind::FirstWrite, _) => Page::Own,
+            (FaultKind::FirstTouch | FaultKind::Refault, Memory::Anonymous) if is_read => {
+                Page::Clean
+            }
+            (_, Memory::Anonymous) | (FaultKind::SwapIn, _) => match self.page {
                 Page::OwnBeforeFork if is_read => self.page,
                 _ => Page::Own,
             },

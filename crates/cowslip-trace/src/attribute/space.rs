@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::Attribution;
 use super::area::{Area, Areas};
-use super::kind::Kind;
-use super::ledger::Ledger;
+use super::history::MappingHistory;
+use super::kind::FaultKind;
 use super::mapping::{Mapping, MappingId};
 use super::pages::Pages;
 use super::place::Place;
@@ -53,9 +53,9 @@ impl Space {
     }
 
     /// Nothing of it is left.
-    pub(super) fn end(&mut self, ledger: &mut Ledger) {
+    pub(super) fn end(&mut self, history: &mut MappingHistory) {
         for span in self.areas.iter().filter_map(|area| area.span) {
-            ledger.end(span);
+            history.end(span);
         }
     }
 
@@ -67,13 +67,13 @@ impl Space {
     }
 
     /// What a fault lies in and was for.
-    pub(super) fn fault(&mut self, fault: &Fault, ledger: &mut Ledger) -> Attribution {
-        let at = ledger.circumstances;
-        self.grow_stack(fault.address as usize, ledger);
-        let Some(area) = self.own_area(fault.address as usize, ledger) else {
-            return Attribution { mapping: None, kind: Kind::Unknown, fit: None };
+    pub(super) fn fault(&mut self, fault: &Fault, history: &mut MappingHistory) -> Attribution {
+        let at = history.circumstances;
+        self.grow_stack(fault.address as usize, history);
+        let Some(area) = self.own_area(fault.address as usize, history) else {
+            return Attribution { mapping: None, kind: FaultKind::Unknown, fit: None };
         };
-        let mapping = ledger.get(area.mapping);
+        let mapping = history.get(area.mapping);
         let page = fault.address / at.page_bytes;
         let evidence = Evidence {
             fault: *fault,
@@ -83,11 +83,11 @@ impl Space {
             has_forked: self.has_forked,
             may_have_come_unseen: self.has_forked
                 && fault.huge.is_none()
-                && (!at.is_complete || self.may_have_come_unseen(page, ledger)),
+                && (!at.is_complete || self.may_have_come_unseen(page, history)),
             sees_unmaps: at.sees_unmaps,
         };
         let is_pool = mapping.place == Place::Hugetlb;
-        let fit = (evidence.is_new_anonymous() && !is_pool).then(|| self.fit(&area, page, ledger));
+        let fit = (evidence.is_new_anonymous() && !is_pool).then(|| self.fit(&area, page, history));
         let kind = evidence.kind();
         let after = evidence.page_after(kind);
         if after != evidence.page {
@@ -99,15 +99,19 @@ impl Space {
     }
 
     /// The area at an address. A forked child's mapping becomes one of its own at its first fault.
-    fn own_area(&mut self, address: usize, ledger: &mut Ledger) -> Option<Area> {
+    fn own_area(&mut self, address: usize, history: &mut MappingHistory) -> Option<Area> {
         let area = self.areas.at_mut(address)?;
         if area.span.is_none() {
             let parents = area.mapping;
             area.mapping = *self.inherited.entry(parents).or_insert_with(|| {
                 let inherited_from = Some(parents);
-                ledger.add(Mapping { pid: self.pid, inherited_from, ..ledger.get(parents).clone() })
+                history.add(Mapping {
+                    pid: self.pid,
+                    inherited_from,
+                    ..history.get(parents).clone()
+                })
             });
-            area.span = Some(ledger.begin_at(area.mapping, area.range, self.forked_ns));
+            area.span = Some(history.begin_at(area.mapping, area.range, self.forked_ns));
         }
         Some(*area)
     }

@@ -1,4 +1,4 @@
-//! Which difference of the circumstances goes with which difference of the faults.
+//! Explanations: which difference of two traces' settings goes with which difference of their faults.
 //!
 //! Only what both are seen of is said: a setting that differs explains nothing if the faults that it would
 //! change are the same.
@@ -7,7 +7,7 @@ use cowslip_sys::units::ByteCount;
 
 use super::{Diff, GroupDiff, GroupSide, Setting};
 use crate::analysis::Analysis;
-use crate::attribute::Kind;
+use crate::attribute::FaultKind;
 use crate::format::{count, counted};
 
 pub(super) fn explain(diff: &Diff, analyses: [&Analysis; 2]) -> Vec<String> {
@@ -75,7 +75,7 @@ fn arenas(_: &Diff, analyses: [&Analysis; 2]) -> Option<String> {
 
 /// Copies after forks on one side, and other numbers of forks.
 fn forks(diff: &Diff, analyses: [&Analysis; 2]) -> Option<String> {
-    let kind = diff.kinds.iter().find(|it| it.kind == Kind::CowAfterFork && it.differs)?;
+    let kind = diff.kinds.iter().find(|it| it.kind == FaultKind::CowAfterFork && it.differs)?;
     let [first, second] = kind.compared.map(|faults| count(faults as u64));
     let [fewer, more] = analyses.map(|analysis| analysis.forks);
     let forks = if fewer == more {
@@ -84,7 +84,7 @@ fn forks(diff: &Diff, analyses: [&Analysis; 2]) -> Option<String> {
         format!("{} → {}", counted(fewer, "fork"), counted(more, "fork"))
     };
     let has_arena = analyses.iter().any(|it| it.groups.iter().any(|it| it.identity.is_arena()));
-    let copies = diff.kinds.iter().find(|it| it.kind == Kind::FileCopy && has_arena);
+    let copies = diff.kinds.iter().find(|it| it.kind == FaultKind::FileCopy && has_arena);
     let copies = copies.map_or_else(String::new, |copies| {
         let [first, second] = copies.compared.map(|faults| count(faults as u64));
         format!("; of an arena they are private copies of its file's pages: {first} → {second}")
@@ -94,7 +94,7 @@ fn forks(diff: &Diff, analyses: [&Analysis; 2]) -> Option<String> {
 
 /// Files that were read on one side and were in memory on the other.
 fn page_cache(diff: &Diff, _: [&Analysis; 2]) -> Option<String> {
-    let kind = diff.kinds.iter().find(|it| it.kind == Kind::FileRead && it.differs)?;
+    let kind = diff.kinds.iter().find(|it| it.kind == FaultKind::FileRead && it.differs)?;
     let [first, second] = kind.compared;
     let which = if first > second { "first" } else { "second" };
     Some(format!("the {which} run read files from their device: the page cache was cold"))

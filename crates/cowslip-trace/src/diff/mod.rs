@@ -23,7 +23,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::{Analysis, Shape};
-use crate::attribute::{Kind, Place};
+use crate::attribute::{FaultKind, Place};
 use crate::symbols::Names;
 
 pub use settings::Setting;
@@ -81,7 +81,7 @@ pub struct Whole {
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct KindDiff {
     /// Which.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// How many, by the basis.
     pub compared: [f64; 2],
     /// Whether that is a difference.
@@ -111,7 +111,7 @@ pub struct GroupSide {
     /// Faults by the basis.
     pub compared: f64,
     /// The most frequent kind.
-    pub kind: Option<Kind>,
+    pub kind: Option<FaultKind>,
     /// How their pages come.
     pub shape: Shape,
 }
@@ -127,7 +127,7 @@ impl Diff {
             sampling_period: analysis.sampling_period,
         });
         let whole = sides[0].compared.max(sides[1].compared);
-        let kinds = Kind::ALL.map(|kind| {
+        let kinds = FaultKind::ALL.map(|kind| {
             let compared = analyses.map(|analysis| basis.of(analysis, analysis.sums.of(kind)));
             KindDiff { kind, compared, differs: is_difference(compared, whole, analyses, basis) }
         });

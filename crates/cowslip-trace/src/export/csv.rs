@@ -1,4 +1,4 @@
-//! A row an event. Frames are separated by spaces, the innermost first.
+//! CSV: a row an event. Frames are separated by spaces, the innermost first.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};

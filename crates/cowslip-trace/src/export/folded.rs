@@ -1,4 +1,4 @@
-//! Call stacks and how many faults each had: `program;outermost;…;innermost 12`.
+//! Folded stacks, with how many faults each had: `program;outermost;…;innermost 12`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read, Write};

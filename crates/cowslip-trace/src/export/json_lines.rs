@@ -1,4 +1,4 @@
-//! An object an event, of what the source told; before them one with the header, behind them the totals.
+//! JSON Lines: an object an event, of what the source told; the header before them, the totals behind them.
 
 use std::io::{self, Read, Write};
 

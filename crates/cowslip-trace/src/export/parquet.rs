@@ -1,4 +1,4 @@
-//! Columns, compressed. Addresses are unsigned numbers here; frames are a list of them.
+//! Parquet: columns, compressed. Addresses are unsigned numbers here; frames are a list of them.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Columns into events.
+//! Decoding: the columns of a block into events.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use cowslip_sys::units::VirtRange;
 
 use super::block::Head;
 use super::column::Values;
-use super::layout::{COLUMNS, Column, FRAMES_MOST, Kind, PAGE_SHIFT, TEXT_MOST_BYTES, shape};
+use super::layout::{COLUMNS, Column, EventCode, FRAMES_MOST, PAGE_SHIFT, TEXT_MOST_BYTES, shape};
 use super::{Checked, check};
 use crate::model::{Access, Event, EventKind, Fault, Map, Severity, StackId};
 
@@ -98,27 +98,27 @@ impl<'a> Block<'a> {
         let thread = self.threads.get(place).ok_or("a thread that is not in the table")?;
         let (pid, tid) = (thread.pid, thread.tid);
         let kind = self.column(Column::Kinds).byte()?;
-        let what = match Kind::ALL.get(usize::from(kind)).ok_or("an unknown kind of event")? {
-            Kind::Fault => EventKind::Fault(self.fault(place)?),
-            Kind::Map => EventKind::Map(self.map()?),
-            Kind::Unmap => EventKind::Unmap { range: self.range()? },
-            Kind::Remap => EventKind::Remap {
+        let what = match EventCode::ALL.get(usize::from(kind)).ok_or("an unknown kind of event")? {
+            EventCode::Fault => EventKind::Fault(self.fault(place)?),
+            EventCode::Map => EventKind::Map(self.map()?),
+            EventCode::Unmap => EventKind::Unmap { range: self.range()? },
+            EventCode::Remap => EventKind::Remap {
                 from: self.range()?,
                 to: self.range()?,
                 kept: self.others().flag()?,
             },
-            Kind::Advise => {
+            EventCode::Advise => {
                 EventKind::Advise { range: self.range()?, advice: self.others().small()? }
             }
-            Kind::Break => EventKind::Break { end: self.others().number()? },
-            Kind::Fork => EventKind::Fork {
+            EventCode::Break => EventKind::Break { end: self.others().number()? },
+            EventCode::Fork => EventKind::Fork {
                 child_pid: self.others().small()?,
                 child_tid: self.others().small()?,
             },
-            Kind::Exec => EventKind::Exec { name: self.string()? },
-            Kind::Name => EventKind::Name { name: self.string()? },
-            Kind::Exit => EventKind::Exit,
-            Kind::Lost => EventKind::Lost { count: self.others().number()? },
+            EventCode::Exec => EventKind::Exec { name: self.string()? },
+            EventCode::Name => EventKind::Name { name: self.string()? },
+            EventCode::Exit => EventKind::Exit,
+            EventCode::Lost => EventKind::Lost { count: self.others().number()? },
         };
         Ok(Event { time_ns: self.time_ns, pid, tid, what })
     }

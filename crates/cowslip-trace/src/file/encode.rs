@@ -1,4 +1,4 @@
-//! Events into columns.
+//! Encoding: events into the columns of a block.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cowslip_sys::units::VirtRange;
 
 use super::column::{put, put_difference, put_text};
-use super::layout::{COLUMNS, Column, Kind, PAGE_SHIFT, shape};
+use super::layout::{COLUMNS, Column, EventCode, PAGE_SHIFT, shape};
 use crate::model::{Access, Event, EventKind, Fault, Map, Severity, StackId};
 
 /// The columns of the block that is being filled.
@@ -87,7 +87,7 @@ impl Columns {
         self.column(Column::Kinds).push(kind as u8);
     }
 
-    fn fault(&mut self, fault: &Fault, thread: usize) -> Kind {
+    fn fault(&mut self, fault: &Fault, thread: usize) -> EventCode {
         let page = fault.address >> PAGE_SHIFT;
         let last_page = std::mem::replace(&mut self.last_pages[thread], page);
         put(self.column(Column::Shapes), shape_of(fault));
@@ -108,54 +108,54 @@ impl Columns {
         if let Some(stack) = fault.stack {
             put(column, stack.0.get().into());
         }
-        Kind::Fault
+        EventCode::Fault
     }
 
-    fn other(&mut self, what: &EventKind) -> Kind {
+    fn other(&mut self, what: &EventKind) -> EventCode {
         match what {
             EventKind::Fault(_) => unreachable!("faults have columns of their own"),
             EventKind::Map(map) => self.map(map),
             EventKind::Unmap { range } => {
                 self.range(*range);
-                Kind::Unmap
+                EventCode::Unmap
             }
             EventKind::Remap { from, to, kept } => {
                 self.range(*from);
                 self.range(*to);
                 self.put(u64::from(*kept));
-                Kind::Remap
+                EventCode::Remap
             }
             EventKind::Advise { range, advice } => {
                 self.range(*range);
                 self.put(u64::from(*advice));
-                Kind::Advise
+                EventCode::Advise
             }
             EventKind::Break { end } => {
                 self.put(*end);
-                Kind::Break
+                EventCode::Break
             }
             EventKind::Fork { child_pid, child_tid } => {
                 self.put(u64::from(*child_pid));
                 self.put(u64::from(*child_tid));
-                Kind::Fork
+                EventCode::Fork
             }
             EventKind::Exec { name } => {
                 self.string(name, 0);
-                Kind::Exec
+                EventCode::Exec
             }
             EventKind::Name { name } => {
                 self.string(name, 0);
-                Kind::Name
+                EventCode::Name
             }
-            EventKind::Exit => Kind::Exit,
+            EventKind::Exit => EventCode::Exit,
             EventKind::Lost { count } => {
                 self.put(*count);
-                Kind::Lost
+                EventCode::Lost
             }
         }
     }
 
-    fn map(&mut self, map: &Map) -> Kind {
+    fn map(&mut self, map: &Map) -> EventCode {
         self.range(map.range);
         self.put(map.protection.into());
         self.put(map.flags.into());
@@ -166,7 +166,7 @@ impl Columns {
         }
         self.put(map.is_old.into());
         self.put(map.stack.map_or(0, |StackId(id)| id.get().into()));
-        Kind::Map
+        EventCode::Map
     }
 
     fn put(&mut self, value: u64) {

@@ -11,8 +11,8 @@ pub(super) const HEADER_MOST_BYTES: u32 = 16 << 20;
 pub(super) const HEAD_BYTES: usize = 64;
 pub(super) const BLOCK_MOST_EVENTS: u32 = 65_536;
 pub(super) const CONTENT_MOST_BYTES: u32 = 4 << 20;
-/// A writer ends a block with so many events, so much content, and before an event so much younger than its first: what
-/// is behind the last whole block of a file that was cut is gone.
+/// A writer ends a block with so many events, so much content, and before an event so much younger than its
+/// first: what is behind the last whole block of a file that was cut is gone.
 pub(super) const BLOCK_ENOUGH_EVENTS: u32 = 8_192;
 pub(super) const CONTENT_ENOUGH_BYTES: usize = 1 << 20;
 pub(super) const BLOCK_SPAN_NS: u64 = 1_000_000_000;
@@ -43,7 +43,7 @@ pub(super) const COLUMNS: usize = Column::Others as usize + 1;
 
 /// The kinds of events, by their number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum EventCode {
     Fault,
     Map,
     Unmap,
@@ -57,9 +57,9 @@ pub(super) enum Kind {
     Lost,
 }
 
-pub(super) const KINDS: usize = Kind::Lost as usize + 1;
+pub(super) const KINDS: usize = EventCode::Lost as usize + 1;
 
-impl Kind {
+impl EventCode {
     pub(super) const ALL: [Self; KINDS] = [
         Self::Fault,
         Self::Map,

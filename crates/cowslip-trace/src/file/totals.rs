@@ -1,7 +1,7 @@
-//! What is counted, by the writer and again by the reader.
+//! Totals of a trace, counted by the writer and again by the reader.
 
 use super::Checked;
-use super::layout::{KINDS, Kind};
+use super::layout::{EventCode, KINDS};
 use crate::model::{Event, EventKind, Totals};
 
 const BYTES: usize = (1 + KINDS + 1) * 8;
@@ -38,7 +38,7 @@ impl Counts {
         let (first_ns, last_ns) = self.times_ns.unwrap_or_default();
         Totals {
             events: self.kinds.iter().sum(),
-            faults: self.kinds[Kind::Fault as usize],
+            faults: self.kinds[EventCode::Fault as usize],
             lost: self.lost,
             first_ns,
             last_ns,
@@ -63,18 +63,18 @@ impl Counts {
     }
 }
 
-fn kind(what: &EventKind) -> Kind {
+fn kind(what: &EventKind) -> EventCode {
     match what {
-        EventKind::Fault(_) => Kind::Fault,
-        EventKind::Map(_) => Kind::Map,
-        EventKind::Unmap { .. } => Kind::Unmap,
-        EventKind::Remap { .. } => Kind::Remap,
-        EventKind::Advise { .. } => Kind::Advise,
-        EventKind::Break { .. } => Kind::Break,
-        EventKind::Fork { .. } => Kind::Fork,
-        EventKind::Exec { .. } => Kind::Exec,
-        EventKind::Name { .. } => Kind::Name,
-        EventKind::Exit => Kind::Exit,
-        EventKind::Lost { .. } => Kind::Lost,
+        EventKind::Fault(_) => EventCode::Fault,
+        EventKind::Map(_) => EventCode::Map,
+        EventKind::Unmap { .. } => EventCode::Unmap,
+        EventKind::Remap { .. } => EventCode::Remap,
+        EventKind::Advise { .. } => EventCode::Advise,
+        EventKind::Break { .. } => EventCode::Break,
+        EventKind::Fork { .. } => EventCode::Fork,
+        EventKind::Exec { .. } => EventCode::Exec,
+        EventKind::Name { .. } => EventCode::Name,
+        EventKind::Exit => EventCode::Exit,
+        EventKind::Lost { .. } => EventCode::Lost,
     }
 }

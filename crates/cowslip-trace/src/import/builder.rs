@@ -1,4 +1,4 @@
-//! Records into events.
+//! From perf's records to the events of a trace.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

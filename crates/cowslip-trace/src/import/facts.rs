@@ -1,4 +1,4 @@
-//! What a recording holds at all.
+//! What a recording of perf holds at all, so that what is missing can be said.
 
 use super::record::{At, Call, Family, Record};
 use crate::model::Header;

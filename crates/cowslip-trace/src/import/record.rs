@@ -1,4 +1,4 @@
-//! What both forms of perf's recordings say, in the same terms.
+//! Records of perf's `perf.data` and `perf script`, in the same terms.
 
 use std::io;
 

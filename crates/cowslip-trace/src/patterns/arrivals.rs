@@ -5,12 +5,12 @@ use cowslip_sys::units::ByteCount;
 
 use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::{Analysis, Group, Shape};
-use crate::attribute::{Kind, Place};
+use crate::attribute::{FaultKind, Place};
 use crate::format::{count, counted, mappings, percent};
 
 pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let shape = &group.shape;
-    let is_purged = group.sums.of(Kind::Refault) * 2 > shape.arrivals;
+    let is_purged = group.sums.of(FaultKind::Refault) * 2 > shape.arrivals;
     let is_anonymous = group.identity.place.is_anonymous();
     if !is_anonymous || is_purged || !is_many(analysis, shape.arrivals) {
         return None;

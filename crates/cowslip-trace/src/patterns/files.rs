@@ -2,7 +2,7 @@
 
 use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::{Analysis, Group};
-use crate::attribute::Kind;
+use crate::attribute::FaultKind;
 use crate::format::{counted, mappings};
 
 /// Reading takes so much longer than other faults that fewer count.
@@ -10,7 +10,7 @@ const FEWEST: u64 = 20;
 
 /// Read from its device.
 pub(super) fn cold(analysis: &Analysis, group: &Group) -> Option<Pattern> {
-    let faults = group.sums.of(Kind::FileRead);
+    let faults = group.sums.of(FaultKind::FileRead);
     if faults < FEWEST {
         return None;
     }
@@ -33,7 +33,7 @@ pub(super) fn cold(analysis: &Analysis, group: &Group) -> Option<Pattern> {
 
 /// Written to through a private mapping, such as an arena after a freeze.
 pub(super) fn copies(analysis: &Analysis, group: &Group) -> Option<Pattern> {
-    let faults = group.sums.of(Kind::FileCopy);
+    let faults = group.sums.of(FaultKind::FileCopy);
     if !is_many(analysis, faults) {
         return None;
     }

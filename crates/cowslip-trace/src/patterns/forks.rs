@@ -1,17 +1,17 @@
-//! Copies after forks.
+//! The pattern of forks: writes after them copy pages.
 
 use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::Analysis;
-use crate::attribute::Kind;
+use crate::attribute::FaultKind;
 use crate::format::{counted, mappings, percent};
 
 pub(super) fn find(analysis: &Analysis) -> Option<Pattern> {
-    let faults = analysis.sums.of(Kind::CowAfterFork);
+    let faults = analysis.sums.of(FaultKind::CowAfterFork);
     if !is_many(analysis, faults) {
         return None;
     }
-    let most = analysis.groups.iter().max_by_key(|group| group.sums.of(Kind::CowAfterFork))?;
-    let share = percent(most.sums.of(Kind::CowAfterFork) as f64, faults as f64);
+    let most = analysis.groups.iter().max_by_key(|group| group.sums.of(FaultKind::CowAfterFork))?;
+    let share = percent(most.sums.of(FaultKind::CowAfterFork) as f64, faults as f64);
     let forks = counted(analysis.forks, "fork");
     let writes = counted(analysis.scaled(faults), "first write");
     let draft = Draft {

@@ -10,7 +10,7 @@ mod whole;
 
 use serde::Serialize;
 
-use crate::analysis::{Analysis, Group, Identity, Sums};
+use crate::analysis::{Analysis, Group, MappingIdentity, Sums};
 use crate::cost::Cost;
 use crate::format;
 
@@ -23,7 +23,7 @@ pub struct Pattern {
     /// What it is.
     pub name: PatternName,
     /// The mappings in which it is; `None`: it is not of one kind of mapping.
-    pub identity: Option<Identity>,
+    pub identity: Option<MappingIdentity>,
     /// What, how often, where, and what it costs: a sentence without its full stop.
     pub sentence: String,
     /// What to do about it, if the events give a reason to.
@@ -65,7 +65,7 @@ pub enum PatternName {
 }
 
 /// The patterns in `analysis`, the costliest first.
-pub(crate) fn find(analysis: &Analysis) -> Vec<Pattern> {
+pub fn find(analysis: &Analysis) -> Vec<Pattern> {
     let of_group = [arrivals::find, files::cold, files::copies, returns::purging, returns::churn];
     let mut patterns: Vec<Pattern> = analysis
         .groups

@@ -4,7 +4,7 @@ use cowslip_sys::units::ByteCount;
 
 use super::{Draft, Pattern, PatternName, is_many};
 use crate::analysis::{Analysis, Group};
-use crate::attribute::{Kind, Place};
+use crate::attribute::{FaultKind, Place};
 use crate::format::{count, counted, mappings};
 
 /// Fewer maps are no churn.
@@ -12,7 +12,7 @@ const FEWEST_MAPS: u64 = 16;
 
 /// Given back with `madvise`, and touched again.
 pub(super) fn purging(analysis: &Analysis, group: &Group) -> Option<Pattern> {
-    let faults = group.sums.of(Kind::Refault);
+    let faults = group.sums.of(FaultKind::Refault);
     if !is_many(analysis, faults) {
         return None;
     }

@@ -1,7 +1,7 @@
-//! Faults as the page carries them: a column for each fact, compressed as it grows, so that all of them fit into memory.
+//! Faults as the page carries them: a column for each fact, compressed as it grows.
 
 use super::varint::{Column, Numbers};
-use crate::attribute::Kind;
+use crate::attribute::FaultKind;
 use crate::model::{Access, Fault, Severity};
 
 /// Addresses are split here: the high part repeats, or is near, from fault to fault.
@@ -17,7 +17,7 @@ pub(super) struct Dot {
     pub(super) space: u32,
     pub(super) thread: u32,
     pub(super) group: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: FaultKind,
     /// Whether a page came that was not there.
     pub(super) is_arrival: bool,
     /// The number of its instruction.
@@ -32,7 +32,7 @@ pub(super) struct Spot {
     pub(super) time_ns: u64,
     pub(super) space: u32,
     pub(super) address: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: FaultKind,
 }
 
 /// Faults being packed.
@@ -98,7 +98,7 @@ impl Dots {
                 time_ns,
                 space: space.number() as u32,
                 address: *last_page << LOW_BITS | low,
-                kind: Kind::ALL[usize::from(class.byte() & 0xf)],
+                kind: FaultKind::ALL[usize::from(class.byte() & 0xf)],
             }
         })
     }
@@ -145,7 +145,7 @@ mod tests {
             time_ns: nth * 700,
             space: (nth % 3) as u32,
             address: 0x7f12_3456_7000 + (nth % 5) * 0x1_0000_0000 + nth * 0x1008,
-            kind: Kind::ALL[nth as usize % Kind::ALL.len()],
+            kind: FaultKind::ALL[nth as usize % FaultKind::ALL.len()],
         };
         for nth in 0..100_000 {
             let Spot { time_ns, space, address, kind } = spot(nth);

@@ -9,7 +9,7 @@ use super::palette::{Palette, Theme};
 use super::scene::Scene;
 use super::still::{self, Cells, Placed};
 use super::svg::{Svg, clip};
-use crate::attribute::Kind;
+use crate::attribute::FaultKind;
 use crate::format::{count, duration};
 
 const WIDTH: f64 = 1200.0;
@@ -63,7 +63,7 @@ impl Svg {
         let rates = still::rates(scene, columns);
         let most = rates.iter().map(|step| step.iter().sum::<u64>()).max().unwrap_or(0).max(1);
         let per_fault = (RATE_BOTTOM - RATE_TOP) / most as f64;
-        for kind in Kind::ALL {
+        for kind in FaultKind::ALL {
             let mut path = String::new();
             for (column, step) in rates.iter().enumerate() {
                 let here = step[kind as usize];
@@ -142,7 +142,7 @@ impl Svg {
         let columns = ((RIGHT - LEFT) / CELL) as usize;
         let rows = ((BOTTOM - TOP) / CELL) as usize;
         let cells = Cells::of(scene, placed, columns, rows);
-        let mut paths = vec![String::new(); Kind::ALL.len() * LEVELS];
+        let mut paths = vec![String::new(); FaultKind::ALL.len() * LEVELS];
         for row in 0..rows {
             let index = |column| {
                 let (kind, level) = cells.at(row, column)?;
@@ -163,7 +163,7 @@ impl Svg {
             }
         }
         for (index, path) in paths.iter().enumerate() {
-            let kind = Kind::ALL[index / LEVELS];
+            let kind = FaultKind::ALL[index / LEVELS];
             let opacity = 0.55 + 0.45 * (index % LEVELS) as f64 / (LEVELS - 1) as f64;
             self.path(path, self.palette.kind(kind), opacity);
         }

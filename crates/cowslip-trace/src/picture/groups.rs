@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::analysis::{Analysis, Group, Identity};
+use crate::analysis::{Analysis, Group, MappingIdentity};
 use crate::attribute::{MappingId, Place};
 use crate::format;
 
@@ -76,7 +76,7 @@ impl Groups {
 }
 
 fn row(group: &Group) -> Row {
-    let Identity { place, mapped_by, .. } = &group.identity;
+    let MappingIdentity { place, mapped_by, .. } = &group.identity;
     let whole = format::mappings(group);
     let name = match place {
         Place::File(path) => path.rsplit('/').next().unwrap_or(path).to_owned(),

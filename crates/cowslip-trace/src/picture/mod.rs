@@ -24,6 +24,7 @@ mod groups;
 mod pack;
 mod page;
 mod palette;
+#[cfg(feature = "png")]
 mod png;
 mod programs;
 mod replay;
@@ -100,6 +101,7 @@ impl Picture {
     }
 
     /// A still picture as PNG, with two pixels where [`Self::svg`] has one.
+    #[cfg(feature = "png")]
     pub fn png(&self, theme: Theme) -> io::Result<Vec<u8>> {
         png::render(&self.svg(theme))
     }

@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use super::dots::LOW_BITS;
 use super::scene::{Bar, Scene};
 use super::varint::Column;
-use crate::attribute::Kind;
-use crate::patterns::{Pattern, PatternName};
+use crate::attribute::FaultKind;
+use crate::patterns::{self, Pattern, PatternName};
 
 pub(super) fn pack(scene: &Scene) -> io::Result<String> {
     let bars = bar_columns(&scene.bars);
@@ -71,7 +71,7 @@ fn tables(scene: &Scene, columns: &[&(&'static str, Vec<u8>)]) -> Value {
         "bar_count": scene.bars.len(),
         "duration_ns": scene.duration_ns,
         "period": scene.analysis.sampling_period,
-        "kinds": Kind::ALL.map(Kind::words),
+        "kinds": FaultKind::ALL.map(FaultKind::words),
         "spaces": spaces.collect::<Vec<_>>(),
         "groups": scene.groups.rows,
         "threads": threads(scene),
@@ -104,7 +104,7 @@ fn patterns(scene: &Scene) -> Vec<Value> {
             "is_of_kernel": pattern.name == PatternName::KernelCopies,
         })
     };
-    scene.analysis.patterns.iter().map(pattern).collect()
+    patterns::find(&scene.analysis).iter().map(pattern).collect()
 }
 
 /// Whether a pattern is about pages that come.
@@ -114,12 +114,12 @@ fn is_of_arrivals(name: PatternName) -> bool {
 }
 
 /// The kind of fault that a pattern is about, if it is one.
-fn kind_of(name: PatternName) -> Option<Kind> {
+fn kind_of(name: PatternName) -> Option<FaultKind> {
     match name {
-        PatternName::CowStorm => Some(Kind::CowAfterFork),
-        PatternName::Purging => Some(Kind::Refault),
-        PatternName::ColdFile => Some(Kind::FileRead),
-        PatternName::FileCopies => Some(Kind::FileCopy),
+        PatternName::CowStorm => Some(FaultKind::CowAfterFork),
+        PatternName::Purging => Some(FaultKind::Refault),
+        PatternName::ColdFile => Some(FaultKind::FileRead),
+        PatternName::FileCopies => Some(FaultKind::FileCopy),
         _ => None,
     }
 }

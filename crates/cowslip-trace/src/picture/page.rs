@@ -1,4 +1,4 @@
-//! The page, put together from its parts.
+//! The page of a picture, put together from its parts.
 
 use std::io;
 

@@ -1,6 +1,6 @@
 //! The colours of still pictures; those of the page are in its style sheet.
 
-use crate::attribute::Kind;
+use crate::attribute::FaultKind;
 
 /// What a picture is looked at on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,7 +32,7 @@ impl Palette {
         if self.theme == Theme::Light { light } else { dark }
     }
 
-    pub(super) fn kind(&self, kind: Kind) -> &'static str {
+    pub(super) fn kind(&self, kind: FaultKind) -> &'static str {
         self.colour(&format!("k{}", kind as usize))
     }
 }
@@ -46,7 +46,7 @@ mod tests {
         for theme in [Theme::Light, Theme::Dark] {
             let palette = Palette::new(theme);
             let named = ["page", "ink", "quiet", "rule", "grid", "bad", "map-file", "map-special"];
-            let kinds = Kind::ALL.map(|kind| palette.kind(kind));
+            let kinds = FaultKind::ALL.map(|kind| palette.kind(kind));
             let mut all: Vec<_> = named.map(|name| palette.colour(name)).into();
             all.extend(kinds);
             assert!(all.iter().all(|it| it.len() == 7 && it.starts_with('#')), "{all:?}");

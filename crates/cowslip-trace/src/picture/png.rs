@@ -1,4 +1,4 @@
-//! SVG as PNG.
+//! The still picture as PNG, drawn from its SVG.
 
 use std::io;
 use std::sync::Arc;

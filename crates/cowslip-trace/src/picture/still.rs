@@ -3,9 +3,9 @@
 use super::bands::Band;
 use super::dots::Spot;
 use super::scene::Scene;
-use crate::attribute::Kind;
+use crate::attribute::FaultKind;
 
-const KINDS: usize = Kind::ALL.len();
+const KINDS: usize = FaultKind::ALL.len();
 /// The share of the height that a break takes, and all of them at most.
 const BREAK_SHARE: f64 = 0.022;
 const MOST_BREAKS: f64 = 0.5;
@@ -85,12 +85,12 @@ impl Cells {
     }
 
     /// The most frequent kind of a cell, and how full it is from 0 to 1; `None` if nothing is there.
-    pub(super) fn at(&self, row: usize, column: usize) -> Option<(Kind, f64)> {
+    pub(super) fn at(&self, row: usize, column: usize) -> Option<(FaultKind, f64)> {
         let cell = &self.counts[row * self.columns + column];
         let count: u32 = cell.iter().sum();
         let kind = (0..KINDS).rev().max_by_key(|kind| cell[*kind])?;
         let level = f64::from(count + 1).log2() / f64::from(self.most.max(1) + 1).log2();
-        (count > 0).then_some((Kind::ALL[kind], level))
+        (count > 0).then_some((FaultKind::ALL[kind], level))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Just enough SVG for a picture.
+//! Just enough SVG for the still picture.
 
 use std::fmt::{self, Write};
 

@@ -22,8 +22,8 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, process};
 
 use super::dedup::Dedup;
 use super::error::{Error, ErrorKind};
-use super::permissions::{PERMIT_OTHERS, PERMIT_OWN, PERMIT_RINGS};
 use super::plan::Plan;
+use super::status::{PERMIT_OTHERS, PERMIT_OWN, PERMIT_RINGS};
 
 /// Room for 170,000 faults: a third of a second of 500,000 faults each.
 pub(super) const RING: ByteCount = ByteCount::mib(8);

@@ -1,4 +1,4 @@
-//! Records as what they mean for a trace.
+//! Decoding: the kernel's records into what they mean for a trace.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,4 +1,4 @@
-//! Threads that are seen twice.
+//! Deduplication of threads that are seen through two sets of events.
 //!
 //! A thread that comes while its process is attached to may have inherited the events of who made it, and is
 //! then listed as well and given events of its own. Each thread is therefore believed through one attached

@@ -2,11 +2,11 @@
 //!
 //! * [`Recorder`]: attaches to processes or launches a command, and gives a [`Sink`](crate::model::Sink) what
 //!   happens, in the order of time.
-//! * [`Window`]: a sink that keeps the last seconds only.
+//! * [`EventWindow`]: a sink that keeps the last seconds only.
 //! * [`permissions()`]: what each privilege lets one see.
 //!
 //! ```text
-//! rings ── decode ──▶ merge ── by time ──▶ assemble ── outbox ──▶ sink
+//! rings ── decode ──▶ merge ── by time ──▶ assemble ── reorder ──▶ sink
 //!          records    one order            calls with results,
 //!          as told    of all processors    faults with beginnings
 //! ```
@@ -25,11 +25,13 @@ mod recorder;
 mod reorder_buffer;
 mod space;
 mod stacks;
+mod status;
 mod synthesize;
 mod window;
 
 pub use error::{Error, ErrorKind};
 pub use options::{Detail, Options, Stacks};
-pub use permissions::{Answer, Permission, permissions};
-pub use recorder::{Outcome, Recorder};
-pub use window::Window;
+pub use permissions::{Permission, permissions};
+pub use recorder::{Recorder, RecordingOutcome};
+pub use status::PermissionStatus;
+pub use window::EventWindow;

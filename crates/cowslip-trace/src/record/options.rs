@@ -1,4 +1,4 @@
-//! What to record.
+//! What to record: which facts of a fault, whose stacks, one fault of how many.
 
 use cowslip_sys::units::ByteCount;
 

@@ -5,7 +5,7 @@ use cowslip_sys::perf::{Attributes, Event, Field, Kind, Layout, Refusal, Tracepo
 
 use super::error::{Error, ErrorKind};
 use super::options::{Detail, MOST_FRAMES, Options, Stacks};
-use super::permissions::{self, Answer};
+use super::status::{self, PermissionStatus};
 use crate::model::Severity;
 
 /// What an event tells.
@@ -90,17 +90,17 @@ impl Source {
     }
 
     /// # Errors
-    /// What keeps it from being used, as the ladder says it.
-    pub(super) fn tracepoint(name: &str, role: Role) -> Result<Self, Answer> {
-        let point = Tracepoint::find(name).map_err(permissions::unfound)?;
+    /// What keeps it from being used, as [`PermissionStatus`] has it.
+    pub(super) fn tracepoint(name: &str, role: Role) -> Result<Self, PermissionStatus> {
+        let point = Tracepoint::find(name).map_err(status::unfound)?;
         let fields = role.fields().iter().map(|name| point.field(name)).collect::<Option<Vec<_>>>();
         let mut source = Self::software(Kind::Tracepoint(point.id), role, 1);
         source.attributes.in_kernel = true;
-        source.fields = fields.ok_or(Answer::Unsupported)?;
+        source.fields = fields.ok_or(PermissionStatus::Unsupported)?;
         if role == Role::HugePage {
             source.filter = Some(HUGE_ORDER);
         }
-        source.probe = Some(source.probe().map_err(permissions::refused)?);
+        source.probe = Some(source.probe().map_err(status::refused)?);
         Ok(source)
     }
 
@@ -189,7 +189,7 @@ impl Plan {
         sources[0].probe().map_err(|errno| {
             let error = Error::refused("open the event of page faults", errno);
             match Refusal::of(errno) {
-                Refusal::Denied => error.hint(format!("run `{}`", permissions::PERMIT_OWN)),
+                Refusal::Denied => error.hint(format!("run `{}`", status::PERMIT_OWN)),
                 _ => error,
             }
         })?;
@@ -200,7 +200,7 @@ impl Plan {
             for source in &mut sources {
                 source.attributes.in_kernel = false;
             }
-            let fix = permissions::answer::<()>(Err(errno), permissions::PERMIT_KERNEL).or_fix();
+            let fix = status::status_of::<()>(Err(errno), status::PERMIT_KERNEL).or_fix();
             self.unseen.push(format!(
                 "faults that the kernel takes for the program (read(2) into fresh memory){fix}"
             ));
@@ -223,8 +223,8 @@ impl Plan {
                         names.push(format!("syscalls:sys_{step}_{name}"));
                         added.push(source);
                     }
-                    Err(answer) => {
-                        let fix = answer.or_fix();
+                    Err(why) => {
+                        let fix = why.or_fix();
                         self.unseen.push(format!(
                             "munmap, mremap and madvise, where a mapping begins that the kernel joined to \
                              its neighbours, and who mapped it{fix}"
@@ -243,8 +243,8 @@ impl Plan {
             ENTRIES.iter().map(|name| Source::tracepoint(name, Role::Entry)).collect();
         let mut entries = match entries {
             Ok(entries) => entries,
-            Err(answer) => {
-                let fix = answer.or_fix();
+            Err(why) => {
+                let fix = why.or_fix();
                 self.unseen.push(format!(
                     "whether memory was read or written, whether a page was there, and huge pages{fix}"
                 ));
@@ -262,8 +262,8 @@ impl Plan {
                 self.sources.push(source);
                 self.names.push(ALLOCATION.replace('/', ":"));
             }
-            Err(answer) => {
-                let fix = answer.or_fix();
+            Err(why) => {
+                let fix = why.or_fix();
                 self.unseen.push(format!("huge pages{fix}"));
             }
         }

@@ -68,7 +68,7 @@ struct Tally {
 
 /// What a recording came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Outcome {
+pub struct RecordingOutcome {
     /// Faults that the kernel counted, recorded or not.
     pub faults: u64,
     /// Records for which there was no room, of any kind; so many were told to the sink.
@@ -188,7 +188,7 @@ impl Recorder {
     }
 
     /// Detaches, and gives `sink` the rest. What is recorded goes on.
-    pub fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<Outcome> {
+    pub fn finish(&mut self, sink: &mut dyn Sink) -> io::Result<RecordingOutcome> {
         self.attached.stop();
         self.drain(sink, true)?;
         let counts = self.counts();
@@ -203,7 +203,7 @@ impl Recorder {
             let what = EventKind::Lost { count: untold };
             sink.event(&Event { time_ns: self.merge.last_ns, pid, tid: pid, what })?;
         }
-        Ok(Outcome {
+        Ok(RecordingOutcome {
             faults,
             lost: self.tally.told_lost + untold,
             late: self.merge.late,

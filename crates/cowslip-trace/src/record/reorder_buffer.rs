@@ -1,4 +1,4 @@
-//! Events on their way out, some of which are not certain yet.
+//! Events in the order of time on their way out, held while one before them is not certain yet.
 //!
 //! A call that changes mappings happens when it begins, as far as others can tell, but whether it succeeded is
 //! known when it ends. Its event's place is held until then.

@@ -233,8 +233,9 @@ fn is_private(map: &Map) -> bool {
     map.flags & MAP_PRIVATE != 0
 }
 
-/// Whether `map`, as far as it lies in `range`, is what `told` is there: the same place of the same file, or memory of no
-/// file alike. The kernel counts offsets into the latter as well, a stack's from where it begins now.
+/// Whether `map`, as far as it lies in `range`, is what `told` is there: the same place of the same file, or
+/// memory of no file alike. The kernel counts offsets into the latter as well, a stack's from where it begins
+/// now.
 fn is_same_memory(map: &Map, range: VirtRange, told: &Map) -> bool {
     map.name == told.name
         && is_private(map) == is_private(told)

@@ -18,9 +18,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// use std::time::Duration;
 /// use cowslip_sys::units::ByteCount;
 /// use cowslip_trace::model::{Event, Fault, Sink, EventKind};
-/// use cowslip_trace::record::Window;
+/// use cowslip_trace::record::EventWindow;
 ///
-/// let mut window = Window::new(Duration::from_secs(2), ByteCount::mib(64));
+/// let mut window = EventWindow::new(Duration::from_secs(2), ByteCount::mib(64));
 /// for second in 0..10 {
 ///     let what = EventKind::Fault(Fault::at(0x1000 * second, 0));
 ///     window.event(&Event { time_ns: second * 1_000_000_000, pid: 7, tid: 7, what })?;
@@ -29,7 +29,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Window {
+pub struct EventWindow {
     span_ns: u64,
     most_events: usize,
     events: VecDeque<Event>,
@@ -49,7 +49,7 @@ struct Rate {
     highest: u64,
 }
 
-impl Window {
+impl EventWindow {
     /// The last `span`, in about this much memory: less of it, if more happens than fits.
     pub fn new(span: Duration, memory: ByteCount) -> Self {
         let span_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
@@ -104,7 +104,7 @@ impl Window {
     }
 }
 
-impl Sink for Window {
+impl Sink for EventWindow {
     fn stack(&mut self, frames: &[u64]) -> io::Result<StackId> {
         // The stack of no frames is always there, for those that find no room.
         if self.no_stack.is_none() {
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_was_mapped_before_the_window_is_told_as_old() {
-        let mut window = Window::new(Duration::from_secs(1), ByteCount::mib(1));
+        let mut window = EventWindow::new(Duration::from_secs(1), ByteCount::mib(1));
         let stack = window.stack(&[7, 8]).unwrap();
         let range = VirtRange::new(0x10000, 0x8000);
         let map = Map {
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn memory_bounds_it_as_well() {
-        let mut window = Window::new(Duration::from_secs(3600), ByteCount(64 << 10));
+        let mut window = EventWindow::new(Duration::from_secs(3600), ByteCount(64 << 10));
         let most = window.most_events;
         for time_ns in 0..10 * most as u64 {
             let fault = EventKind::Fault(Fault::at(time_ns, 0));

@@ -82,7 +82,7 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     }
     let most = picture.analysis().groups[0].sums.faults() as usize;
     assert_eq!(browser.text("#groups tbody tr:first-child td:nth-child(2)"), words(most));
-    for pattern in &picture.analysis().patterns {
+    for pattern in &cowslip_trace::patterns::find(picture.analysis()) {
         let patterns = browser.text("#patterns");
         assert!(patterns.contains(&pattern.sentence), "{patterns}");
         assert!(patterns.contains(&words(pattern.faults as usize)), "{pattern:?} {patterns}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cowslip_sys::units::VirtRange;
-use cowslip_trace::attribute::{HugeFit, Kind};
+use cowslip_trace::attribute::{FaultKind, HugeFit};
 use cowslip_trace::model::{Access, Event, EventKind, Fault, Map, Severity};
 
 use crate::support::Scatter;
@@ -42,7 +42,7 @@ pub(crate) struct Process(pub(crate) BTreeMap<u64, Page>);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Expected {
     pub(crate) map: Option<usize>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FaultKind,
     pub(crate) fit: Option<HugeFit>,
 }
 
@@ -57,27 +57,27 @@ impl Process {
     fn fault(&mut self, page: u64, access: Option<Access>) -> Expected {
         let fit = self.fit(page);
         let Some(it) = self.0.get_mut(&page) else {
-            return Expected { map: None, kind: Kind::Unknown, fit: None };
+            return Expected { map: None, kind: FaultKind::Unknown, fit: None };
         };
         let is_read = access == Some(Access::Read);
         let is_write = access == Some(Access::Write);
         let own_or_clean = if is_read { State::Clean } else { State::Own };
         let copy_or_clean = if is_write { State::Own } else { State::Clean };
-        let repeated = (Kind::Repeated, it.state, it.is_before_fork);
+        let repeated = (FaultKind::Repeated, it.state, it.is_before_fork);
         let (kind, state, is_before_fork) = match (it.is_file, it.state) {
             (_, State::Own) if it.is_before_fork && !is_read => {
-                (Kind::CowAfterFork, State::Own, false)
+                (FaultKind::CowAfterFork, State::Own, false)
             }
             (_, State::Own) => repeated,
-            (false, State::Unseen) => (Kind::FirstTouch, own_or_clean, false),
-            (false, State::Discarded) => (Kind::Refault, own_or_clean, false),
+            (false, State::Unseen) => (FaultKind::FirstTouch, own_or_clean, false),
+            (false, State::Discarded) => (FaultKind::Refault, own_or_clean, false),
             (false, State::Clean) if is_read => repeated,
-            (false, State::Clean) => (Kind::FirstWrite, State::Own, false),
-            (true, State::Discarded) => (Kind::Refault, copy_or_clean, false),
-            (true, _) if is_write => (Kind::FileCopy, State::Own, false),
+            (false, State::Clean) => (FaultKind::FirstWrite, State::Own, false),
+            (true, State::Discarded) => (FaultKind::Refault, copy_or_clean, false),
+            (true, _) if is_write => (FaultKind::FileCopy, State::Own, false),
             (true, State::Clean) if !it.is_before_fork && is_read => repeated,
-            (true, State::Clean) if !it.is_before_fork => (Kind::Unknown, State::Clean, false),
-            (true, _) => (Kind::FileMapped, State::Clean, false),
+            (true, State::Clean) if !it.is_before_fork => (FaultKind::Unknown, State::Clean, false),
+            (true, _) => (FaultKind::FileMapped, State::Clean, false),
         };
         let is_new = matches!(it.state, State::Unseen | State::Discarded);
         let fit = (!it.is_file && is_new).then_some(fit);

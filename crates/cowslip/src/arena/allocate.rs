@@ -6,7 +6,7 @@
 //!   handed out, whole chunks by punching a hole, parts of chunks by overwriting, so that a huge page
 //!   is not split for them. Only an image's content is handed out as it is.
 //! * While a chunk is frozen nothing is handed out of it, since its base belongs to its readers.
-//! * A kept chunk has no readers. It is made live before anything is handed out of it.
+//! * A clean chunk has no readers. It is made live before anything is handed out of it.
 //! * "Give it back and read zeroes" (`MADV_DONTNEED`) acts on the file while live, on private copies
 //!   while frozen: never on the base.
 //!
@@ -14,15 +14,17 @@
 //! The ranges these functions change were checked to be parts of the arena, which this library owns;
 //! that its users no longer rely on the content of what they give back is what giving back means.
 
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
+use cowslip_sys::{Errno, memfile};
+
 use super::backing_file::{POOL_HINT, Pages, offset};
+use super::chunk::at_once;
 use super::detach::Departure;
+use super::limbo;
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::Usage;
-use crate::error::{During, Error, ErrorKind, Result};
-use crate::freeze::thaw::{self, limbo};
-use crate::sys::memory::{self, Advice, Prot};
-use crate::sys::{Errno, memfile};
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 
 const ALLOCATE: &str = "allocate from an arena";
 const DISCARD: &str = "discard memory of an arena";
@@ -98,7 +100,7 @@ impl Shared {
                 }
                 state.set_chunk(chunk, Chunk::Live);
             } else if state.chunk(chunk) == Chunk::Clean {
-                thaw::at_once(self, state, chunk).during(ALLOCATE)?;
+                at_once(self, state, chunk).during(ALLOCATE)?;
             }
         }
         self.clean(range).during(ALLOCATE)?;
@@ -128,7 +130,7 @@ impl Shared {
             return vec![free];
         }
         let mut parts: Vec<VirtRange> = Vec::new();
-        // A view shows what is under spare chunks too: they are not to change while it lives.
+        // A view shows what is under free private chunks too: they are not to change while it lives.
         let is_usable = |i| match state.chunk(i) {
             Chunk::Live | Chunk::Clean => true,
             Chunk::FreePrivate => state.views == 0,
@@ -268,11 +270,11 @@ impl Shared {
                     self.revive(state, i).during(DISCARD)?;
                 }
                 Chunk::Clean => {
-                    thaw::at_once(self, state, i).during(DISCARD)?;
+                    at_once(self, state, i).during(DISCARD)?;
                     self.clean(part).during(DISCARD)?;
                 }
                 Chunk::Poisoned => return Err(lost(DISCARD, part)),
-                // Nothing that is handed out lies in a spare chunk, and nobody gets here before the rest
+                // Nothing that is handed out lies in a free private chunk, and nobody gets here before the rest
                 // is restored.
                 Chunk::FreePrivate | Chunk::Missing => {}
             }

@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use crate::error::{During, Error, ErrorKind, Result};
-use crate::host;
-use crate::sys::memfile::{self, MemfdKind, Seals};
-use crate::sys::memory::{self, Advice, Prot, Sharing};
-use crate::sys::reserved_fd::{FileIdentity, ReservedFd};
-use crate::sys::{AsFd, BorrowedFd, Errno};
-use crate::units::{ByteCount, VirtRange};
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memfile::{self, MemfdKind, Seals};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
+use cowslip_sys::units::{ByteCount, VirtRange};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs};
 
 /// What an arena asks its memory to be made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,7 +69,7 @@ impl BackingFile {
                 Ok(file) => (file, Pages::HugeTmpfs),
                 Err(_) => {
                     let file = memfile::memfd("cowslip", MemfdKind::Shmem, capacity.0);
-                    let pages = match host::shmem_gives_huge_pages() {
+                    let pages = match shmem_gives_huge_pages() {
                         true => Pages::HugeMemfd,
                         false => Pages::Base,
                     };
@@ -103,7 +102,7 @@ impl BackingFile {
     /// Fails if the program has closed our descriptor or put another file in its place: mapping that
     /// would replace the program's memory by strange content.
     pub(crate) fn check(&self) -> Result<()> {
-        if crate::sys::reserved_fd::same_file(self.fd(), self.identity) {
+        if cowslip_sys::reserved_fd::same_file(self.fd(), self.identity) {
             return Ok(());
         }
         Err(Error::new(ErrorKind::System, "find the arena's file behind its descriptor")
@@ -133,9 +132,15 @@ impl BackingFile {
     }
 }
 
+/// Whether a memfd gets huge pages when they are asked for with `madvise`.
+fn shmem_gives_huge_pages() -> bool {
+    let setting = procfs::shmem_setting();
+    matches!(setting.as_deref(), Some("always" | "within_size" | "advise" | "force"))
+}
+
 /// `deny` overrides what a tmpfs was mounted with.
 fn system_denies_huge_pages() -> bool {
-    host::shmem_setting().as_deref() == Some("deny")
+    procfs::shmem_setting().as_deref() == Some("deny")
 }
 
 /// Where in the file a part of the arena lies.

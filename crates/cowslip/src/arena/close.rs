@@ -4,12 +4,13 @@
 //! # Safety
 //! What is unmapped was handed out to nobody, and is marked as not the arena's before anybody else can lock it.
 
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::memfile;
+use cowslip_sys::memory::{self, Prot};
+
 use super::state::{Shared, State};
 use super::vma_map::Usage;
 use crate::arena::backing_file::offset;
-use crate::error::{During, Result};
-use crate::sys::memfile;
-use crate::sys::memory::{self, Prot};
 
 const OPERATION: &str = "give an arena's address space back";
 

@@ -19,19 +19,20 @@
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cowslip_sys::error::{During, Error, Result};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile, process};
+
 use super::allocate::lost;
 use super::backing_file::{Pages, offset};
+use super::chunk::write_protect;
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::{Span, Usage};
-use crate::error::{During, Error, Result};
-use crate::freeze::service::Service;
-use crate::freeze::thaw;
-use crate::sys::memory::{self, Advice, Prot, Sharing};
-use crate::sys::pagemap::Scanner;
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::uffd::{self, Features, RegisterMode, Uffd};
-use crate::sys::{Errno, memfile, process};
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use crate::service::Service;
 
 const OPERATION: &str = "take memory out of an arena";
 
@@ -123,11 +124,12 @@ impl Shared {
             return Err(Error::from_errno(OPERATION, Errno::NOMEM).on(range));
         }
         self.check_content(state, range)?;
-        let service = state.service.take();
-        let able = service.as_ref().filter(|service| !service.is_blind());
+        let service = self.service(state);
+        let service = service.as_deref();
+        let able = service.filter(|service| !service.is_blind());
         let needs_own = able.is_none() && self.wants_userfaultfd;
         let own = if needs_own { Self::own_guard() } else { None };
-        let guard = able.map(Service::uffd).or(own.as_ref());
+        let guard = able.map(|service| &service.uffd).or(own.as_ref());
         let has_writers = guard.is_none() && process::thread_count() != Some(1);
         let mut done = Ok(());
         let used: Vec<_> = spans.into_iter().filter(|span| span.usage == Usage::Used).collect();
@@ -136,7 +138,7 @@ impl Shared {
             // Who copied his own stack would wait for himself, or lose what he wrote to it meanwhile.
             let moved = match has_writers || process::stands_in(whole) {
                 true => Err(Errno::BUSY),
-                false => self.detach_run(state, whole, run, service.as_ref(), guard),
+                false => self.detach_run(state, whole, run, service, guard),
             };
             // What could not be copied, for the lack of memory or of a descriptor, need not be.
             let is_left = moved.is_err() && state.vma_map.is_all(whole, Usage::Used);
@@ -164,7 +166,6 @@ impl Shared {
             self.counters.left_bytes.fetch_add(whole.len as u64, Relaxed);
             self.counters.left_for.fetch_or(why.bit(), Relaxed);
         }
-        state.service = service;
         done
     }
 
@@ -200,7 +201,7 @@ impl Shared {
         Ok(())
     }
 
-    /// See [`crate::Arena::wipe_on_fork`].
+    /// See [`crate::raw::RawArena::wipe_on_fork`].
     pub(crate) fn wipe_on_fork(&self, state: &mut State, range: VirtRange, wiped: bool) {
         if wiped {
             state.wiped.push(range);
@@ -318,7 +319,7 @@ impl Shared {
         detached
     }
 
-    /// See [`crate::Arena::copy_to`].
+    /// See [`crate::raw::RawArena::copy_to`].
     ///
     /// # Safety
     /// As there.
@@ -329,10 +330,11 @@ impl Shared {
         target: usize,
     ) -> Result<()> {
         self.check_content(state, range)?;
+        let service = self.service(state);
         let copied = state.vma_map.within(range).try_for_each(|Span { range: part, .. }| {
             let place = target + (part.start - range.start);
             // SAFETY: as the caller promised, for a part with one usage and protection.
-            unsafe { self.copy_content(state, part, place, state.service.as_ref()) }
+            unsafe { self.copy_content(state, part, place, service.as_deref()) }
         });
         copied.during("copy memory of an arena")
     }
@@ -419,16 +421,9 @@ impl Shared {
             false => memfile::next_data(self.backing_file.fd(), at, end),
         };
         while let Some((from, to)) = next(at)? {
-            at = from;
-            while at < to {
-                let place = &mut content[(at - start) as usize..(to - start) as usize];
-                match memfile::read_at(self.backing_file.fd(), place, at) {
-                    Ok(0) => return Err(Errno::IO),
-                    Ok(read) => at += read as u64,
-                    Err(Errno::INTR) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
+            let place = &mut content[(from - start) as usize..(to - start) as usize];
+            memfile::read_exact_at(self.backing_file.fd(), place, from)?;
+            at = to;
         }
         Ok(at > start)
     }
@@ -447,7 +442,7 @@ impl Shared {
     /// Frees whole chunks of the file that nobody shows any more.
     pub(super) fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         let whole = range.inner_aligned(CHUNK_BYTES);
-        // Nobody reads what is under a kept chunk either.
+        // Nobody reads what is under a clean chunk either.
         let live = |i: &usize| matches!(state.chunk(*i), Chunk::Live | Chunk::Clean);
         if state.role == Role::Reader {
             return Ok(());
@@ -471,7 +466,7 @@ impl Shared {
             // Without a file there are no markers for pages that are not there.
             guard.register(part, RegisterMode::MISSING | RegisterMode::WP)?;
         }
-        thaw::write_protect(guard, range, true)
+        write_protect(guard, range, true)
     }
 
     fn with_scanner<T>(
@@ -480,7 +475,7 @@ impl Shared {
         act: impl FnOnce(&Scanner<ReservedFd>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         match service {
-            Some(service) => act(service.scanner()),
+            Some(service) => act(&service.scanner),
             None => act(&Scanner::new(ReservedFd::hold(memfile::open_proc_self("pagemap")?))),
         }
     }

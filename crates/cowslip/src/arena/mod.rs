@@ -2,8 +2,17 @@
 
 pub(crate) mod allocate;
 pub(crate) mod backing_file;
+pub(crate) mod backoff;
+pub(crate) mod chunk;
 mod close;
+pub(crate) mod copies;
 mod detach;
+pub(crate) mod inheritance;
+pub(crate) mod io;
+pub(crate) mod limbo;
+pub(crate) mod readers;
+pub(crate) mod residency;
+pub(crate) mod share;
 mod slice;
 pub(crate) mod state;
 pub(crate) mod tracking;
@@ -12,18 +21,19 @@ pub(crate) mod vma_map;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::error::{During, Error, ErrorKind, Result};
-use crate::freeze::service::Service;
-use crate::host;
-use crate::metrics::{Counters, Metrics};
-use crate::sys::memory::{self, Advice, Prot};
-use crate::sys::{AsRawFd, Errno};
-use crate::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::units::{ByteCount, CHUNK_BYTES, GIB_BYTES, VirtRange, round_up};
+use cowslip_sys::{AsRawFd, Errno, process};
 
-use crate::freeze::readers::UsersToken;
+use crate::metrics::{Counters, Metrics};
+use crate::service::Running;
+
 use backing_file::BackingFile;
 pub use backing_file::{Backing, Pages};
 pub use detach::Departure;
+pub use io::IoGuard;
+use readers::UsersToken;
 pub use slice::ArenaSlice;
 use state::Shared;
 pub use vma_map::Usage;
@@ -99,7 +109,7 @@ impl ArenaBuilder {
     }
 
     fn len(&self) -> Result<usize> {
-        let memory_size = host::memory_and_swap();
+        let memory_size = process::memory_and_swap();
         if self.capacity.0 == 0 || self.capacity > memory_size {
             return Err(Error::new(ErrorKind::Usage, BUILD).hint(format!(
                 "its capacity must be above zero and at most the {memory_size} of memory and swap \
@@ -196,7 +206,7 @@ impl Arena {
         let shared = self.shared();
         let state = shared.lock();
         shared.counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
-        shared.counters.kept_chunks.store(state.kept() as u64, Relaxed);
+        shared.counters.kept_chunks.store(state.clean() as u64, Relaxed);
         drop(state);
         shared.counters.read()
     }
@@ -220,13 +230,6 @@ impl Arena {
     pub fn allocate_at(&self, range: VirtRange, prot: Prot) -> Result<bool> {
         let shared = self.shared();
         shared.allocate_at(&mut shared.lock(), range, prot)
-    }
-
-    /// What the parts of `range` are for, in order, as far as they lie in the arena.
-    pub fn parts(&self, range: VirtRange) -> Vec<(VirtRange, Usage, Prot)> {
-        let state = self.shared().lock();
-        let range = range.intersect(self.range());
-        state.vma_map.within(range).map(|span| (span.range, span.usage, span.prot)).collect()
     }
 
     /// Takes memory back: it may no longer be accessed (`munmap`). Parts that are free already are
@@ -269,120 +272,6 @@ impl Arena {
         let shared = self.shared();
         shared.protect(&mut shared.lock_restored(range), range, prot)
     }
-
-    /// Makes the allocation at `range` `len` bytes long without moving it; `false` if it cannot.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn grow(&self, range: VirtRange, len: ByteCount) -> Result<bool> {
-        let shared = self.shared();
-        shared.grow(&mut shared.lock_restored(range), range, len.0 as usize)
-    }
-
-    /// Makes memory as good as new: zeroes, with this protection (`mmap` with `MAP_FIXED` over it).
-    /// `false` if a part of it is not handed out; then nothing is changed.
-    ///
-    /// # Errors
-    /// As [`Self::discard`] and [`Self::protect`].
-    ///
-    /// # Safety
-    /// As for both of them.
-    #[allow(unsafe_code)]
-    pub unsafe fn remap_zeroed(&self, range: VirtRange, prot: Prot) -> Result<bool> {
-        let shared = self.shared();
-        shared.remap_zeroed(&mut shared.lock_restored(range), range, prot)
-    }
-
-    /// Takes memory out of the arena: under the same addresses it becomes private anonymous memory
-    /// with the same content and protection, which freezes and forks leave to the kernel. For what an
-    /// arena cannot follow, such as `mlock(2)` and `MADV_DONTFORK`. Threads that write to it wait; where nothing can make
-    /// them, it stays a private mapping of the arena's file ([`Usage::Left`]).
-    ///
-    /// # Errors
-    /// `ENOMEM` if a part of it is not handed out, or memory or mappings run out: then what is not
-    /// detached yet stays in the arena.
-    ///
-    /// # Safety
-    /// `range` is page-aligned, and no Rust reference into it is used meanwhile.
-    #[allow(unsafe_code)]
-    pub unsafe fn detach(&self, range: VirtRange, why: Departure) -> Result<()> {
-        let shared = self.shared();
-        shared.detach(&mut shared.lock_restored(range), range, why)
-    }
-
-    /// Has children find zeroes in memory that [left](Usage::Left), or no longer (`MADV_WIPEONFORK`, `MADV_KEEPONFORK`),
-    /// which the kernel does for anonymous memory only.
-    pub fn wipe_on_fork(&self, range: VirtRange, wiped: bool) {
-        let shared = self.shared();
-        shared.wipe_on_fork(&mut shared.lock(), range, wiped);
-    }
-
-    /// As [`Self::detach`], of all that is in use and live: what a fork cannot share because a freeze was refused.
-    ///
-    /// # Errors
-    /// As [`Self::detach`].
-    pub fn detach_live(&self, why: Departure) -> Result<()> {
-        let shared = self.shared();
-        shared.detach_live(&mut shared.lock(), why)
-    }
-
-    /// Has the caller `map` something else over `range` if all parts of it are for what they `may` be
-    /// for. If it did, the arena has no part in `range` any more. No freeze comes in between.
-    pub fn replace_mapping<T>(
-        &self,
-        range: VirtRange,
-        may: impl Fn(Usage) -> bool,
-        map: impl FnOnce() -> Option<T>,
-    ) -> Option<T> {
-        let range = range.intersect(self.range());
-        let shared = self.shared();
-        let mut state = shared.lock_restored(range);
-        let may = state.vma_map.within(range).all(|span| may(span.usage));
-        let mapped = may.then(map)??;
-        shared.replace_mapping(&mut state, range);
-        Some(mapped)
-    }
-
-    /// The kernel has resized or moved memory that [is detached](Usage::Detached), from `old` to `new` (`mremap(2)`).
-    pub fn note_remap(&self, old: VirtRange, new: VirtRange) {
-        let shared = self.shared();
-        let mut state = shared.lock();
-        let prot = state.vma_map.within(old).next().map_or(Prot::RW, |span| span.prot);
-        shared.replace_mapping(&mut state, old);
-        if new.start == old.start {
-            shared.set_detached(&mut state, new.intersect(self.range()), prot);
-        }
-    }
-
-    /// Takes nothing in any more, and gives the address space back that is not handed out: something else may be mapped
-    /// there from now on. What is handed out stays as it is.
-    ///
-    /// # Errors
-    /// The kernel's, if it is out of mappings (`vm.max_map_count`); the rest of the address space stays reserved.
-    pub fn close(&self) -> Result<()> {
-        let shared = self.shared();
-        shared.close(&mut shared.lock_restored(shared.range))
-    }
-
-    /// Copies what memory shows to `target`, which is all zeroes. Holes are not read, and stay holes.
-    ///
-    /// # Errors
-    /// The kernel's.
-    ///
-    /// # Safety
-    /// `range` is page-aligned and handed out with one protection; nobody writes to it meanwhile.
-    /// `target` is writable memory of its length, elsewhere.
-    #[allow(unsafe_code)]
-    pub unsafe fn copy_to(&self, range: VirtRange, target: usize) -> Result<()> {
-        let shared = self.shared();
-        // SAFETY: as the caller promised.
-        unsafe { shared.copy_out(&shared.lock_restored(range), range, target) }
-    }
-
-    /// Counts a mapping that had to be made elsewhere.
-    pub fn count_passed_mapping(&self) {
-        self.shared().counters.passed_mappings.fetch_add(1, Relaxed);
-    }
 }
 
 impl Drop for Handle {
@@ -390,7 +279,7 @@ impl Drop for Handle {
         let shared = &self.shared;
         let (worker, services, views, kept) = {
             let mut state = shared.lock();
-            let services = state.service.take().into_iter().chain(state.buried.drain(..));
+            let services = shared.services.take().into_iter().chain(shared.services.take_buried());
             let services: Vec<_> = services.collect();
             // What a closed arena gave back may be somebody else's by now.
             let kept = if state.is_closed { state.vma_map.used() } else { vec![shared.range] };
@@ -399,7 +288,7 @@ impl Drop for Handle {
         if let Some(worker) = worker {
             worker.stop();
         }
-        services.into_iter().for_each(Service::stop);
+        services.into_iter().for_each(Running::stop);
         for range in views.into_iter().chain(kept) {
             #[allow(unsafe_code)]
             // SAFETY: no handle, slice or view is left that could reach the arena or its old views.

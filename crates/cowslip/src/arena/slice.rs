@@ -6,11 +6,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use bytemuck::Pod;
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::memory::Prot;
+use cowslip_sys::units::{ByteCount, VirtRange, page_size_bytes};
 
-use super::{Arena, Handle, Usage};
-use crate::error::{Error, ErrorKind, Result};
-use crate::sys::memory::Prot;
-use crate::units::{ByteCount, VirtRange, page_size_bytes};
+use super::vma_map::Span;
+use super::{Arena, Handle};
 
 /// `n` values of `T` in an arena; given back when dropped.
 ///
@@ -55,11 +56,12 @@ impl Arena {
     /// Nobody else has this memory: no other slice or reference, and nobody releases it.
     pub unsafe fn adopt_slice<T: Pod>(&self, range: VirtRange) -> Result<ArenaSlice<T>> {
         const OPERATION: &str = "take memory of an arena as a slice";
-        let usable = |(part, usage, prot): &(VirtRange, Usage, Prot)| match usage {
-            Usage::Used if prot.contains(Prot::RW) => part.len,
-            _ => 0,
+        let usable: usize = {
+            let state = self.shared().lock();
+            let spans = state.vma_map.within(range.intersect(self.range()));
+            let is_usable = |span: &Span| span.usage.is_used() && span.prot.contains(Prot::RW);
+            spans.filter(is_usable).map(|span| span.range.len).sum()
         };
-        let usable: usize = self.parts(range).iter().map(usable).sum();
         if usable != range.len || range.inner_aligned(page_size_bytes()) != range {
             return Err(Error::new(ErrorKind::Usage, OPERATION).on(range).hint(
                 "it must be whole pages of the arena that are handed out, readable and writable",

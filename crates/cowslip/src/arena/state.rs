@@ -3,19 +3,19 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+
 use super::backing_file::BackingFile;
+use super::copies::CopyLimit;
+use super::io::Holds;
+use super::limbo::Limbo;
+use super::readers::{Generations, UsersToken};
+use super::residency::Unmapped;
+use super::share::{Child, Share};
 use super::tracking::{Known, Tracking};
 use super::vma_map::VmaMap;
-use crate::freeze::copies::CopyLimit;
-use crate::freeze::io::Holds;
-use crate::freeze::readers::{Generations, UsersToken};
-use crate::freeze::residency::Unmapped;
-use crate::freeze::service::Service;
-use crate::freeze::share::{Child, Share};
-use crate::freeze::thaw::limbo::Limbo;
-use crate::image::RestoreWorker;
 use crate::metrics::Counters;
-use crate::units::{CHUNK_BYTES, VirtRange};
+use crate::service::{Service, Services};
 
 /// What a chunk of 2 MiB maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,11 +77,11 @@ pub(crate) struct State {
     chunks: Vec<Chunk>,
     /// Chunks that a freeze made private.
     not_live: usize,
-    kept: usize,
+    clean: usize,
     absent: usize,
     lost: usize,
     /// Brings absent chunks in, as long as there are any.
-    pub(crate) worker: Option<RestoreWorker>,
+    pub(crate) worker: Option<Box<dyn Restoring>>,
     /// Who reads what is frozen.
     pub(crate) generations: Generations,
     /// The generation that each chunk was frozen for; of no meaning while it is live.
@@ -109,11 +109,8 @@ pub(crate) struct State {
     pub(crate) quiet_until_ns: u64,
     /// The last fork came before the one before it was looked after.
     pub(crate) forks_often: bool,
-    pub(crate) service: Option<Service>,
-    /// Those on which nobody can rely any more, to be ended where that is safe.
-    pub(crate) buried: Vec<Service>,
     /// Chunks not live of which a part maps the file shared, or is private without a file though the
-    /// chunk is no overlay: a freeze or a thaw failed between two parts. They are made live before
+    /// chunk is not anonymous: a freeze or a thaw failed between two parts. They are made live before
     /// anything is frozen or forked again.
     pub(crate) partial_chunks: Vec<usize>,
     pub(crate) thaw: ThawState,
@@ -154,7 +151,7 @@ impl ThawState {
     }
 }
 
-/// How far the search for kept chunks that were written is.
+/// How far the search for clean chunks that were written is.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
     /// The chunk that is looked at next.
@@ -165,6 +162,15 @@ pub(crate) struct Look {
     pub(crate) delay_ns: u64,
 }
 
+/// Those who bring in what is still to be restored of an arena.
+pub(crate) trait Restoring: std::fmt::Debug + Send {
+    /// Somebody who holds the arena's lock waits for these chunks.
+    fn prioritize(&self, chunks: &[usize]);
+
+    /// Ends the threads after the chunks they are at.
+    fn stop(self: Box<Self>);
+}
+
 /// An arena, shared by its handles, its views and its service thread.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -173,6 +179,7 @@ pub(crate) struct Shared {
     pub(crate) counters: &'static Counters,
     pub(crate) wants_userfaultfd: bool,
     state: Mutex<State>,
+    pub(crate) services: Services,
     pub(crate) changed: Condvar,
     /// Children whose end is worth a look at the readers, or that give way. Locked for an instant only, and never waited
     /// for in a child.
@@ -196,7 +203,7 @@ impl Shared {
             vma_map: VmaMap::new(range),
             chunks: vec![Chunk::Live; range.len / CHUNK_BYTES],
             not_live: 0,
-            kept: 0,
+            clean: 0,
             absent: 0,
             lost: 0,
             worker: None,
@@ -214,8 +221,6 @@ impl Shared {
             io: Holds::default(),
             quiet_until_ns: 0,
             forks_often: false,
-            service: None,
-            buried: Vec::new(),
             partial_chunks: Vec::new(),
             thaw: ThawState::default(),
             tracking: Tracking::new(range.len / CHUNK_BYTES),
@@ -227,6 +232,7 @@ impl Shared {
             counters,
             wants_userfaultfd,
             state,
+            services: Services::default(),
             changed: Condvar::new(),
             children: Mutex::new(Vec::new()),
             child_share: Share::default(),
@@ -242,16 +248,36 @@ impl Shared {
     /// A panic while the lock was held leaves the state as consistent as a failed system call does.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        with_honest_service(state)
+        self.with_honest_service(state)
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
-            Ok(state) => Some(with_honest_service(state)),
+            Ok(state) => Some(self.with_honest_service(state)),
             Err(TryLockError::Poisoned(poisoned)) => {
-                Some(with_honest_service(poisoned.into_inner()))
+                Some(self.with_honest_service(poisoned.into_inner()))
             }
             Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// There is no service thread once it cannot do its work, though it has not ended yet.
+    fn with_honest_service<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if self.services.bury_blind() {
+            state.thaw.armed = false;
+        }
+        state
+    }
+
+    /// The service thread's part in this. It stays as long as the lock is held of which the caller has the state.
+    pub(crate) fn service(&self, _locked: &State) -> Option<Arc<Service>> {
+        self.services.current()
+    }
+
+    /// Has the service thread look at what there is to do.
+    pub(crate) fn notify(&self, locked: &State) {
+        if let Some(service) = self.service(locked) {
+            service.notify();
         }
     }
 
@@ -301,16 +327,6 @@ impl Shared {
     }
 }
 
-/// There is no service thread once it cannot do its work, though it has not ended yet.
-fn with_honest_service(mut state: MutexGuard<'_, State>) -> MutexGuard<'_, State> {
-    if state.service.as_ref().is_some_and(Service::is_blind) {
-        let blind = state.service.take();
-        state.buried.extend(blind);
-        state.thaw.armed = false;
-    }
-    state
-}
-
 impl State {
     pub(crate) fn chunk(&self, index: usize) -> Chunk {
         self.chunks[index]
@@ -323,7 +339,7 @@ impl State {
             *counter += usize::from(wanted(chunk));
         };
         count(&mut self.not_live, Chunk::is_private);
-        count(&mut self.kept, |chunk| chunk == Chunk::Clean);
+        count(&mut self.clean, |chunk| chunk == Chunk::Clean);
         count(&mut self.absent, |chunk| chunk == Chunk::Missing);
         count(&mut self.lost, |chunk| chunk == Chunk::Poisoned);
         if !matches!(chunk, Chunk::Frozen | Chunk::Clean) {
@@ -352,8 +368,8 @@ impl State {
     }
 
     /// Chunks that a thaw left private because nothing was written to them.
-    pub(crate) fn kept(&self) -> usize {
-        self.kept
+    pub(crate) fn clean(&self) -> usize {
+        self.clean
     }
 
     /// Chunks still to be restored.

@@ -7,7 +7,8 @@
 
 use std::collections::VecDeque;
 
-use crate::image::ImageIdentity as Identity;
+/// What tells one image from all others.
+type Identity = [u8; 16];
 
 /// The number of a chunk that has none.
 const NEVER: u64 = u64::MAX;
@@ -113,7 +114,7 @@ mod tests {
     #[test]
     fn an_image_is_of_one_freeze_and_one_place_and_the_oldest_are_forgotten() {
         let mut tracking = Tracking::new(1);
-        let identity = |i: u8| Identity([i; 16]);
+        let identity = |i: u8| [i; 16];
         for i in 0..=MOST_SAVES as u8 {
             let known = tracking.freeze(|_| true);
             tracking.remember(identity(i), 1, &known);

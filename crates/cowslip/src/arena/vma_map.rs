@@ -3,8 +3,8 @@
 //! The spans cover the whole range, in order, without gaps; neighbours differ. Protection matters
 //! to a freeze: parts with different protection are mappings of their own to the kernel.
 
-use crate::sys::memory::Prot;
-use crate::units::{VirtRange, round_up};
+use cowslip_sys::memory::Prot;
+use cowslip_sys::units::{VirtRange, round_up};
 
 /// What a part of an arena is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -16,10 +16,13 @@ use core::cell::{Cell, UnsafeCell};
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::process::{self, BlockedSignals};
+
 use super::fork::PreparedFork;
-use crate::arena::{Arena, Departure, Handle};
-use crate::error::{During, Result};
-use crate::sys::process::{self, BlockedSignals};
+use super::serve;
+use crate::arena::{Arena, Handle};
+use crate::raw::Departure;
 
 /// The arenas that every fork takes along.
 struct Installed {
@@ -105,7 +108,7 @@ extern "C" fn prepare() {
     let installed = lock();
     let living = installed.arenas.iter().filter_map(Weak::upgrade);
     let arenas: Vec<Arena> = living.map(|handle| Arena { handle }).collect();
-    arenas.iter().for_each(|arena| _ = arena.start_service());
+    arenas.iter().for_each(|arena| serve::ensure(arena.shared()));
     let signals = BlockedSignals::enter();
     let fork = prepare_or_leave(&arenas);
     // SAFETY: what it borrows lies in the handles that `arenas` shares, and goes after it.
@@ -119,8 +122,8 @@ extern "C" fn prepare() {
 fn prepare_or_leave(arenas: &[Arena]) -> Option<PreparedFork<'_>> {
     let all: Vec<&Arena> = arenas.iter().collect();
     let left = |_| {
-        let mut owned = all.iter().filter(|arena| !arena.is_reader());
-        owned.try_for_each(|arena| arena.detach_live(Departure::Refused))?;
+        let mut owned = all.iter().filter(|arena| !arena.raw().is_reader());
+        owned.try_for_each(|arena| arena.raw().detach_live(Departure::Refused))?;
         PreparedFork::prepare(&all)
     };
     PreparedFork::prepare(&all).or_else(left).ok()

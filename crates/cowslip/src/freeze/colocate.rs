@@ -8,16 +8,18 @@
 //! apiece on a virtual machine, and another thread's whole turn on a busy one. So while every access waits, both
 //! threads run on one processor, before ordinary threads if the process may ask for that.
 
-use super::service::Service;
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip_sys::scheduling::{self, Processors};
+
 use super::snapshot::Snapshot;
-use crate::sys::scheduling::{self, Processors};
 
 const THIS_THREAD: i32 = 0;
 
 /// The freezer on one processor with the service threads of its arenas, until this is dropped. Those stay there until
 /// they have something to do.
 pub(super) struct Colocate {
-    /// Where the freezer ran before, if it was kept here; else the colocate takes longer.
+    /// Where the freezer ran before, if it was pinned here.
     before: Option<Processors>,
     is_urgent: bool,
 }
@@ -25,8 +27,8 @@ pub(super) struct Colocate {
 impl Colocate {
     /// Every call is one more that the caller of the freeze waits for.
     pub(super) fn begin(snapshots: &[Snapshot<'_>]) -> Self {
-        let services = || snapshots.iter().filter_map(|snapshot| snapshot.state.service.as_ref());
-        let is_urgent = services().any(Service::is_crowded)
+        let services = || snapshots.iter().filter_map(Snapshot::service);
+        let is_urgent = services().any(|service| service.is_crowded.load(Relaxed))
             && scheduling::is_ordinary()
             && scheduling::set_urgent(THIS_THREAD, true).is_ok();
         let processor = scheduling::current_processor();

@@ -10,7 +10,7 @@
 //! process pays. The service thread withdraws the offer before it asks for readers, which it does not
 //! before [`QUIET_AFTER_FORK_NS`] have passed without a fork.
 //!
-//! The locks are held over the fork, so that the child's copy of the vma_map is whole. The kernel's
+//! The locks are held over the fork, so that what the child has of each arena's state is whole. The kernel's
 //! fork copies no page table of an arena that was just frozen: there is none. If an earlier child
 //! still reads the base, only the tables of chunks written since are copied.
 //!
@@ -20,24 +20,23 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 
-use super::FreezeMethod;
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::process;
+
 use super::at_fork;
-use super::io;
-use super::readers::UsersToken;
-use super::residency::Unmapped;
-use super::service::Service;
-use super::share::{self, Child};
+use super::method::FreezeMethod;
+use super::serve;
 use super::snapshot::{self, Snapshot};
 use super::thaw;
-use super::thaw::limbo::Limbo;
-use crate::arena::Arena;
 use crate::arena::backing_file::Pages;
+use crate::arena::inheritance::set_inherited;
+use crate::arena::limbo::Limbo;
+use crate::arena::residency::Unmapped;
+use crate::arena::share::{self, Child};
 use crate::arena::state::{Chunk, ForkInheritance, Role, Shared, State, ThawState};
 use crate::arena::vma_map::Usage;
-use crate::error::{During, Result};
-use crate::sys;
-use crate::sys::memory::{self, Advice, Prot};
-use crate::sys::process;
+use crate::arena::{Arena, io};
 
 /// The caller of fork has work of its own to finish, such as an allocator's handlers: what goes on in
 /// the background would hold it up, and take the processor of the child.
@@ -80,11 +79,10 @@ impl<'a> PreparedFork<'a> {
         };
         // Before the fork: whoever is woken after it runs, and then the child does, before the caller goes on.
         snapshots.iter().for_each(|snapshot| tell_service(snapshot, method));
-        let mut cut = Self { snapshots, watched: Vec::new(), method };
         // Last: whatever failed before leaves nobody counted as a reader.
-        cut.snapshots.iter_mut().try_for_each(inheritance)?;
-        cut.watched.extend(cut.snapshots.iter().map(|snapshot| share::watched(snapshot.shared)));
-        Ok(cut)
+        snapshots.iter_mut().try_for_each(offer)?;
+        let watched = snapshots.iter().map(|snapshot| share::watched(snapshot.shared)).collect();
+        Ok(Self { snapshots, watched, method })
     }
 
     /// How the memory that was live was frozen; `None` if there was none.
@@ -92,7 +90,7 @@ impl<'a> PreparedFork<'a> {
         self.method
     }
 
-    /// Whether the child empties memory itself, in [`Self::in_child`]: what [`Arena::wipe_on_fork`] was told of, and
+    /// Whether the child empties memory itself, in [`Self::in_child`]: what [`RawArena::wipe_on_fork`](crate::raw::RawArena::wipe_on_fork) was told of, and
     /// the kernel does not empty. What others write there before, is lost.
     #[must_use]
     pub fn empties_in_child(&self) -> bool {
@@ -141,8 +139,7 @@ impl<'a> PreparedFork<'a> {
                 // A lock on its file would be both processes'.
                 std::mem::forget(state.users.take());
             }
-            let services = state.service.take().into_iter().chain(state.buried.drain(..));
-            services.for_each(|service| Service::abandon(service, shares_descriptors));
+            snapshot.shared.services.in_child(shares_descriptors);
             snapshot.shared.wipe(state);
             snapshot.shared.copy_limit.in_child();
             // Views are the parent's: the kernel left their mappings out of this process.
@@ -163,7 +160,7 @@ fn tell_service(snapshot: &Snapshot<'_>, method: Option<FreezeMethod>) {
         && method == Some(FreezeMethod::Userfaultfd)
         && snapshot.shared.backing_file.pages != Pages::Hugetlb;
     if !has_event && process::now_ns() >= snapshot.state.quiet_until_ns {
-        snapshot.state.notify();
+        snapshot.shared.notify(&snapshot.state);
     }
 }
 
@@ -183,10 +180,10 @@ fn keep_place(shared: &Shared, state: &State) {
 }
 
 /// Lets children have the frozen memory of an arena, and counts them as readers.
-fn inheritance(snapshot: &mut Snapshot<'_>) -> Result<()> {
+fn offer(snapshot: &mut Snapshot<'_>) -> Result<()> {
     let state = &mut *snapshot.state;
     // From here on the child reads their base.
-    thaw::clean::end(state);
+    thaw::clean::end(snapshot.shared, state);
     if state.role != Role::Owner || state.not_live() == 0 || state.is_empty() {
         return Ok(());
     }
@@ -203,94 +200,12 @@ fn inheritance(snapshot: &mut Snapshot<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Ends the offer: children made from now on, by whatever means, are no readers.
-pub(super) fn withdraw(shared: &Shared, state: &mut State) -> Result<()> {
-    if state.inheritance == ForkInheritance::None {
-        return Ok(());
-    }
-    state.inheritance = ForkInheritance::Part;
-    set_inherited(shared, state, Advice::DontFork).during("keep an arena from children")?;
-    state.generations.hide()?;
-    state.inheritance = ForkInheritance::None;
-    Ok(())
-}
-
-/// Frozen memory goes to the children of a [`PreparedFork`], and to no others while it is not offered: all
-/// who have it are counted as readers.
-pub(super) fn set_inherited(shared: &Shared, state: &State, advice: Advice) -> sys::Result<()> {
-    let mut result = Ok(());
-    let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
-        from = run.end;
-        for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
-            // SAFETY: a part of an arena; the advice changes no content. It can fail only where a
-            // mapping would have to be split, and a piece is whole mappings.
-            result = result.and(unsafe { memory::advise(piece, advice) });
-        }
-    }
-    result
-}
-
-impl Arena {
-    /// Has the child `pid`, forked just now, looked at: its end, so that thawing starts sooner than by looking now and
-    /// then, and [what it gets](Self::set_child_cpu_share) of the processors.
-    ///
-    /// Nothing is done while the program forks often: looking now and then is cheaper.
-    pub fn watch_child(&self, pid: i32) {
-        self.shared().copy_limit.note(pid);
-        if !self.shared().lock().forks_often {
-            // The service thread looks again soon after a fork, and finds it then.
-            share::watch(self.shared(), pid);
-        }
-    }
-
-    /// Whether this process was forked from the arena's owner and has not become the owner itself.
-    pub fn is_reader(&self) -> bool {
-        self.shared().lock().role == Role::Reader
-    }
-
-    /// In a forked child: becomes the owner of the arena if no other process has any of it, neither the one that it was
-    /// forked from nor a sibling, so that it can be thawed and used in full (a daemon whose parent exited). Whether it is
-    /// the owner now. An arena of which there was a template stays its readers'.
-    ///
-    /// # Errors
-    /// The kernel's, if parts of the arena could not be mapped again; it stays a reader then.
-    pub fn adopt(&self) -> Result<bool> {
-        const OPERATION: &str = "take over an arena";
-        let shared = self.shared();
-        let mut state = shared.lock();
-        if state.role == Role::Owner {
-            return Ok(true);
-        }
-        // A fork must not need a descriptor that may not be to be had then.
-        let has_token = state.users.is_some() && state.generations.begin().is_ok();
-        if !has_token || !state.users.as_ref().is_some_and(UsersToken::is_sole) {
-            return Ok(false);
-        }
-        // At once: children of this process are to be counted, whatever fails below. Without a token they never take over.
-        state.users = UsersToken::new().ok();
-        // Live parts held nothing of ours, and the fork left them out.
-        let mut from = 0;
-        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
-            from = run.end;
-            for (piece, prot) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
-                shared.backing_file.map_live(shared.range, piece, prot).during(OPERATION)?;
-            }
-        }
-        // What is frozen is inherited still, until somebody is asked who reads it.
-        state.inheritance = ForkInheritance::Part;
-        state.role = Role::Owner;
-        let is_limbo = |state: &State, chunk: &usize| {
-            state.chunk(*chunk).is_private()
-                && state.vma_map.is_all(shared.chunk_range(*chunk, 1), Usage::Free)
-        };
-        for chunk in shared.chunks_of(shared.range) {
-            if is_limbo(&state, &chunk) {
-                state.limbo.add(chunk);
-            }
-        }
-        shared.counters.is_owner.store(1, Relaxed);
-        Ok(true)
+/// Has a child that was forked just now looked at.
+pub(crate) fn watch_child(shared: &Shared, pid: i32) {
+    shared.copy_limit.note(pid);
+    if !shared.lock().forks_often {
+        // The service thread looks again soon after a fork, and finds it then.
+        share::watch(shared, pid);
     }
 }
 
@@ -315,24 +230,24 @@ pub enum Fork {
 /// called until it execs or ends.
 pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
     for arena in arenas {
-        arena.start_service();
+        serve::ensure(arena.shared());
     }
-    let cut = PreparedFork::prepare(arenas)?;
+    let prepared = PreparedFork::prepare(arenas)?;
     // SAFETY: the caller keeps to what a child may do; `in_child` takes no lock and starts nothing.
     match at_fork::without_handlers(|| unsafe { process::fork() }) {
         Ok(0) => {
-            cut.in_child();
+            prepared.in_child();
             Ok(Fork::Child)
         }
         Ok(pid) => {
-            cut.in_parent();
+            prepared.in_parent();
             for arena in arenas {
-                arena.watch_child(pid);
+                watch_child(arena.shared(), pid);
             }
             Ok(Fork::Parent(pid))
         }
         Err(errno) => {
-            cut.in_parent();
+            prepared.in_parent();
             Err(errno).during("fork")
         }
     }

@@ -11,12 +11,12 @@
 //! ```
 //!
 //! An arena R is frozen and thawed in chunks of 2 MiB, so between the two pictures lies any mixture.
-//! A third kind of chunk, *overlay*, is private memory without a file: the program dropped all of a
+//! A third kind of chunk, *anonymous*, is private memory without a file: the program dropped all of a
 //! frozen chunk (`MADV_DONTNEED`), and it must read zeroes while the base keeps its content. A fourth,
-//! *spare*, was free at the freeze and is mapped privately only because it lies between others, so that
+//! *free and private*, was free at the freeze and is mapped privately only because it lies between others, so that
 //! all of them are one mapping: nobody reads it, and it becomes live as soon as it is handed out. A fifth,
-//! *kept*, is a frozen chunk that nobody reads the base of any more, and that a thaw left as it was because
-//! nothing had been written to it: only arenas that track their changes have them ([`thaw::kept`],
+//! *clean*, is a frozen chunk that nobody reads the base of any more, and that a thaw left as it was because
+//! nothing had been written to it: only arenas that track their changes have them ([`thaw::clean`],
 //! [`crate::Arena::track_changes`]). To all who wait for the end of a thaw it is as good as live.
 //!
 //! **Freeze** ([`snapshot`]), with every thread running:
@@ -27,33 +27,33 @@
 //! **Thaw** ([`thaw`]), a chunk, or a run of clean chunks, at a time: write-protect it, find the
 //! private pages, copy them into the file, map it shared, wake who waits.
 //!
-//! A freeze to a view of kept chunks makes those live first that were written, and does the rest with what
-//! was written since ([`snapshot::kept`]): 2 moves the private pages along, and before 3, while all wait, they are
+//! A freeze to a view of clean chunks makes those live first that were written, and does the rest with what
+//! was written since ([`snapshot::clean`]): 2 moves the private pages along, and before 3, while all wait, they are
 //! copied into the file. What had none is as it was at the freeze before. A fork calls them frozen again: its
 //! children read their base, and share their private pages with the parent until one of them writes.
 //!
 //! # What holds
 //! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: pages that are
 //!   there are write-protected, and so, by markers, are pages that are not. Pages that were private
-//!   before the protection are found by the scan after it. In a freeze, pages that were private in kept
+//!   before the protection are found by the scan after it. In a freeze, pages that were private in clean
 //!   chunks are in the view and then in the file before anybody sees R again.
 //! * **I2, frozen is frozen.** The file is written at a chunk only when the chunk is thawed (and no
-//!   view, child, template or clone reads it: [`readers`]) or is live. A chunk is kept only by a thaw, after
+//!   view, child, template or clone reads it: [`crate::arena::readers`]) or is live. A chunk is made clean only by a thaw, after
 //!   the last reader, and a new one (a view, a fork) makes it frozen first: nobody reads the base of a
-//!   kept chunk when a freeze writes it.
+//!   clean chunk when a freeze writes it.
 //! * **I3, causal cut.** Between 2 and 3 no thread can store to R. A store after the freeze comes from
 //!   a thread that was woken after step 3, or started after it. Several arenas: all are moved before
-//!   the first is mapped. Copying private pages of kept chunks in between moves no content: the view shows
+//!   the first is mapped. Copying private pages of clean chunks in between moves no content: the view shows
 //!   the same from the page as from the file.
 //! * **I4, all or nothing.** If step 1 or 2 fails, unregistering R makes it live again, since the empty
 //!   mapping there is still a shared mapping of the file. If step 3 fails for a part, what is private
-//!   already is thawed. Private pages of kept chunks that were moved are moved back before anybody is woken;
+//!   already is thawed. Private pages of clean chunks that were moved are moved back before anybody is woken;
 //!   what of them is in the file by then is older or the same. A chunk whose thaw fails loses its write protection and stays frozen.
 //! * **I5, private stays private**: see [`crate::Arena::release`] and [`crate::Arena::discard`].
 //! * **I6, nobody hangs.** Who waits is woken by the call that made him wait, on every path out of it.
 //!   The only wait for another thread is the remap event of step 2, read by the arena's service
 //!   thread, which never touches an arena, takes its lock only by trying, and does not end before it has given the
-//!   userfaultfd up, which lets go whoever waits ([`sight`]). A child has no registration: the kernel drops it at fork.
+//!   userfaultfd up, which lets go whoever waits ([`crate::service::Sight`]). A child has no registration: the kernel drops it at fork.
 //!   Who freezes has no signals meanwhile: a handler could touch R, on a stack of its own, and wait for itself.
 //!
 //! Without userfaultfd one `mmap` with `MAP_FIXED` does 2 and 3 at once: as atomic for
@@ -61,16 +61,10 @@
 
 mod at_fork;
 mod colocate;
-pub(crate) mod copies;
 pub(crate) mod fork;
-pub(crate) mod io;
+mod method;
 mod pinned;
-mod pressure;
-pub(crate) mod readers;
-pub(crate) mod residency;
-pub(crate) mod service;
-pub(crate) mod share;
-mod sight;
+pub(crate) mod serve;
 pub(crate) mod snapshot;
 pub(crate) mod thaw;
 
@@ -80,28 +74,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::process;
+use cowslip_sys::units::VirtRange;
 
 use crate::arena::allocate::lost;
 use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::arena::tracking::Known;
-use crate::arena::{Arena, ArenaSlice, Handle};
-use crate::error::{Error, ErrorKind, Result};
-use crate::sys::memory::{self, Prot};
-use crate::sys::{self, process};
-use crate::units::VirtRange;
+use crate::arena::{Arena, ArenaSlice, Handle, io};
 
 pub use fork::{Fork, PreparedFork, fork};
-pub use io::IoGuard;
-use readers::Generations;
-
-/// How a freeze was done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FreezeMethod {
-    /// Pages moved away under userfaultfd: constant time, thawed in the background.
-    Userfaultfd,
-    /// Mapped over: 0.25 ms/GiB, stays frozen until [`Frozen::thaw_exclusive`].
-    WithoutUserfaultfd,
-}
+pub use method::FreezeMethod;
 
 /// The content of an arena at one instant, readable as long as this lives.
 #[derive(Debug)]
@@ -140,50 +124,6 @@ impl Arena {
         Ok(frozen.into_iter().next().expect("one view an arena"))
     }
 
-    /// Starts the arena's service thread, if userfaultfd is to be had and wanted. A freeze does so by
-    /// itself; before a [`PreparedFork`] it must be asked for, where starting a thread is safe.
-    /// Whether it runs now.
-    pub fn start_service(&self) -> bool {
-        let shared = self.shared();
-        let wanted = |state: &State| state.service.is_none() && state.role == Role::Owner;
-        // Without the lock: who ends a thread frees what libc allocated for it.
-        let buried = std::mem::take(&mut shared.lock().buried);
-        buried.into_iter().for_each(service::Service::stop);
-        if shared.wants_userfaultfd && wanted(&shared.lock()) {
-            // Without the lock; see `service`.
-            let Ok(service) = service::Service::start(shared) else { return false };
-            let mut state = shared.lock();
-            if wanted(&state) {
-                state.service = Some(service);
-                // There may be frozen chunks from a time without it.
-                state.notify();
-            } else {
-                drop(state);
-                service.stop();
-            }
-        }
-        shared.lock().service.is_some()
-    }
-
-    /// Ends the service thread, and waits for it; if all memory has left, it gives up what a freeze would need, so that forks
-    /// make no call for this arena.
-    pub fn retire(&self) {
-        let service = self.shared().lock().service.take();
-        service.into_iter().for_each(service::Service::stop);
-        let mut state = self.shared().lock();
-        if state.is_empty() {
-            state.generations = Generations::default();
-        }
-    }
-
-    /// Whether the service thread is one of this process' threads.
-    pub fn has_service(&self) -> bool {
-        let shared = self.shared();
-        // A child that was forked by a system call of its own has the value without the thread.
-        let is_ours = || shared.counters.pid.load(Relaxed) == process::pid() as u64;
-        shared.lock().service.is_some() && is_ours()
-    }
-
     /// Has the arena know what changes from one view to the next, so that [`image::save`] reads only that
     /// (or no longer). A thaw then leaves chunks of 2 MiB as they are in which nothing was written: the
     /// first write to each of their pages costs what it costs while frozen, until the service thread has
@@ -219,26 +159,14 @@ impl Arena {
     /// [`image::save`]: crate::image::save
     pub fn track_changes(&self, wanted: bool) -> bool {
         let shared = self.shared();
-        let can = wanted && self.start_service();
+        let can = wanted && serve::ensure(shared);
         let mut state = shared.lock();
-        let can_keep = |service| thaw::clean::can_keep(shared, service);
-        state.tracking.is_on = can && state.service.as_ref().is_some_and(can_keep);
+        let service = shared.service(&state).filter(|_| can);
+        state.tracking.is_on = service.is_some_and(|it| thaw::clean::can_keep(shared, &it));
         if !state.tracking.is_on {
-            thaw::clean::end(&mut state);
+            thaw::clean::end(shared, &mut state);
         }
         state.tracking.is_on
-    }
-
-    /// Keeps the thaw from going on after the chunk it is at, until [`Self::resume_thaw`].
-    pub fn pause_thaw(&self) {
-        self.shared().lock().thaw.paused = true;
-    }
-
-    /// Lets the thaw go on.
-    pub fn resume_thaw(&self) {
-        let mut state = self.shared().lock();
-        state.thaw.paused = false;
-        state.notify();
     }
 
     /// Thaws the arena now, in this thread: for arenas that nothing thaws in the background because
@@ -256,10 +184,10 @@ impl Arena {
         thaw::unattended(shared, &mut shared.lock())
     }
 
-    /// Waits until every chunk is live again; `false` if that took longer than `patience`.
+    /// Waits until every chunk is live again; `false` if that took longer than `patience`. It starts the service thread
+    /// if none runs that could make them so.
     pub fn wait_live(&self, patience: Duration) -> bool {
-        let shared = self.shared();
-        wait_live(shared, shared.lock(), Instant::now() + patience).not_live() == 0
+        wait_served(self.shared(), Instant::now() + patience).not_live() == 0
     }
 }
 
@@ -281,11 +209,15 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
         return Err(Error::new(ErrorKind::Usage, "freeze").hint("an arena was given twice"));
     }
     for &i in &order {
-        arenas[i].start_service();
+        serve::ensure(arenas[i].shared());
         arenas[i].shared().wait_restored();
     }
     // Before the snapshots, as its end needs their locks.
     let _turn = io::Await::released(arenas, Some(deadline));
+    for &i in &order {
+        // While nothing is locked, as it may start a thread.
+        drop(wait_served(arenas[i].shared(), deadline));
+    }
     let mut snapshots = Vec::with_capacity(arenas.len());
     for &i in &order {
         let shared = arenas[i].shared();
@@ -349,6 +281,10 @@ fn busy(state: &State) -> Error {
     }
 }
 
+/// So long a service thread that was just started is waited for before it is looked whether it runs still.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Waits for the thaw in the background.
 fn wait_live<'a>(
     shared: &'a Shared,
     mut state: MutexGuard<'a, State>,
@@ -359,10 +295,41 @@ fn wait_live<'a>(
         if left.is_zero() {
             break;
         }
-        let waited = shared.changed.wait_timeout(state, left);
-        state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        state = wait_for_change(shared, state, left);
     }
     state
+}
+
+/// As [`wait_live`], with a service thread: one that ended is followed by another. Called while nothing is locked.
+fn wait_served(shared: &Shared, deadline: Instant) -> MutexGuard<'_, State> {
+    let mut state = shared.lock();
+    while state.not_live() > 0 {
+        let mut left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        if shared.service(&state).is_none_or(|service| service.is_blind()) {
+            drop(state);
+            if serve::ensure(shared) {
+                left = left.min(LOOK_AGAIN);
+            }
+            state = shared.lock();
+            if state.not_live() == 0 {
+                break;
+            }
+        }
+        state = wait_for_change(shared, state, left);
+    }
+    state
+}
+
+fn wait_for_change<'a>(
+    shared: &'a Shared,
+    state: MutexGuard<'a, State>,
+    longest: Duration,
+) -> MutexGuard<'a, State> {
+    let waited = shared.changed.wait_timeout(state, longest);
+    waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0
 }
 
 impl Frozen {
@@ -419,13 +386,17 @@ impl Frozen {
 
     /// Copies what `part` of the arena held to `content`, which is zeroes; holes are not touched. Whether
     /// there was anything.
-    pub(crate) fn read_base(&self, part: VirtRange, content: &mut [u8]) -> sys::Result<bool> {
+    pub(crate) fn read_base(
+        &self,
+        part: VirtRange,
+        content: &mut [u8],
+    ) -> cowslip_sys::Result<bool> {
         self.handle.shared.read_file(part, content)
     }
 
     /// What `part` of the arena held, where it lies: memory in use, all of it. `None` if it has holes, which
     /// a look at them would fill, or this process has no view.
-    pub(crate) fn base(&self, part: VirtRange) -> sys::Result<Option<&[u8]>> {
+    pub(crate) fn base(&self, part: VirtRange) -> cowslip_sys::Result<Option<&[u8]>> {
         if self.pid != process::pid() || !self.handle.shared.is_all_data(part)? {
             return Ok(None);
         }
@@ -466,22 +437,13 @@ impl Drop for Frozen {
         }
         let mut state = self.handle.shared.lock();
         state.views -= 1;
-        if state.service.is_some() {
+        if let Some(service) = self.handle.shared.service(&state) {
             state.retired_views.push(self.view);
-            state.notify();
+            service.notify();
         } else {
             #[allow(unsafe_code)]
             // SAFETY: the view is this value's own and no reference into it outlives it.
             let _ = unsafe { memory::unmap(self.view) };
-        }
-    }
-}
-
-impl State {
-    /// Has the service thread look at what there is to do.
-    pub(crate) fn notify(&self) {
-        if let Some(service) = &self.service {
-            service.notify();
         }
     }
 }

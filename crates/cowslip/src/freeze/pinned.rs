@@ -12,11 +12,11 @@
 //! # Safety
 //! The copies are this module's own until a child, in which nothing else is mapped there, moves them into place.
 
-use crate::arena::Arena;
+use cowslip_sys::Errno;
+use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+
 use crate::arena::state::{Chunk, Shared, State};
-use crate::sys::Errno;
-use crate::sys::memory::{self, Prot};
-use crate::units::{VirtRange, page_size_bytes};
 
 /// What a child gets of an arena that is pinned.
 #[derive(Debug, Default)]
@@ -69,28 +69,5 @@ impl Drop for Copies {
             // SAFETY: made for a child, and nobody else's.
             let _ = unsafe { memory::unmap(*copy) };
         }
-    }
-}
-
-impl Arena {
-    /// Has the arena stay where it is from now on: the kernel or a device knows its page frames, by a registration that
-    /// came too late to take that memory out of the arena ([`Arena::detach`]). Children get copies, views are refused.
-    ///
-    /// ```
-    /// use cowslip::{Arena, ErrorKind, units::ByteCount};
-    ///
-    /// let arena = Arena::new(ByteCount::mib(4))?;
-    /// arena.pin();
-    /// assert_eq!(arena.freeze().unwrap_err().kind(), ErrorKind::Busy);
-    /// # Ok::<(), cowslip::Error>(())
-    /// ```
-    pub fn pin(&self) {
-        self.shared().lock().is_pinned = true;
-    }
-
-    /// Has the service thread ask, before each thaw, whether somebody may know page frames of the arena. If so, nothing is
-    /// thawed for now, and it asks again. `asks` must not wait for anything, nor touch an arena.
-    pub fn ask_before_thaws(&self, asks: fn() -> bool) {
-        self.shared().lock().ask_before_thaw = Some(asks);
     }
 }

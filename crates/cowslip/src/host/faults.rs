@@ -3,18 +3,19 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use cowslip_sys::memfile::{self, MemfdKind, Seals};
+use cowslip_sys::memory::{Prot, Sharing};
+use cowslip_sys::pagemap::{Method, Scanner};
+use cowslip_sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, process};
+
 use super::capability::{Capability, Cost, Need};
 use super::hints;
 use super::outcome::{ProbeResult, Proof, Refusal, median, timed};
 use super::privileges::OwnProcess;
 use super::scratch::Scratch;
-use crate::freeze::service::FEATURES;
-use crate::sys::memfile::{self, MemfdKind, Seals};
-use crate::sys::memory::{Prot, Sharing};
-use crate::sys::pagemap::{Method, Scanner};
-use crate::sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
-use crate::sys::{AsFd, BorrowedFd, Errno, OwnedFd, process};
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use crate::service::FEATURES;
 
 /// Longer than any fault takes to arrive on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,16 +1,16 @@
 //! Probes of huge pages: who gets them, and what the first touch of one costs.
 
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::memory::{self, Advice, Sharing};
+use cowslip_sys::units::CHUNK_BYTES;
+use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs};
+
 use super::capability::{Capability, Need};
 use super::hints::{ALLOW_ANONYMOUS_HUGE, ALLOW_SHMEM_HUGE};
 use super::outcome::{ProbeResult, Proof, Refusal, median, timed};
 use super::privileges::{OwnProcess, usage_of};
 use super::scratch::Scratch;
-use crate::sys::memfile::{self, MemfdKind};
-use crate::sys::memory::{self, Advice, Sharing};
-use crate::sys::{AsFd, BorrowedFd, Errno};
-use crate::units::CHUNK_BYTES;
 
-pub(super) const SHMEM_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 const ANONYMOUS_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const FREE_POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
 const CHUNK: u64 = CHUNK_BYTES as u64;
@@ -75,7 +75,7 @@ fn memfd() -> ProbeResult {
         Ok(()) => first_touch_of_file(&memory, file.as_fd())?,
         Err(errno) => return Err(Refusal::or_unsupported(errno)),
     };
-    let setting = Setting::read(SHMEM_SETTING)?;
+    let setting = Setting::read(procfs::SHMEM_ENABLED)?;
     if usage_of(memory.range()).shmem_huge_bytes < CHUNK {
         return Err(setting.refused(ALLOW_SHMEM_HUGE));
     }
@@ -162,7 +162,7 @@ impl Setting {
     fn read(path: &'static str) -> Result<Self, Refusal> {
         let line = std::fs::read_to_string(path)
             .map_err(|_| Refusal::unsupported("built without transparent huge pages"))?;
-        Ok(Self { path, word: super::chosen(&line).unwrap_or(line.trim()).to_owned() })
+        Ok(Self { path, word: procfs::chosen(&line).unwrap_or(line.trim()).to_owned() })
     }
 
     fn text(&self) -> String {
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_setting_is_told_from_bad_luck() {
         let with = |word: &str| {
-            let setting = Setting { path: SHMEM_SETTING, word: word.to_owned() };
+            let setting = Setting { path: procfs::SHMEM_ENABLED, word: word.to_owned() };
             Capability::new("", Need::Extra, "", Err(setting.refused("fix it")))
         };
         assert_eq!(with("never").fix.as_deref(), Some("fix it"));

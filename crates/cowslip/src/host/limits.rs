@@ -2,15 +2,16 @@
 
 use std::fs;
 
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::memory::{Prot, Sharing};
+use cowslip_sys::units::{ByteCount, CHUNK_BYTES};
+use cowslip_sys::{AsFd, Errno, cgroup, procfs};
+
 use super::capability::{Capability, Need};
 use super::outcome::{ProbeResult, Proof, Refusal};
 use super::privileges::OwnProcess;
 use super::scratch::Scratch;
 use super::{Answer, memory_and_swap};
-use crate::sys::memfile::{self, MemfdKind};
-use crate::sys::memory::{Prot, Sharing};
-use crate::sys::{AsFd, Errno, cgroup, procfs};
-use crate::units::{ByteCount, CHUNK_BYTES};
 
 pub(super) fn probe(
     own: &OwnProcess,

@@ -16,7 +16,7 @@ mod report;
 mod scratch;
 mod selftest;
 
-use crate::units::ByteCount;
+use cowslip_sys::units::ByteCount;
 use privileges::OwnProcess;
 
 pub use capability::{Answer, Capability, Cost, Need};
@@ -25,25 +25,7 @@ pub use report::{Report, Standing};
 
 /// Memory and swap of this machine.
 pub fn memory_and_swap() -> ByteCount {
-    crate::sys::process::memory_and_swap()
-}
-
-/// Whether a memfd gets huge pages when they are asked for with `madvise`.
-pub(crate) fn shmem_gives_huge_pages() -> bool {
-    matches!(shmem_setting().as_deref(), Some("always" | "within_size" | "advise" | "force"))
-}
-
-/// What the system is set to about huge pages of shared memory.
-pub(crate) fn shmem_setting() -> Option<String> {
-    let setting = std::fs::read_to_string(huge::SHMEM_SETTING).ok()?;
-    chosen(&setting).map(str::to_owned)
-}
-
-/// The bracketed word of a line such as `always [madvise] never`.
-pub fn chosen(setting: &str) -> Option<&str> {
-    let start = setting.find('[')? + 1;
-    let end = start + setting[start..].find(']')?;
-    Some(&setting[start..end])
+    cowslip_sys::process::memory_and_swap()
 }
 
 /// Tries everything that Cowslip builds on, and Cowslip itself, and measures what it costs here.
@@ -89,12 +71,5 @@ mod tests {
         // Whatever the privileges, a freeze without userfaultfd works on every kernel that runs these tests.
         assert!(report.get("freeze").unwrap().answer.is_available(), "{report:?}");
         assert!(report.get("fork").unwrap().answer.is_available(), "{report:?}");
-    }
-
-    #[test]
-    fn the_bracketed_word() {
-        assert_eq!(chosen("always [madvise] never\n"), Some("madvise"));
-        assert_eq!(chosen("madvise"), None);
-        assert_eq!(chosen("]["), None);
     }
 }

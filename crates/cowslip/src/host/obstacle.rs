@@ -1,12 +1,13 @@
 //! Why a program would be no better off with arenas than without.
 
+use cowslip_sys::memfile;
+use cowslip_sys::uffd::{self, Uffd};
+
 use super::faults;
 use super::hints;
 use super::outcome::Refusal;
 use super::privileges::OwnProcess;
-use crate::freeze::service::FEATURES;
-use crate::sys::memfile;
-use crate::sys::uffd::{self, Uffd};
+use crate::service::FEATURES;
 
 /// What is missing, and the command that mends it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,7 +43,7 @@ pub fn thaw_obstacle() -> Option<Obstacle> {
 /// What keeps arenas of this process from huge pages. No file system is mounted for this: what may refuse it is the first
 /// step.
 pub fn huge_pages_obstacle() -> Option<Obstacle> {
-    let setting = super::shmem_setting();
+    let setting = cowslip_sys::procfs::shmem_setting();
     let is_given = match setting.as_deref() {
         Some("deny") => false,
         Some("always" | "within_size" | "advise" | "force") => true,

@@ -1,7 +1,8 @@
 //! What a probe returns.
 
+use cowslip_sys::{Errno, process};
+
 use super::capability::{Answer, Cost};
-use crate::sys::{Errno, process};
 
 /// What a probe found.
 pub(super) type ProbeResult = Result<Proof, Refusal>;
@@ -93,9 +94,9 @@ impl From<Errno> for Refusal {
     }
 }
 
-impl From<crate::Error> for Refusal {
-    fn from(error: crate::Error) -> Self {
-        use crate::ErrorKind::{Denied, Unsupported};
+impl From<cowslip_sys::error::Error> for Refusal {
+    fn from(error: cowslip_sys::error::Error) -> Self {
+        use cowslip_sys::error::ErrorKind::{Denied, Unsupported};
         let detail = error.to_string();
         match error.kind() {
             Unsupported => Self::unsupported(detail),

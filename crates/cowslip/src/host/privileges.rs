@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use crate::sys::procfs::{self, MappingUse};
-use crate::units::VirtRange;
+use cowslip_sys::procfs::{self, MappingUse};
+use cowslip_sys::units::VirtRange;
 
 const CAP_SYS_PTRACE: u32 = 19;
 const CAP_SYS_ADMIN: u32 = 21;

@@ -7,9 +7,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::sys::memory::{self, Advice, Prot, Sharing};
-use crate::sys::{BorrowedFd, Errno, memfile};
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{BorrowedFd, Errno, memfile};
 
 /// Addresses of a probe, aligned to 2 MiB, between guards that keep the kernel from joining them to
 /// a neighbour.

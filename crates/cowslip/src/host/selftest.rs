@@ -10,13 +10,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use std::thread::Builder;
 use std::time::Duration;
 
+use cowslip_sys::process;
+use cowslip_sys::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
+
 use super::Answer;
 use super::capability::{Capability, Need};
 use super::outcome::{ProbeResult, Proof, Refusal, median, middle};
 use super::privileges::usage_of;
-use crate::sys::process;
-use crate::units::{ByteCount, CHUNK_BYTES, page_size_bytes};
-use crate::{Arena, ArenaSlice, Fork, FreezeMethod, Frozen};
+use crate::arena::{Arena, ArenaSlice};
+use crate::freeze::{Fork, FreezeMethod, Frozen};
 
 const CHUNKS: usize = 8;
 const WRITERS: usize = 2;
@@ -178,7 +180,7 @@ impl Bench {
             let before = word.load(SeqCst);
             let began = process::now_ns();
             // SAFETY: the child reads memory and the clock, and ends.
-            let ns = match unsafe { crate::fork(&[&self.arena]) }? {
+            let ns = match unsafe { crate::freeze::fork(&[&self.arena]) }? {
                 Fork::Child => {
                     let until = process::now_ns() + WRITE_FOR.as_nanos() as u64;
                     let mut is_same = true;

@@ -1,17 +1,15 @@
 //! A chunk's 2 MiB and the bytes that are stored for them.
 
+use cowslip_sys::units::CHUNK_BYTES;
+
 use super::buffer::Buffer;
 use super::compression::{Compressor, Decompressor};
 use super::format::{Checksum, Damage, Encoding, Entry, PAGE_BYTES, PAGE_MAP_BYTES, PAGES};
-use crate::units::CHUNK_BYTES;
 
 /// Pages are left out, and a chunk is compressed, if that saves this part of what is stored without.
 const WORTHWHILE: usize = 8;
 
-/// A chunk that is all zeroes.
-pub(super) static ZEROES: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
-
-/// Its checksum. To compute it takes longer than the rest of opening an image.
+/// The checksum of a chunk that is all zeroes. To compute it takes longer than the rest of opening an image.
 pub(super) const OF_ZEROES: Checksum =
     Checksum(0x7b3e_6abe_1456_fd00_94e2_6d8e_0436_4852_u128.to_le_bytes());
 
@@ -38,7 +36,7 @@ impl Encoder {
     }
 
     /// A chunk as it is to be stored: its entry, but for arena, chunk and offset, and its bytes in the
-    /// file, padded to whole pages. `content` is 2 MiB, with this checksum.
+    /// file, padded to whole pages. `content` is 2 MiB, or empty for zeroes, and this is its checksum.
     pub(super) fn encode<'a>(
         &'a mut self,
         content: &'a [u8],
@@ -205,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_checksum_of_zeroes_is_right() {
-        assert_eq!(OF_ZEROES, Checksum::of(&ZEROES));
+        assert_eq!(OF_ZEROES, Checksum::of(&vec![0; CHUNK_BYTES]));
     }
 
     #[test]

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use cowslip_sys::error::{Error, ErrorKind, Result};
 use lz4_flex::block;
 use zstd::bulk;
 
 use super::format::Encoding;
-use crate::error::{Error, ErrorKind, Result};
 
 const LEVELS: std::ops::RangeInclusive<i32> = 1..=22;
 const DEFAULT_LEVEL: i32 = 3;

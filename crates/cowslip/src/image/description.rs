@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
 
+use cowslip_sys::memory::Prot;
 use serde::{Deserialize, Serialize};
-
-use crate::sys::memory::Prot;
 
 /// The description of an image, JSON in the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::units::CHUNK_BYTES;
 use serde::Serialize;
 
 use super::chunk::Scratch;
@@ -10,8 +12,6 @@ use super::description::{Description, Root};
 use super::format::PAGE_BYTES;
 use super::open::Image;
 use super::{OnProgress, Progress};
-use crate::error::{Error, ErrorKind, Result};
-use crate::units::CHUNK_BYTES;
 
 const OPERATION: &str = "compare images";
 

@@ -5,10 +5,10 @@
 
 use std::fmt;
 
+use cowslip_sys::units::CHUNK_BYTES;
 use twox_hash::XxHash3_128;
 
 use super::bytes::{Record, field, u16_at, u32_at, u64_at};
-use crate::units::CHUNK_BYTES;
 
 pub(crate) const MAGIC: [u8; 8] = *b"COWSLIPI";
 /// What a trace begins with (docs/trace-format.md).

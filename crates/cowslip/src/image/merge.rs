@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use cowslip_sys::error::{Error, ErrorKind, Result};
+
 use super::OnProgress;
 use super::chunk::Scratch;
 use super::compression::Compression;
@@ -10,7 +12,6 @@ use super::description::Description;
 use super::format::{Checksum, Identity};
 use super::open::Image;
 use super::write::{Job, Plan, Saved, Source};
-use crate::error::{Error, ErrorKind, Result};
 
 const OPERATION: &str = "merge a chain of images";
 

@@ -25,7 +25,6 @@ pub use diff::{ArenaDiff, Diff, DiffRange};
 pub use format::{Checksum, Identity as ImageIdentity};
 pub use merge::{MergeOptions, merge};
 pub use open::{Image, ImageSummary};
-pub(crate) use restore::RestoreWorker;
 pub use restore::{OnDamage, RestoreOptions, Restored, Standalone, StandaloneMode, Strategy};
 pub use save::{Changes, SaveOptions, save};
 pub use write::Saved;

@@ -6,15 +6,16 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
+use cowslip_sys::units::CHUNK_BYTES;
+use cowslip_sys::{AsFd, memfile, regular};
+
 use super::chunk::{self, OF_ZEROES, Scratch};
 use super::description::Description;
 use super::format::{
     Checksum, Damage, ENTRY_BYTES, Encoding, Entry, HEADER_BYTES, Header, Identity, decode_index,
 };
 use super::{OnProgress, Progress};
-use crate::error::{Error, ErrorKind, Result, file_error};
-use crate::sys::{AsFd, memfile, regular};
-use crate::units::CHUNK_BYTES;
 
 const OPEN: &str = "open an image";
 const READ: &str = "read an image";

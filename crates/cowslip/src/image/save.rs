@@ -4,19 +4,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memory::Prot;
+use cowslip_sys::process;
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+
 use super::OnProgress;
-use super::chunk::{OF_ZEROES, Scratch, ZEROES};
+use super::chunk::{OF_ZEROES, Scratch};
 use super::compression::Compression;
 use super::description::{ArenaDescription, Description, Piece, Root};
 use super::format::{Checksum, Identity};
 use super::open::Image;
 use super::unchanged::Unchanged;
 use super::write::{Job, Plan, Saved, Source};
-use crate::error::{During, Error, ErrorKind, Result};
 use crate::freeze::Frozen;
-use crate::sys::memory::Prot;
-use crate::sys::process;
-use crate::units::{CHUNK_BYTES, VirtRange};
 
 const OPERATION: &str = "save an image";
 
@@ -123,7 +124,7 @@ pub fn save(
     saved.left_out_chunks += (all_jobs.len() - jobs.len()) as u64;
     for (place, frozen) in frozen.iter().enumerate() {
         if let Some(handle) = frozen.handle() {
-            handle.shared.lock().tracking.remember(identity, place, frozen.known());
+            handle.shared.lock().tracking.remember(identity.0, place, frozen.known());
         }
     }
     Ok(saved)
@@ -200,7 +201,7 @@ impl Source for Memory<'_> {
         let content = chunk_at(self.frozen[job.arena as usize], job.chunk, room)?;
         let now = content.map_or(OF_ZEROES, Checksum::of);
         let before = self.known.get(&(job.arena, job.chunk)).copied().unwrap_or(OF_ZEROES);
-        Ok((now != before).then_some((content.unwrap_or(&ZEROES), now)))
+        Ok((now != before).then_some((content.unwrap_or(&[]), now)))
     }
 }
 

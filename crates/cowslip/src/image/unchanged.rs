@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
+use cowslip_sys::units::CHUNK_BYTES;
+
 use super::description::Piece;
 use super::open::Image;
 use crate::freeze::Frozen;
-use crate::units::CHUNK_BYTES;
 
 /// What a frozen arena knows of its parent image.
 #[derive(Clone, Copy)]
@@ -24,7 +25,7 @@ impl<'a> Unchanged<'a> {
         let arenas = parent.description().arenas.iter();
         let arenas = arenas.zip(frozen).enumerate().map(|(place, (arena, frozen))| {
             let handle = frozen.handle().filter(|_| frozen.known().is_tracked())?;
-            let freeze = handle.shared.lock().tracking.saved(parent.identity(), place)?;
+            let freeze = handle.shared.lock().tracking.saved(parent.identity().0, place)?;
             Some(Self { frozen, freeze, pieces: &arena.pieces })
         });
         arenas.collect()

@@ -15,6 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use cowslip_sys::atomic_file::DurableFile;
+use cowslip_sys::error::{Error, ErrorKind, Result, errno_of, file_error};
+use cowslip_sys::scheduling;
+use cowslip_sys::units::CHUNK_BYTES;
+
 use super::buffer::Buffer;
 use super::chunk::{Encoder, Scratch};
 use super::compression::{Compression, Compressor};
@@ -24,10 +29,6 @@ use super::format::{
     Section,
 };
 use super::{OnProgress, Progress};
-use crate::error::{Error, ErrorKind, Result, errno_of, file_error};
-use crate::sys::atomic_file::DurableFile;
-use crate::sys::scheduling;
-use crate::units::CHUNK_BYTES;
 
 /// The program goes first.
 const NICENESS: u8 = 10;
@@ -64,7 +65,7 @@ pub(super) struct Job {
 /// Where the content of chunks comes from.
 pub(super) trait Source: Sync {
     /// The content of a chunk, in `room` or elsewhere, and its checksum; `None` if a reader finds the same
-    /// without this chunk. Both are 2 MiB.
+    /// without this chunk. Both are 2 MiB; the content is empty if it is all zeroes.
     fn find<'a>(
         &'a self,
         job: Job,

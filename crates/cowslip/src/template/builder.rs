@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memfile::{self, MemfdKind, Seals};
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{AsFd, process};
+
 use super::layout::{Inherit, Layout, Region};
 use super::{Base, File, Owner, Template};
 use crate::arena::backing_file::Pages;
-use crate::error::{During, Error, ErrorKind, Result};
 use crate::freeze::Frozen;
-use crate::sys::memfile::{self, MemfdKind, Seals};
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::{AsFd, process};
-use crate::units::{VirtRange, page_size_bytes};
 
 const OPERATION: &str = "make a template";
 
@@ -127,7 +128,7 @@ impl TemplateBuilder {
     }
 
     /// A file of what the clones share, as it was at the freeze.
-    fn copy_shared(&self, layout: &Layout) -> crate::sys::Result<File> {
+    fn copy_shared(&self, layout: &Layout) -> cowslip_sys::Result<File> {
         let file = memfile::memfd("cowslip-shared", MemfdKind::Shmem, layout.file_len())?;
         memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW)?;
         for region in layout.regions().iter().filter(|r| r.inherit == Inherit::Shared) {

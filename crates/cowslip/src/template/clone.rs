@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use bytemuck::Pod;
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memory::{self, Prot, Sharing};
+use cowslip_sys::reserved_fd::same_file;
+use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange};
+use cowslip_sys::{AsFd, BorrowedFd, Errno};
 
 use super::identity::{Hooks, Identity};
 use super::layout::{Inherit, Region};
 use super::{Base, File};
 use crate::arena::ArenaSlice;
-use crate::error::{During, Error, ErrorKind, Result};
-use crate::sys::memory::{self, Prot, Sharing};
-use crate::sys::reserved_fd::same_file;
-use crate::sys::{AsFd, BorrowedFd, Errno};
-use crate::units::{CHUNK_BYTES, GIB_BYTES, VirtRange};
 
 /// Where a clone goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -3,9 +3,10 @@
 
 use std::fmt;
 
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::process;
+
 use super::{Base, TemplateClone};
-use crate::error::{During, Result};
-use crate::sys::process;
 
 /// Who a clone is from its mapping, or its last reset, on. No two are equal: seed with it whatever was
 /// random, or unique, when the template was made.

@@ -3,9 +3,8 @@
 use std::mem::size_of;
 
 use bytemuck::Pod;
-
-use crate::sys::memory::Prot;
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::memory::Prot;
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 /// What a clone gets of a region (compare BSD's `minherit(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

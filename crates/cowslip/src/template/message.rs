@@ -16,14 +16,15 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
+use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
+use cowslip_sys::memory::Prot;
+use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile, socket};
+
 use super::layout::{Inherit, Layout, Region};
 use super::{Base, File};
-use crate::error::{During, Error, ErrorKind, Result, errno_of};
-use crate::freeze::readers::Pin;
-use crate::sys::memory::Prot;
-use crate::sys::reserved_fd::{FileIdentity, ReservedFd};
-use crate::sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile, socket};
-use crate::units::VirtRange;
+use crate::arena::readers::Pin;
 
 const MAGIC: [u8; 8] = *b"COWSLIPT";
 const VERSION: u64 = 1;
@@ -129,7 +130,7 @@ fn accept(
         }
     }
     if !memfile::len_bytes(token.as_fd())
-        .is_ok_and(|len| len >= crate::units::page_size_bytes() as u64)
+        .is_ok_and(|len| len >= cowslip_sys::units::page_size_bytes() as u64)
     {
         return Err(corrupt("the token is too short"));
     }

@@ -26,11 +26,12 @@ mod server;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
 
+use cowslip_sys::error::Result;
+use cowslip_sys::process;
+use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
+
 use crate::arena::Handle;
-use crate::error::Result;
-use crate::freeze::readers::Pin;
-use crate::sys::process;
-use crate::sys::reserved_fd::{FileIdentity, ReservedFd};
+use crate::arena::readers::Pin;
 
 pub use builder::TemplateBuilder;
 pub use clone::{Place, TemplateClone};
@@ -154,8 +155,8 @@ impl Template {
 }
 
 impl File {
-    fn new(fd: ReservedFd) -> crate::sys::Result<Self> {
-        let identity = FileIdentity::of(crate::sys::AsFd::as_fd(&fd))?;
+    fn new(fd: ReservedFd) -> cowslip_sys::Result<Self> {
+        let identity = FileIdentity::of(cowslip_sys::AsFd::as_fd(&fd))?;
         Ok(Self { fd, identity })
     }
 }
@@ -169,7 +170,7 @@ impl Drop for Owner {
         if let Some(handle) = self.arena.upgrade() {
             let mut state = handle.shared.lock();
             state.thaw.delay_ns = 0;
-            state.notify();
+            handle.shared.notify(&state);
         }
     }
 }

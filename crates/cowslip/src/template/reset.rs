@@ -14,13 +14,14 @@
 //! them. Only copies of the base are dropped, or zeroes take the place of zeroes.
 #![allow(unsafe_code)]
 
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::memory::{self, Advice};
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+use cowslip_sys::{Errno, memfile};
+
 use super::TemplateClone;
 use super::layout::Inherit;
-use crate::error::{During, Result};
-use crate::sys::memory::{self, Advice};
-use crate::sys::pagemap::Scanner;
-use crate::sys::{Errno, memfile};
-use crate::units::{CHUNK_BYTES, VirtRange};
 
 impl TemplateClone {
     /// Takes the clone back to the template: private copies are dropped, fresh memory is zeroed, shared
@@ -52,7 +53,7 @@ impl TemplateClone {
         done
     }
 
-    fn find_written<F: crate::sys::AsFd>(
+    fn find_written<F: cowslip_sys::AsFd>(
         &self,
         scanner: &Scanner<F>,
         dropped: &mut Vec<VirtRange>,

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use cowslip_sys::{process, socket};
+
 use super::Template;
-use crate::sys::{process, socket};
 
 /// Hands a template to whoever connects to a Unix socket and calls [`Template::receive`], until this is dropped.
 ///

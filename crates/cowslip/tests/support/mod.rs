@@ -1,8 +1,8 @@
 //! What the tests share: oracles that ask the kernel, and writers that never stop.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
+pub mod children;
 pub mod images;
-pub mod kin;
 pub mod world;
 
 use std::io::Write as _;
@@ -259,7 +259,7 @@ impl Setting {
     /// The value, or the chosen one of several.
     pub fn read(path: &str) -> Option<String> {
         let text = std::fs::read_to_string(path).ok()?;
-        Some(cowslip::host::chosen(&text).unwrap_or(text.trim()).to_owned())
+        Some(cowslip_sys::procfs::chosen(&text).unwrap_or(text.trim()).to_owned())
     }
 }
 
@@ -290,12 +290,12 @@ pub fn pattern(i: usize) -> u64 {
 pub fn fork_child(arenas: &[&Arena], check: impl FnOnce() -> bool) -> cowslip::Result<i32> {
     // SAFETY: the child does what this function's description says and ends.
     match unsafe { cowslip::fork(arenas) }? {
-        Fork::Child => cowslip::sys::process::exit_now(i32::from(!check())),
+        Fork::Child => cowslip_sys::process::exit_now(i32::from(!check())),
         Fork::Parent(pid) => Ok(pid),
     }
 }
 
 /// The wait status of a child that ended.
 pub fn status_of(pid: i32) -> i32 {
-    cowslip::sys::process::wait_for(pid).expect("a child to wait for")
+    cowslip_sys::process::wait_for(pid).expect("a child to wait for")
 }

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use cowslip::sys::Errno;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ArenaSlice, Error, Frozen, Prot, freeze_all};
+use cowslip_sys::Errno;
 
 use super::{Counters, PATIENCE, Writers, checksum, eventually, fork_child, pattern, status_of};
 
@@ -123,7 +123,7 @@ impl World {
 pub fn explains_itself(error: &Error) {
     let text = error.to_string();
     let errno = error.errno().expect("an errno");
-    let reason = cowslip::sys::reason(Errno::from_raw_os_error(errno));
+    let reason = cowslip_sys::reason(Errno::from_raw_os_error(errno));
     assert!(text.contains(reason), "{text:?} says {reason:?}");
     assert!(text.find(reason) > Some(3), "{text:?} says what failed");
 }

@@ -9,7 +9,7 @@ use crate::model::Region;
 use crate::program::Call;
 use crate::shared::{COUNTERS, shared};
 use crate::sys::{self, Outcome};
-use crate::words::Content;
+use crate::words::{self, Content};
 
 use super::stream::Seen;
 use super::{counters, threads};
@@ -190,8 +190,13 @@ fn live(me: &mut Me, birth: Birth) -> ! {
         }
         for letter in shared().letters(process) {
             let (id, page) = (letter.region.load(Relaxed), letter.page.load(Relaxed));
+            let content = Content::Seed(letter.seed.load(Relaxed));
             if let Some(region) = me.regions.iter_mut().find(|region| region.id == id) {
-                region.pages[page].content = Content::Seed(letter.seed.load(Relaxed));
+                // A parent that was killed may have written it, or not.
+                let is_there = || words::wrong(&words::read(region.at(page)), content).is_none();
+                if letter.is_written.load(Acquire) || is_there() {
+                    region.pages[page].content = content;
+                }
             }
         }
     }

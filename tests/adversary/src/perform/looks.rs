@@ -1,7 +1,7 @@
 //! The memory of a relative that does nothing meanwhile: read and written from outside.
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 use libc::{EFAULT, EPERM, O_RDWR};
 
@@ -91,9 +91,7 @@ impl Me {
         if !region.pages[page].writable() || (call.word(3) == "mem" && !self.may_open) {
             return SKIP;
         }
-        if !shared().send(process, id, page, seed) {
-            return SKIP;
-        }
+        let Some(letter) = shared().send(process, id, page, seed) else { return SKIP };
         region.pages[page].content = Content::Seed(seed);
         let mut words = [0_u64; PAGE / size_of::<u64>()];
         words::write(words.as_mut_ptr() as usize, seed);
@@ -102,6 +100,7 @@ impl Me {
             "vm" => sys::process_vm_writev(pid, buffer, at, PAGE),
             _ => self.with_memory_of(pid, |fd| sys::pwrite(fd, buffer, PAGE, at)),
         };
+        letter.is_written.store(true, Release);
         self.expect("a poke into a child", got, Ok(PAGE));
         Some(())
     }

@@ -66,11 +66,11 @@ impl Me {
             }
             let mut handle = 0;
             let argument = Box::into_raw(child).cast();
-            let made = libc::pthread_create(&mut handle, &attributes, thread_main, argument);
+            let made = sys::create_thread(&mut handle, &attributes, thread_main, argument);
             libc::pthread_attr_destroy(&mut attributes);
             (made, handle)
         };
-        self.expect("pthread_create", nonzero(made), Ok(0));
+        self.expect("pthread_create", made, Ok(0));
         self.threads.push(Started { number, handle, stack, at });
         Some(())
     }

@@ -34,8 +34,8 @@ impl Me {
             let mut handle = 0;
             let argument = (&raw const waker).cast_mut().cast();
             ALIVE.fetch_add(1, Ordering::Relaxed);
-            let made = libc::pthread_create(&mut handle, core::ptr::null(), wake_main, argument);
-            self.expect("pthread_create", nonzero(made), Ok(0));
+            let made = sys::create_thread(&mut handle, core::ptr::null(), wake_main, argument);
+            self.expect("pthread_create", made, Ok(0));
             await_word(at, how);
             self.expect("pthread_join", nonzero(libc::pthread_join(handle, null_mut())), Ok(0));
         }

@@ -6,7 +6,7 @@ use std::{error, fmt, io};
 /// What failed, on what, and what the system or the server said.
 #[derive(Debug)]
 pub enum Error {
-    /// There is no such `redis-server`: the caller reports the demo as skipped.
+    /// There is no such `redis-server`.
     NoServer {
         /// What was to be run.
         program: PathBuf,

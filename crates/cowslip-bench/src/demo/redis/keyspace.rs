@@ -1,12 +1,12 @@
 //! Filling a server with keys, and reading every one of them back.
 
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
 
-use super::cut::Keyspace;
+use super::consistency::Keyspace;
 use super::resp::{Connection, Reply, unexpected};
 use super::value::{Found, HEADER_BYTES, compose, identify, key_name};
 use super::{Error, Options, Progress, check};
+use crate::interrupt::Interrupt;
 
 const KEYS_A_REQUEST: usize = 64;
 const REQUESTS_A_TURN: usize = 8;
@@ -48,7 +48,7 @@ impl Shape {
     pub(crate) fn fill(
         self,
         connection: &mut Connection,
-        stop: &AtomicBool,
+        stop: &Interrupt,
         label: &str,
         progress: Progress<'_>,
     ) -> Result<(), Error> {
@@ -75,7 +75,7 @@ impl Shape {
     pub(crate) fn read(
         self,
         connection: &mut Connection,
-        stop: &AtomicBool,
+        stop: &Interrupt,
         label: &str,
         progress: Progress<'_>,
     ) -> Result<Keyspace, Error> {

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cowslip::sys::process::wait_readable;
+use cowslip_sys::process::wait_readable;
 
 use super::Error;
-use super::cut::{History, Write};
+use super::consistency::{History, Write};
 use super::resp::{Connection, Reply, unexpected};
 use super::value::{Random, compose, key_name};
 
@@ -32,7 +32,8 @@ pub(crate) struct Writer {
     value: Vec<u8>,
     random: Random,
     sequence: u64,
-    settled: Vec<u64>,
+    /// The last write of each of its keys, before this round.
+    last_written: Vec<u64>,
 }
 
 /// What one writer did during one round.
@@ -76,23 +77,23 @@ impl Writer {
             value: vec![0; value_bytes],
             random: Random(index as u64),
             sequence: 0,
-            settled: vec![0; keys],
+            last_written: vec![0; keys],
         }
     }
 
     pub(crate) fn history<'a>(&'a self, log: &'a Log) -> History<'a> {
-        History { settled: &self.settled, writes: &log.writes }
+        History { last_written: &self.last_written, writes: &log.writes }
     }
 
     /// Makes what a log says the state that the next round begins with.
-    pub(crate) fn settle(&mut self, log: &Log) {
+    pub(crate) fn apply(&mut self, log: &Log) {
         for write in &log.writes {
-            self.settled[write.slot] = write.sequence;
+            self.last_written[write.slot] = write.sequence;
         }
     }
 
     fn ask(&mut self, clock: Instant, log: &mut Log) {
-        let slot = (self.random.next() % self.settled.len() as u64) as usize;
+        let slot = (self.random.next() % self.last_written.len() as u64) as usize;
         let key = slot * self.writers + self.index;
         self.sequence += 1;
         compose(&mut self.value, key, self.sequence);
@@ -191,7 +192,7 @@ impl Drop for Ender<'_> {
     }
 }
 
-/// Time on the one clock that all stamps of a rival come from.
+/// Time on the one clock that all stamps of a server come from.
 pub(crate) fn nanoseconds(clock: Instant) -> u64 {
     clock.elapsed().as_nanos() as u64
 }

@@ -1,14 +1,9 @@
-//! Latencies and rates from the writers' logs.
-
-use std::collections::BTreeMap;
+//! Latencies, rates and processor time from the writers' logs.
 
 use cowslip_report::Latencies;
 
-use super::cut::Write;
+use super::consistency::Write;
 use super::load::Log;
-
-/// Width of a bucket of the latency series.
-const BUCKET_NS: u64 = 10_000_000;
 
 /// The requests of one span of time.
 #[derive(Debug, Clone)]
@@ -17,10 +12,13 @@ pub(crate) struct Window {
     pub(crate) latencies: Latencies,
     /// Requests acknowledged a second.
     pub(crate) ops: f64,
+    /// Processor time of the server, all its threads, for each of them.
+    pub(crate) cpu_ns_a_request: f64,
 }
 
 impl Window {
-    pub(crate) fn of(logs: &[Log], from_ns: u64, to_ns: u64) -> Self {
+    /// Of a span in which the server used `cpu_ns`.
+    pub(crate) fn of(logs: &[Log], from_ns: u64, to_ns: u64, cpu_ns: u64) -> Self {
         let mut latencies = Latencies::new();
         let mut acknowledged = 0_u64;
         for write in answered(logs) {
@@ -30,20 +28,33 @@ impl Window {
             }
         }
         let seconds = (to_ns - from_ns) as f64 / 1e9;
-        Self { latencies, ops: acknowledged as f64 / seconds }
+        Self {
+            latencies,
+            ops: acknowledged as f64 / seconds,
+            cpu_ns_a_request: cpu_ns as f64 / acknowledged.max(1) as f64,
+        }
     }
 }
 
-/// The longest latency of the requests sent in each 10 ms: seconds since `from_ns`, nanoseconds.
-pub(crate) fn peaks(logs: &[Log], from_ns: u64) -> Vec<(f64, f64)> {
-    let mut buckets = BTreeMap::new();
-    for write in answered(logs) {
-        let bucket = write.sent_ns.saturating_sub(from_ns) / BUCKET_NS;
-        let peak = buckets.entry(bucket).or_insert(0);
-        *peak = (*peak).max(write.acked_ns - write.sent_ns);
+/// The latency of the slowest request that was under way at some time of a span.
+pub(crate) fn slowest(logs: &[Log], from_ns: u64, to_ns: u64) -> u64 {
+    let under_way = answered(logs).filter(|it| it.sent_ns < to_ns && it.acked_ns > from_ns);
+    under_way.map(|write| write.acked_ns - write.sent_ns).max().unwrap_or(0)
+}
+
+/// The same of each step of a span: so a stall is as wide as it is high. (A chart by the time of sending would show the
+/// beginning of a stall alone, as nobody sends anything while all wait.)
+pub(crate) fn slowest_of_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: u64) -> Vec<u64> {
+    let mut steps = vec![0; ((to_ns - from_ns) / step_ns) as usize];
+    for write in answered(logs).filter(|it| it.sent_ns < to_ns && it.acked_ns >= from_ns) {
+        let latency_ns = write.acked_ns - write.sent_ns;
+        let [first, last] =
+            [write.sent_ns, write.acked_ns].map(|ns| (ns.max(from_ns) - from_ns) / step_ns);
+        for slowest in steps.iter_mut().take(last as usize + 1).skip(first as usize) {
+            *slowest = latency_ns.max(*slowest);
+        }
     }
-    let seconds = |bucket| (bucket * BUCKET_NS) as f64 / 1e9;
-    buckets.into_iter().map(|(bucket, peak)| (seconds(bucket), peak as f64)).collect()
+    steps
 }
 
 fn answered(logs: &[Log]) -> impl Iterator<Item = &Write> {
@@ -62,13 +73,18 @@ mod tests {
 
     #[test]
     fn a_window_has_what_was_under_way_and_counts_what_was_acknowledged() {
-        let window = Window::of(&logs(), 1_000, 20_000_250);
+        let window = Window::of(&logs(), 1_000, 20_000_250, 5_000);
         assert_eq!(window.latencies.n(), 2);
         assert!((window.ops - 50.0).abs() < 0.01, "{}", window.ops);
+        assert_eq!(window.cpu_ns_a_request, 5_000.0);
+        assert_eq!(slowest(&logs(), 20_000_150, 20_000_350), 100);
+        assert_eq!(slowest(&logs(), 20_000_000, 20_000_050), 20_000_000);
     }
 
     #[test]
-    fn a_stall_shows_where_it_began() {
-        assert_eq!(peaks(&logs(), 0), [(0.0, 2e7), (0.02, 100.0)]);
+    fn a_stall_is_as_wide_as_it_is_high() {
+        let steps = slowest_of_each(&logs(), 0, 30_000_000, 5_000_000);
+        assert_eq!(steps, [20_000_000, 20_000_000, 20_000_000, 20_000_000, 20_000_000, 0]);
+        assert_eq!(slowest_of_each(&logs(), 20_000_150, 20_000_450, 100), [100, 100, 0]);
     }
 }

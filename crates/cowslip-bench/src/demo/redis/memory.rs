@@ -1,10 +1,12 @@
 //! What a process maps, and what the machine has left.
 
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use std::{fs, hint, io, thread};
+use std::{fs, io, thread};
+
+use cowslip::units::ByteCount;
 
 use super::{Error, check};
+use crate::interrupt::Interrupt;
 
 /// How long the aftermath of a save is waited for.
 const LONGEST_AFTERMATH: Duration = Duration::from_secs(5);
@@ -37,7 +39,7 @@ impl Mapped {
     }
 
     /// Waits until a process's mappings stop changing: nothing of the last save goes on.
-    pub(crate) fn settled(pid: u64, stop: &AtomicBool) -> Result<Self, Error> {
+    pub(crate) fn when_stable(pid: u64, stop: &Interrupt) -> Result<Self, Error> {
         let begin = Instant::now();
         let (mut last, mut unchanged) = (Self::of(pid)?, 0);
         while unchanged < 3 && begin.elapsed() < LONGEST_AFTERMATH {
@@ -61,6 +63,14 @@ pub(crate) fn anonymous_huge_bytes() -> Result<u64, Error> {
     machine("AnonHugePages:")
 }
 
+/// Memory of all processes that is in no file, and their page tables: what a save costs shows here, whoever copies.
+pub(crate) fn used_bytes() -> Result<u64, Error> {
+    let path = "/proc/meminfo";
+    let text = fs::read_to_string(path).map_err(Error::io(path))?;
+    let fields = ["AnonPages:", "Shmem:", "PageTables:"];
+    Ok(fields.iter().filter_map(|field| kib_field(&text, field)).sum())
+}
+
 fn machine(field: &str) -> Result<u64, Error> {
     let path = "/proc/meminfo";
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
@@ -69,10 +79,11 @@ fn machine(field: &str) -> Result<u64, Error> {
     })
 }
 
-/// Touches free memory once and gives it back: a virtual machine's host may have taken it away,
-/// and the first copy of a page must not pay for that.
-pub(crate) fn warm_free(bytes: u64) {
-    hint::black_box(vec![1_u8; bytes as usize]);
+/// Touches free memory: a virtual machine's host may have taken it away, and the first copy of a page must not pay for that.
+pub(crate) fn warm(bytes: u64, stop: &Interrupt) -> Result<(), Error> {
+    let warmed = crate::host::warm(ByteCount(bytes), stop);
+    check(stop)?;
+    warmed.map_err(|error| Error::io("touch free memory")(io::Error::other(error)))
 }
 
 /// The value of a `Field:   123 kB` line, in bytes.

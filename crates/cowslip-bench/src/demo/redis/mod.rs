@@ -1,35 +1,38 @@
 //! An unmodified `redis-server` saved under write load, each way of running it beside the others.
 //!
-//! Every rival gets a server of its own on loopback, filled with the same keys. Then the rivals
-//! save in turns, the others idle, so that they share the noise of the machine. Every saved file
-//! is read by a second server and compared, key by key, with what the writers know (`cut`).
+//! Every setup gets a server of its own on loopback, filled with the same keys. Then the
+//! servers save in turns, the others idle, so that they share the noise of the machine. Every saved
+//! file is read by a second server and compared, key by key, with what the writers know
+//! (`consistency`).
 
-mod contestant;
-mod cut;
+mod consistency;
 mod error;
+pub(crate) mod figures;
 mod keyspace;
 mod load;
 mod measure;
 pub(crate) mod memory;
 pub(crate) mod resp;
-pub(crate) mod rival;
 mod round;
 mod rows;
+pub(crate) mod running_server;
 pub(crate) mod server;
+pub(crate) mod setup;
 pub(crate) mod value;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::{env, slice};
+use std::{env, io, slice};
 
 use cowslip_report::Report;
 
-use contestant::Contestant;
+use crate::host::Span;
+use crate::interrupt::Interrupt;
 pub use error::Error;
 use keyspace::Shape;
-use rival::{COWSLIP, Rival};
 use round::Writers;
+use running_server::{Measured, RunningServer};
+use setup::ServerSetup;
 
 /// Told what goes on: a label, how much of it is done, and of how much.
 pub type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64);
@@ -41,52 +44,96 @@ pub struct Options {
     pub size_bytes: u64,
     /// Of each value.
     pub value_bytes: usize,
-    /// Saves under load of each rival; one more has the writers still.
+    /// Saves under load in each setup.
     pub saves: usize,
+    /// Also with saving children that give way, and one more save each, with the writers still.
+    pub full: bool,
     /// Connections that write, each a request at a time.
     pub clients: usize,
     /// The `redis-server` to run.
     pub redis_server: PathBuf,
     /// The `cowslip` command.
-    pub cowslip: Option<PathBuf>,
+    pub cowslip: PathBuf,
     /// Where the servers get their directories: it must hold a few saved files.
     pub directory: PathBuf,
 }
 
-impl Default for Options {
-    fn default() -> Self {
+impl Options {
+    /// As little as shows what there is to see, with this `cowslip` command.
+    pub fn new(cowslip: PathBuf) -> Self {
+        // Not /tmp, which may be memory: what is saved would count as memory that a save takes.
+        let directory = env::var_os("TMPDIR").unwrap_or_else(|| "/var/tmp".into());
         Self {
-            size_bytes: 1 << 30,
+            size_bytes: 512 << 20,
             value_bytes: 1024,
-            saves: 5,
+            saves: 2,
+            full: false,
             clients: 50,
             redis_server: "redis-server".into(),
-            cowslip: None,
-            directory: env::temp_dir(),
+            cowslip,
+            directory: directory.into(),
         }
+    }
+
+    fn setups(&self) -> Vec<ServerSetup> {
+        let mut setups = vec![
+            ServerSetup::stock_4k(),
+            ServerSetup::stock_thp(),
+            ServerSetup::cowslip(&self.cowslip),
+        ];
+        if self.full {
+            setups.push(ServerSetup::stock_idle_child());
+            setups.push(ServerSetup::cowslip_child_share(&self.cowslip));
+        }
+        setups
+    }
+
+    fn rounds(&self) -> Vec<(String, Writers)> {
+        let busy = (1..=self.saves).map(|n| (format!("save {n}"), Writers::Busy));
+        let still = self.full.then(|| ("still save".to_owned(), Writers::Still));
+        busy.chain(still).collect()
+    }
+}
+
+/// What came of all setups, those that measured nothing left out.
+#[derive(Debug)]
+pub struct Outcome {
+    pub(crate) measured: Vec<Measured>,
+    /// Such as `7.0.15`.
+    pub(crate) redis_version: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) clients: usize,
+    /// Processor time that the host gave to others meanwhile, of all processors'.
+    pub(crate) stolen_share: f64,
+}
+
+impl Outcome {
+    /// Whether nothing was saved.
+    pub fn is_empty(&self) -> bool {
+        self.measured.iter().all(|it| it.busy_saves().next().is_none())
     }
 }
 
 /// What all parts of a run share.
 #[derive(Debug, Clone, Copy)]
-struct Session<'a> {
+pub(crate) struct Session<'a> {
     options: &'a Options,
     shape: Shape,
-    stop: &'a AtomicBool,
+    stop: &'a Interrupt,
 }
 
-/// Runs all rivals and adds what they did to `report`. When `stop` becomes true it ends soon, with
-/// what there is until then; no server and no file is left behind on any way out.
+/// Runs all setups, and adds what they did to `report`. When `stop` becomes true it ends soon,
+/// with what there is until then; no server and no file is left behind on any way out.
 ///
 /// # Errors
-/// When there is nothing to measure at all: no `redis-server`, or options that cannot work. A
-/// rival that does not start is a skipped row; one that fails later a note and a failed request.
+/// When there is nothing to measure at all: no `redis-server`, or options that cannot work. A server
+/// that does not start is a skipped row; one that fails later a note and a failed request.
 pub fn run(
     options: &Options,
-    stop: &AtomicBool,
+    stop: &Interrupt,
     progress: Progress<'_>,
     report: &mut Report,
-) -> Result<(), Error> {
+) -> Result<Outcome, Error> {
     let redis_version = version(&options.redis_server)?;
     let shape = Shape::new(options)?;
     let available_bytes = memory::available_bytes()?;
@@ -96,80 +143,92 @@ pub fn run(
             "this size needs {needed_mib} MiB of memory and {available_mib} MiB are available"
         )));
     }
-    report.params.insert("redis_version".to_owned(), redis_version.into());
+    report.params.insert("redis_version".to_owned(), redis_version.clone().into());
 
     let session = Session { options, shape, stop };
-    let rivals = rivals(options, report);
-    let servers = rivals.len() as u64 + 1;
+    let host = |error| Error::io("look at the host")(io::Error::other(error));
+    let span = Span::begin().map_err(host)?;
+    let setups = options.setups();
+    // A server is filled, and each save is made, its effect on the server looked at, and verified.
+    let steps = setups.len() * (1 + 3 * options.rounds().len());
+    let (mut step, mut last) = (0, String::new());
+    let mut count_steps = |label: &str, done: u64, of: u64| {
+        if last != label {
+            step += 1;
+            last = label.to_owned();
+        }
+        progress(&format!("{step}/{steps} {label}"), done, of);
+    };
+    let mut measured = Vec::new();
+    let servers = setups.len() as u64 + 1;
     if servers * shape.footprint_bytes() <= available_bytes / 2 {
-        run_group(&rivals, session, progress, report);
+        measured = run_group(&setups, session, &mut count_steps, report);
     } else {
-        let why = "memory does not hold all Redis rivals at once: they ran one after another";
+        let why = "memory does not hold all Redis servers at once: they ran one after another";
         report.notes.push(why.to_owned());
-        for rival in &rivals {
-            run_group(slice::from_ref(rival), session, progress, report);
+        for setup in &setups {
+            let alone = slice::from_ref(setup);
+            measured.extend(run_group(alone, session, &mut count_steps, report));
         }
     }
-    if stop.load(Ordering::Relaxed) {
+    if stop.is_set() {
         report.notes.push("Redis: interrupted, the results are not complete".to_owned());
     }
-    rows::push_ratios(report, shape.size_bytes());
-    Ok(())
+    rows::push_ratios(report, shape.size_bytes(), options.full);
+    let stolen_share = span.end().map_err(host)?.stolen_share;
+    report.params.insert("stolen_share".to_owned(), stolen_share.into());
+    let (size_bytes, clients) = (options.size_bytes, options.clients);
+    Ok(Outcome { measured, redis_version, size_bytes, clients, stolen_share })
 }
 
-fn rivals(options: &Options, report: &mut Report) -> Vec<Rival> {
-    let mut rivals = vec![Rival::stock_4k(), Rival::stock_thp()];
-    match &options.cowslip {
-        Some(command) => {
-            rivals.push(Rival::cowslip(command));
-            report.notes.push(
-                "Redis under cowslip saves in children that give way, and get a quarter of a processor in any case \
-                 (`cowslip run --child-share=25`): their saves take longer; stock Redis has no such option"
-                    .to_owned(),
-            );
-        }
-        None => report.skip(COWSLIP, "fork", "no cowslip command was given"),
-    }
-    let why = "does not apply: Redis's allocator, jemalloc, cannot use hugetlb pages";
-    report.skip("stock-hugetlb", "fork", why);
-    rivals
-}
-
-/// Fills the servers of these rivals, then lets them save in turns.
-fn run_group(rivals: &[Rival], session: Session<'_>, progress: Progress<'_>, report: &mut Report) {
-    let mut contestants = Vec::new();
-    for rival in rivals {
-        match Contestant::start(rival, session, progress) {
-            Ok(contestant) => contestants.push(contestant),
-            Err(Error::Interrupted) => return,
-            Err(error) => report.skip(rival.name, "fork", error.to_string()),
+/// Fills a server for each of these setups, then lets them save in turns.
+fn run_group(
+    setups: &[ServerSetup],
+    session: Session<'_>,
+    progress: Progress<'_>,
+    report: &mut Report,
+) -> Vec<Measured> {
+    let mut servers = Vec::new();
+    for setup in setups {
+        match RunningServer::start(setup, session, progress) {
+            Ok(server) => servers.push(server),
+            Err(Error::Interrupted) => return Vec::new(),
+            Err(error) => report.skip(setup.name, "fork", error.to_string()),
         }
     }
-    let busy = (1..=session.options.saves).map(|n| (format!("save {n}"), Writers::Busy));
-    for (label, writers) in busy.chain([("still save".to_owned(), Writers::Still)]) {
-        for contestant in contestants.iter_mut().filter(|contestant| contestant.is_well()) {
-            match contestant.save(&label, writers, session, progress) {
+    for (label, writers) in session.options.rounds() {
+        for server in servers.iter_mut().filter(|server| server.is_well()) {
+            match server.save(&label, writers, session, progress) {
                 Ok(()) | Err(Error::Interrupted) => {}
                 Err(error) => {
-                    contestant.failed_requests = contestant.failed_requests.max(1);
-                    report.notes.push(format!("{} failed in {label}: {error}", contestant.name));
+                    let measured = &mut server.measured;
+                    measured.failed_requests = measured.failed_requests.max(1);
+                    let name = measured.setup.name;
+                    report.notes.push(format!("{name} failed in {label}: {error}"));
                 }
             }
         }
     }
-    for contestant in contestants.iter().filter(|c| !c.saves.is_empty() || !c.is_well()) {
-        rows::push(report, contestant, session.shape.size_bytes());
+    let measured = servers.into_iter().map(|server| server.measured);
+    let measured: Vec<_> =
+        measured.filter(|it| !it.saves.is_empty() || it.failed_requests > 0).collect();
+    for it in &measured {
+        rows::push(report, it, session.shape.size_bytes());
     }
+    measured
 }
 
 /// `Err(Interrupted)` once the caller wants to stop.
-fn check(stop: &AtomicBool) -> Result<(), Error> {
-    if stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
+fn check(stop: &Interrupt) -> Result<(), Error> {
+    if stop.is_set() { Err(Error::Interrupted) } else { Ok(()) }
 }
 
+/// The number of its version, such as `7.0.15`.
 fn version(redis_server: &Path) -> Result<String, Error> {
     let output = Command::new(redis_server).arg("--version").output();
     let output =
         output.map_err(|source| Error::NoServer { program: redis_server.to_owned(), source })?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let number = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
+    Ok(number.map_or(text.clone(), str::to_owned))
 }

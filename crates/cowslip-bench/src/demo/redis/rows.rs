@@ -1,60 +1,10 @@
-//! A rival's saves as rows and series of the report, and the ratios that promises are made about.
+//! What was measured of a server as rows and series of the report, and the ratios that promises are made about.
 
 use cowslip_report::{Latencies, Report, Row, Series};
 
-use super::contestant::{Contestant, Save};
-use super::cut::Verdict;
-use super::rival::{COWSLIP, STOCK};
-use super::round::Writers;
-
-/// How the values of several saves become one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stat {
-    P50,
-    Mean,
-    Min,
-    Max,
-    /// Over all saves, those with the writers still included.
-    Sum,
-}
-
-/// A number that each save has.
-struct Figure {
-    metric: &'static str,
-    unit: &'static str,
-    of: fn(&Save) -> f64,
-    stats: &'static [Stat],
-}
-
-const fn figure(
-    metric: &'static str,
-    unit: &'static str,
-    of: fn(&Save) -> f64,
-    stats: &'static [Stat],
-) -> Figure {
-    Figure { metric, unit, of, stats }
-}
-
-#[rustfmt::skip]
-const FIGURES: [Figure; 17] = [
-    figure("fork", "ns", |s| s.fork_ns as f64, &[Stat::P50, Stat::Max]),
-    figure("ops_before_save", "1/s", |s| s.quiet.ops, &[Stat::Mean]),
-    figure("ops_during_save", "1/s", |s| s.during.ops, &[Stat::Mean]),
-    figure("save_duration", "ns", |s| s.duration_ns as f64, &[Stat::Mean]),
-    figure("cow_bytes", "bytes", |s| s.cow_bytes as f64, &[Stat::Mean]),
-    figure("huge_mapped_bytes_before", "bytes", |s| s.mapped_before.huge_bytes as f64, &[Stat::Min]),
-    figure("huge_mapped_bytes_after", "bytes", |s| s.mapped_after.huge_bytes as f64, &[Stat::Min]),
-    figure("resident_bytes_before", "bytes", |s| s.mapped_before.resident_bytes as f64, &[Stat::Max]),
-    figure("resident_bytes_after", "bytes", |s| s.mapped_after.resident_bytes as f64, &[Stat::Max]),
-    figure("huge_coverage_before", "ratio", |s| s.mapped_before.coverage(), &[Stat::Min]),
-    figure("huge_coverage_after", "ratio", |s| s.mapped_after.coverage(), &[Stat::Min]),
-    figure("verified_saves", "count", |s| f64::from(u8::from(is_exact(s))), &[Stat::Sum]),
-    figure("wrong_keys", "count", |s| s.saved.wrong_keys as f64, &[Stat::Sum]),
-    figure("missing_keys", "count", |s| s.saved.missing_keys as f64, &[Stat::Sum]),
-    figure("extra_keys", "count", |s| s.saved.extra_keys as f64, &[Stat::Sum]),
-    figure("lost_updates", "count", |s| (s.live.wrong_keys + s.live.missing_keys) as f64, &[Stat::Sum]),
-    figure("live_extra_keys", "count", |s| s.live.extra_keys as f64, &[Stat::Sum]),
-];
+use super::figures::FIGURES;
+use super::running_server::{AROUND_NS, Measured, Save};
+use super::setup::{COWSLIP, COWSLIP_CHILD_SHARE, STOCK, STOCK_IDLE_CHILD};
 
 /// The metrics that must all be zero.
 const MISTAKES: [&str; 7] = [
@@ -71,20 +21,15 @@ const LATENCY_DURING_SAVE: &str = "set_latency_during_save";
 /// The same, as clients with a steady pace would have seen it.
 const DELAY_DURING_SAVE: &str = "set_delay_during_save";
 
-fn is_exact(save: &Save) -> bool {
-    save.saved == Verdict::default()
-}
-
-/// Adds one rival: a summary without variant, each save under its label, and the latencies over
+/// Adds one server: a summary without variant, each save under its label, and the latencies over
 /// time.
-pub(crate) fn push(report: &mut Report, contestant: &Contestant, size_bytes: u64) {
-    let busy = |save: &&Save| save.writers == Writers::Busy;
+pub(crate) fn push(report: &mut Report, measured: &Measured, size_bytes: u64) {
+    let name = measured.setup.name;
     for figure in &FIGURES {
-        let saves = contestant.saves.iter().filter(|save| busy(save) || figure.is_a_count());
-        let values: Vec<_> = saves.map(|save| ((figure.of)(save), &save.label)).collect();
+        let values: Vec<_> =
+            figure.saves(measured).map(|save| ((figure.of)(save), &save.label)).collect();
         let row = |stat, value| {
-            Row::new(contestant.name, figure.metric, stat, value, figure.unit)
-                .size_bytes(size_bytes)
+            Row::new(name, figure.metric, stat, value, figure.unit).size_bytes(size_bytes)
         };
         for stat in figure.stats {
             if let Some(value) = stat.of(values.iter().map(|(value, _)| *value)) {
@@ -95,49 +40,66 @@ pub(crate) fn push(report: &mut Report, contestant: &Contestant, size_bytes: u64
             report.row(row("value", value).variant(label.as_str()));
         }
     }
-    let failed = contestant.failed_requests as f64;
-    let failed = Row::new(contestant.name, FAILED_REQUESTS, "sum", failed, "count");
-    report.row(failed.size_bytes(size_bytes));
+    let failed = measured.failed_requests as f64;
+    report.row(Row::new(name, FAILED_REQUESTS, "sum", failed, "count").size_bytes(size_bytes));
 
-    let (mut quiet, mut during) = (Latencies::new(), Latencies::new());
-    for save in contestant.saves.iter().filter(busy) {
-        quiet.merge(&save.quiet.latencies);
-        during.merge(&save.during.latencies);
-    }
+    let merged = |of: fn(&Save) -> &Latencies| {
+        let mut all = Latencies::new();
+        measured.busy_saves().for_each(|save| all.merge(of(save)));
+        all
+    };
+    let during = merged(|save| &save.during.latencies);
     let latencies = [
-        ("set_latency_before_save", &quiet),
+        ("set_latency_before_save", &merged(|save| &save.quiet.latencies)),
         (LATENCY_DURING_SAVE, &during),
         (DELAY_DURING_SAVE, &during.at_steady_pace()),
+        ("set_latency_after_save", &merged(|save| &save.after.latencies)),
     ];
     for (metric, latencies) in latencies {
-        latencies.push(report, contestant.name, metric, Some(size_bytes), None);
+        latencies.push(report, name, metric, Some(size_bytes), None);
     }
-    for save in contestant.saves.iter().filter(busy) {
+    for save in measured.busy_saves() {
         let (latencies, label) = (&save.during.latencies, Some(save.label.as_str()));
-        let size_bytes = Some(size_bytes);
-        latencies.push(report, contestant.name, LATENCY_DURING_SAVE, size_bytes, label);
+        latencies.push(report, name, LATENCY_DURING_SAVE, Some(size_bytes), label);
     }
-    report.series.push(series(contestant));
+    report.series.push(slowest(measured));
+    report.series.extend(measured.busy_saves().map(|save| around_fork(name, save)));
 }
 
-/// The longest latency of each 10 ms, and the saves as marks.
-fn series(contestant: &Contestant) -> Series {
+/// The slowest request of each 10 ms, and the saves as marks.
+fn slowest(measured: &Measured) -> Series {
     let mark = |save: &Save| (save.span.0, save.span.1, save.label.clone());
     Series {
-        rival: contestant.name.to_owned(),
+        rival: measured.setup.name.to_owned(),
         metric: "set_latency_max".to_owned(),
         unit: "ns",
-        points: contestant.saves.iter().flat_map(|save| save.peaks.iter().copied()).collect(),
-        marks: contestant.saves.iter().map(mark).collect(),
+        points: measured.saves.iter().flat_map(|save| save.slowest.iter().copied()).collect(),
+        marks: measured.saves.iter().map(mark).collect(),
     }
 }
 
-/// Adds what the rows say about the promises. A ratio whose rows are missing has no value.
-pub(crate) fn push_ratios(report: &mut Report, size_bytes: u64) {
+/// The slowest request of each millisecond around the fork, which is at nought.
+fn around_fork(name: &str, save: &Save) -> Series {
+    let step_s = 2.0 * AROUND_NS as f64 / 1e9 / save.around_fork_ns.len() as f64;
+    let at = |step| step as f64 * step_s - AROUND_NS as f64 / 1e9;
+    Series {
+        rival: format!("{name}, {}", save.label),
+        metric: "set_latency_around_fork".to_owned(),
+        unit: "ns",
+        points: (save.around_fork_ns.iter().enumerate())
+            .map(|(step, &ns)| (at(step), ns as f64))
+            .collect(),
+        marks: Vec::new(),
+    }
+}
+
+/// Adds what the rows say about the promises, which are about a full run. A ratio whose rows are missing has no value.
+pub(crate) fn push_ratios(report: &mut Report, size_bytes: u64, full: bool) {
     let find = |rival, metric, stat| report.find(rival, metric, stat, Some(size_bytes), None);
     let over = |above: Option<f64>, below: Option<f64>| Some(above? / below?);
     let fork = over(find(STOCK, "fork", "p50"), find(COWSLIP, "fork", "max"));
     let ops = |rival| find(rival, "ops_during_save", "mean");
+    let ops_idle = over(ops(COWSLIP_CHILD_SHARE), ops(STOCK_IDLE_CHILD));
     let ops = over(ops(COWSLIP), ops(STOCK));
     let p999 = |metric| over(find(COWSLIP, metric, "p999"), find(STOCK, metric, "p999"));
     let (latency, delay) = (p999(LATENCY_DURING_SAVE), p999(DELAY_DURING_SAVE));
@@ -148,43 +110,17 @@ pub(crate) fn push_ratios(report: &mut Report, size_bytes: u64) {
         .filter_map(|row| row.value)
         .reduce(|all, one| all + one);
 
-    report.ratio_at_least("redis_fork_stock_over_cowslip", fork, 20.0);
-    report.ratio_at_least("redis_ops_during_save_cowslip_over_stock", ops, 1.1);
-    report.ratio_at_most("redis_p999_during_save_cowslip_over_stock", latency, 1.0);
+    let promised = |bound: f64| full.then_some(bound);
+    let name = "redis_fork_stock_over_cowslip";
+    report.ratio(name, fork, promised(20.0), None);
+    let name = "redis_ops_during_save_cowslip_over_stock";
+    report.ratio(name, ops, promised(1.0), None);
+    let name = "redis_ops_during_save_child_share_over_idle_child";
+    report.ratio(name, ops_idle, None, None);
+    let name = "redis_p999_during_save_cowslip_over_stock";
+    report.ratio(name, latency, None, promised(1.0));
     report.ratio("redis_p999_delay_during_save_cowslip_over_stock", delay, None, None);
     report.ratio_at_most("lost_or_wrong", mistakes, 0.0);
-}
-
-impl Figure {
-    /// Of what must be right in every save, also with the writers still.
-    fn is_a_count(&self) -> bool {
-        self.stats.contains(&Stat::Sum)
-    }
-}
-
-impl Stat {
-    fn name(self) -> &'static str {
-        match self {
-            Self::P50 => "p50",
-            Self::Mean => "mean",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::Sum => "sum",
-        }
-    }
-
-    fn of(self, values: impl Iterator<Item = f64>) -> Option<f64> {
-        let mut values: Vec<_> = values.collect();
-        values.sort_by(f64::total_cmp);
-        let sum: f64 = values.iter().sum();
-        match self {
-            Self::P50 => values.get(values.len() / 2).copied(),
-            Self::Mean => (!values.is_empty()).then(|| sum / values.len() as f64),
-            Self::Min => values.first().copied(),
-            Self::Max => values.last().copied(),
-            Self::Sum => (!values.is_empty()).then_some(sum),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -193,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// Summaries of two rivals as `push` writes them.
+    /// Summaries of two servers as `push` writes them.
     fn report(cowslip_fork_ns: f64, failed_requests: f64) -> Report {
         let mut report = Report::new("demo", Map::new());
         let mut add = |rival, metric, stat, value| {
@@ -207,11 +143,11 @@ mod tests {
             add(rival, "wrong_keys", "sum", 0.0);
             add(rival, FAILED_REQUESTS, "sum", failed_requests);
         }
-        push_ratios(&mut report, 64);
+        push_ratios(&mut report, 64, true);
         report
     }
 
-    fn verdicts(report: &Report) -> Vec<Option<bool>> {
+    fn promises_kept(report: &Report) -> Vec<Option<bool>> {
         report.ratios.iter().map(|ratio| ratio.holds).collect()
     }
 
@@ -219,23 +155,16 @@ mod tests {
     fn the_worst_fork_of_cowslip_is_held_against_the_usual_one_of_stock() {
         let kept = report(0.5e6, 0.0);
         assert_eq!(kept.ratios[0].value, Some(20.0));
-        assert_eq!(verdicts(&kept), [Some(true), Some(false), Some(true), None, Some(true)]);
-        assert_eq!(verdicts(&report(0.6e6, 0.0))[0], Some(false));
+        let all = [Some(true), Some(true), None, Some(true), None, Some(true)];
+        assert_eq!(promises_kept(&kept), all);
+        assert_eq!(promises_kept(&report(0.6e6, 0.0))[0], Some(false));
     }
 
     #[test]
     fn one_failed_request_breaks_the_promise_and_no_rows_prove_nothing() {
-        assert_eq!(verdicts(&report(0.5e6, 1.0)).last(), Some(&Some(false)));
+        assert_eq!(promises_kept(&report(0.5e6, 1.0)).last(), Some(&Some(false)));
         let mut empty = Report::new("demo", Map::new());
-        push_ratios(&mut empty, 64);
-        assert_eq!(verdicts(&empty), [None; 5]);
-    }
-
-    #[test]
-    fn several_saves_become_one_number() {
-        let of = |stat: Stat| stat.of([5.0, 1.0, 3.0].into_iter());
-        let all = [Stat::P50, Stat::Mean, Stat::Min, Stat::Max, Stat::Sum].map(of);
-        assert_eq!(all, [3.0, 3.0, 1.0, 5.0, 9.0].map(Some));
-        assert_eq!(Stat::Mean.of([].into_iter()), None);
+        push_ratios(&mut empty, 64, true);
+        assert_eq!(promises_kept(&empty), [None; 6]);
     }
 }

@@ -8,13 +8,14 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::resp::{Connection, Reply};
-use super::rival::Rival;
+use super::setup::ServerSetup;
 use super::{Error, check};
+use crate::interrupt::Interrupt;
 
 /// Within the directory of a server, the file that `BGSAVE` writes and a new server reads.
 pub(crate) const RDB: &str = "dump.rdb";
@@ -37,25 +38,26 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `redis` the way `rival` does it, and waits until it has read what is in
-    /// `directory` and answers.
+    /// Starts `redis` in this setup, and waits until it has read what is in `directory`
+    /// and answers.
     pub(crate) fn start(
-        rival: &Rival,
+        setup: &ServerSetup,
         redis: &Path,
         directory: Directory,
-        stop: &AtomicBool,
+        stop: &Interrupt,
     ) -> Result<Self, Error> {
-        let mut words = rival.prefix.iter().map(AsRef::as_ref).chain([redis.as_os_str()]);
+        let prefix = setup.prefix.iter().map(AsRef::as_ref);
+        let mut words = prefix.chain([redis.as_os_str()]);
         let mut command = Command::new(words.next().expect("redis is one of the words"));
-        command.args(words).args(rival.arguments);
+        command.args(words).args(setup.arguments);
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         // The values are random bytes: to try to compress them only makes a save slow.
         command.args(["--rdbcompression", "no"]);
         command.args(["--daemonize", "no", "--dbfilename", RDB, "--dir"]).arg(directory.path());
-        for (name, _) in Rival::stock_thp().environment {
+        for (name, _) in ServerSetup::stock_thp().environment {
             command.env_remove(name);
         }
-        command.envs(rival.environment.iter().copied());
+        command.envs(setup.environment.iter().copied());
 
         let address = free_port()?;
         command.arg("--port").arg(address.port().to_string());
@@ -64,7 +66,7 @@ impl Server {
         command.stdin(Stdio::null()).stdout(log).stderr(log_too);
         // A group of its own: Ctrl-C is for the demo, which ends its servers itself.
         let not_started = |why: String| Error::NotStarted {
-            server: rival.name.to_owned(),
+            server: setup.title.to_owned(),
             why,
             log: directory.last_words(),
         };
@@ -72,13 +74,13 @@ impl Server {
             not_started(format!("{}: {e}", Path::new(command.get_program()).display()))
         })?;
         let mut server = Self { child, reaped: false, address, directory };
-        server.wait_ready(rival.name, stop)?;
+        server.wait_ready(setup.title, stop)?;
         Ok(server)
     }
 
-    fn wait_ready(&mut self, name: &str, stop: &AtomicBool) -> Result<(), Error> {
+    fn wait_ready(&mut self, title: &str, stop: &Interrupt) -> Result<(), Error> {
         let not_started = |server: &Self, why: String| Error::NotStarted {
-            server: name.to_owned(),
+            server: title.to_owned(),
             why,
             log: server.directory.last_words(),
         };

@@ -16,7 +16,7 @@ const BUCKET: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Phase {
-    BlockedSignals,
+    Quiet,
     Saving,
     Aftermath,
     End,
@@ -71,7 +71,7 @@ impl Log {
     }
 
     fn record(&mut self, (before, after): (u64, u64), at: Duration, latency: Duration) {
-        let (quiet, saving) = (Phase::BlockedSignals as u64, Phase::Saving as u64);
+        let (quiet, saving) = (Phase::Quiet as u64, Phase::Saving as u64);
         if after == quiet {
             self.quiet.record(latency);
         } else if before <= saving {

@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! Memory for the store, of each kind, and how its content is kept while it is saved: by a child, or
+//! Memory for the store, of each kind, and what holds its content while it is saved: by a child, or
 //! by a frozen view.
 //!
 //! # Safety
@@ -10,16 +10,17 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use cowslip::sys::memfile::{self, MemfdKind};
-use cowslip::sys::memory::{self, Advice, Prot, Sharing};
-use cowslip::sys::{AsFd, OwnedFd, process};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, ArenaSlice, FreezeMethod, Frozen};
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::{AsFd, OwnedFd, process};
 
 use super::Result;
+use crate::interrupt::Interrupt;
 
 /// How much is written by one system call.
 const WRITE_BYTES: usize = 1 << 20;
@@ -28,18 +29,18 @@ const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 
 /// What the store is made of, and so how it is saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MemoryKind {
     Fork4k,
     ForkThp,
     ForkHugetlb,
     Cowslip,
 }
 
-impl Kind {
+impl MemoryKind {
     pub(crate) const ALL: [Self; 4] =
         [Self::Fork4k, Self::ForkThp, Self::ForkHugetlb, Self::Cowslip];
 
-    /// The name of the rival.
+    /// Its name in the report.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Fork4k => "store-fork-4k",
@@ -70,12 +71,12 @@ enum Owner {
 
 impl Memory {
     /// Zeroed memory; `bytes` is a multiple of 2 MiB.
-    pub(crate) fn new(kind: Kind, bytes: usize) -> Result<Self> {
+    pub(crate) fn new(kind: MemoryKind, bytes: usize) -> Result<Self> {
         match kind {
-            Kind::Fork4k => Self::anonymous(bytes, Advice::NoHugePage),
-            Kind::ForkThp => Self::anonymous(bytes, Advice::HugePage),
-            Kind::ForkHugetlb => Self::hugetlb(bytes),
-            Kind::Cowslip => {
+            MemoryKind::Fork4k => Self::anonymous(bytes, Advice::NoHugePage),
+            MemoryKind::ForkThp => Self::anonymous(bytes, Advice::HugePage),
+            MemoryKind::ForkHugetlb => Self::hugetlb(bytes),
+            MemoryKind::Cowslip => {
                 let failed = during("make an arena");
                 let arena = Arena::new(ByteCount(bytes as u64)).map_err(failed)?;
                 let bytes = arena.slice(bytes).map_err(during("allocate from an arena"))?;
@@ -130,26 +131,29 @@ impl Memory {
     }
 
     /// Takes the content of this instant, to be written to `file`.
-    pub(crate) fn snapshot(&self, file: File, stop: &AtomicBool) -> Result<Snapshot<'_>> {
-        let kept = match &self.owner {
+    pub(crate) fn snapshot(&self, file: File, stop: &Interrupt) -> Result<Snapshot<'_>> {
+        let snapshot = match &self.owner {
             Owner::Arena { bytes, arena } => {
                 let began = Instant::now();
                 let frozen = arena.freeze().map_err(during("freeze the store"))?;
                 let paused = began.elapsed();
-                return Ok(Snapshot { paused, kept: Kept::View { frozen, bytes, file } });
+                return Ok(Snapshot {
+                    paused,
+                    source: SnapshotSource::View { frozen, bytes, file },
+                });
             }
             Owner::Mapping { .. } => {
-                // A fork must not pay for the stores of the other rivals.
+                // A fork must not pay for the other stores.
                 self.advise(Advice::DoFork)?;
                 let forked = self.fork(file, stop);
                 self.advise(Advice::DontFork)?;
                 forked?
             }
         };
-        Ok(kept)
+        Ok(snapshot)
     }
 
-    fn fork(&self, file: File, stop: &AtomicBool) -> Result<Snapshot<'_>> {
+    fn fork(&self, file: File, stop: &Interrupt) -> Result<Snapshot<'_>> {
         let (written, mut tell) = io::pipe().map_err(during("make a pipe"))?;
         let (wait, leash) = io::pipe().map_err(during("make a pipe"))?;
         // SAFETY: nobody but the child writes its copy of the range, and it only reads it.
@@ -169,11 +173,11 @@ impl Memory {
             process::exit_now(0);
         }
         let child = Child { pid, written: Some(written), leash: Some(leash) };
-        Ok(Snapshot { paused, kept: Kept::Child(child) })
+        Ok(Snapshot { paused, source: SnapshotSource::Child(child) })
     }
 
     /// With nobody writing: waits until the last snapshot is over and done with.
-    pub(crate) fn settle(&self, method: FreezeMethod) -> Result<()> {
+    pub(crate) fn wait_thawed(&self, method: FreezeMethod) -> Result<()> {
         let Owner::Arena { arena, .. } = &self.owner else { return Ok(()) };
         if method == FreezeMethod::WithoutUserfaultfd {
             // SAFETY: the caller has stopped the only writer.
@@ -245,37 +249,40 @@ fn sum(smaps: &str, range: VirtRange, fields: &[&str]) -> u64 {
 pub(crate) struct Snapshot<'a> {
     /// How long the call took that made it.
     pub(crate) paused: Duration,
-    kept: Kept<'a>,
+    source: SnapshotSource<'a>,
 }
 
 #[derive(Debug)]
-enum Kept<'a> {
+enum SnapshotSource<'a> {
     Child(Child),
     View { frozen: Frozen, bytes: &'a ArenaSlice<u8>, file: File },
 }
 
 impl Snapshot<'_> {
     /// Waits until it is written; this thread does so if no child does.
-    pub(crate) fn write(&mut self, stop: &AtomicBool) -> Result<()> {
-        match &mut self.kept {
-            Kept::Child(child) => child.written.take().map_or(Ok(()), written),
-            Kept::View { frozen, bytes, file } => write(file, frozen.slice(bytes), stop),
+    pub(crate) fn write(&mut self, stop: &Interrupt) -> Result<()> {
+        match &mut self.source {
+            SnapshotSource::Child(child) => child.written.take().map_or(Ok(()), written),
+            SnapshotSource::View { frozen, bytes, file } => write(file, frozen.slice(bytes), stop),
         }
         .map_err(during("write the save"))
     }
 
     pub(crate) fn method(&self) -> FreezeMethod {
-        match &self.kept {
-            Kept::Child(_) => FreezeMethod::WithoutUserfaultfd,
-            Kept::View { frozen, .. } => frozen.method(),
+        match &self.source {
+            SnapshotSource::Child(_) => FreezeMethod::WithoutUserfaultfd,
+            SnapshotSource::View { frozen, .. } => frozen.method(),
         }
     }
 
     /// Gives it up.
     pub(crate) fn end(self) -> Result<()> {
-        match self.kept {
-            Kept::View { .. } => Ok(()),
-            Kept::Child(mut child) => match child.wait().map_err(during("wait for the child"))? {
+        match self.source {
+            SnapshotSource::View { .. } => Ok(()),
+            SnapshotSource::Child(mut child) => match child
+                .wait()
+                .map_err(during("wait for the child"))?
+            {
                 0 => Ok(()),
                 status => Err(format!("the child that saved ended with wait status {status:#x}")),
             },
@@ -294,7 +301,7 @@ struct Child {
 }
 
 impl Child {
-    fn wait(&mut self) -> cowslip::sys::Result<i32> {
+    fn wait(&mut self) -> cowslip_sys::Result<i32> {
         let Some(leash) = self.leash.take() else { return Ok(0) };
         drop(leash);
         process::wait_for(self.pid)
@@ -307,9 +314,9 @@ impl Drop for Child {
     }
 }
 
-fn write(mut file: &File, bytes: &[u8], stop: &AtomicBool) -> io::Result<()> {
+fn write(mut file: &File, bytes: &[u8], stop: &Interrupt) -> io::Result<()> {
     for chunk in bytes.chunks(WRITE_BYTES) {
-        if stop.load(Relaxed) {
+        if stop.is_set() {
             return Err(ErrorKind::ConnectionAborted.into());
         }
         file.write_all(chunk)?;

@@ -2,22 +2,21 @@
 //! by Cowslip.
 //!
 //! One thread does `SET` after `SET` while another takes snapshots and has them written to a file.
-//! Each file is compared, byte by byte, with what it may hold (`cut`).
+//! Each file is compared, byte by byte, with what it may hold (`consistency`).
 
-mod cut;
+mod consistency;
 mod load;
 mod memory;
 mod rows;
-mod save;
+mod running_store;
 mod table;
-
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, round_up};
 use cowslip_report::Report;
 
-use memory::{Kind, during};
-use save::{Contestant, Writer};
+use crate::interrupt::Interrupt;
+use memory::{MemoryKind, during};
+use running_store::{RunningStore, Writer};
 
 type Result<T> = std::result::Result<T, String>;
 /// Told what goes on: a label, how much of it is done, and of how much.
@@ -28,19 +27,19 @@ pub type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64);
 pub struct Options {
     /// Of the table.
     pub size_bytes: u64,
-    /// Saves under load of each rival; one more has the writer still.
+    /// Saves under load of each store; one more has the writer still.
     pub saves: usize,
 }
 
-/// Runs all rivals and adds what they did to `report`. When `stop` becomes true it ends soon, with
+/// Runs all stores and adds what they did to `report`. When `stop` becomes true it ends soon, with
 /// what there is until then; no process and no file is left behind on any way out.
 ///
 /// # Errors
-/// When the size cannot work. A rival that cannot start is a skipped row; one that fails later a
+/// When the size cannot work. A store that cannot start is a skipped row; one that fails later a
 /// note and a failed save.
 pub fn run(
     options: &Options,
-    stop: &AtomicBool,
+    stop: &Interrupt,
     progress: Progress<'_>,
     report: &mut Report,
 ) -> Result<()> {
@@ -56,56 +55,56 @@ pub fn run(
             ByteCount(available)
         ));
     };
-    let together = room >= Kind::ALL.len() as u64 + 3;
+    let together = room >= MemoryKind::ALL.len() as u64 + 3;
     if !together {
         let why = "memory does not hold all stores at once: they ran one after another";
         report.notes.push(why.to_owned());
     }
-    for group in Kind::ALL.chunks(if together { Kind::ALL.len() } else { 1 }) {
+    for group in MemoryKind::ALL.chunks(if together { MemoryKind::ALL.len() } else { 1 }) {
         run_group(group, bytes, options.saves, stop, progress, report);
     }
-    if stop.load(Relaxed) {
+    if stop.is_set() {
         report.notes.push("own store: interrupted, the results are not complete".to_owned());
     }
     Ok(())
 }
 
-/// Fills the stores of these rivals, then saves them in turns.
+/// Fills a store of each kind, then saves them in turns.
 fn run_group(
-    kinds: &[Kind],
+    kinds: &[MemoryKind],
     bytes: usize,
     saves: usize,
-    stop: &AtomicBool,
+    stop: &Interrupt,
     progress: Progress<'_>,
     report: &mut Report,
 ) {
-    let mut contestants = Vec::new();
+    let mut stores = Vec::new();
     for &kind in kinds {
-        match Contestant::start(kind, bytes, stop, progress) {
-            Ok(contestant) => contestants.push(contestant),
-            Err(_) if stop.load(Relaxed) => {}
+        match RunningStore::start(kind, bytes, stop, progress) {
+            Ok(store) => stores.push(store),
+            Err(_) if stop.is_set() => {}
             Err(why) => report.skip(kind.name(), "fork", why),
         }
     }
     let busy = (1..=saves).map(|n| (format!("save {n}"), Writer::Busy));
     for (label, writer) in busy.chain([("still save".to_owned(), Writer::Still)]) {
-        for contestant in contestants.iter_mut().filter(|contestant| contestant.failed_saves == 0) {
-            if stop.load(Relaxed) {
+        for store in stores.iter_mut().filter(|store| store.failed_saves == 0) {
+            if stop.is_set() {
                 break;
             }
-            progress(&format!("{label} of {}", contestant.name), 0, 1);
-            match contestant.save(&label, writer, stop) {
-                Ok(save) => contestant.saves.push(save),
-                Err(_) if stop.load(Relaxed) => {}
+            progress(&format!("{label} of {}", store.name), 0, 1);
+            match store.save(&label, writer, stop) {
+                Ok(save) => store.saves.push(save),
+                Err(_) if stop.is_set() => {}
                 Err(why) => {
-                    contestant.failed_saves += 1;
-                    report.notes.push(format!("{} failed in {label}: {why}", contestant.name));
+                    store.failed_saves += 1;
+                    report.notes.push(format!("{} failed in {label}: {why}", store.name));
                 }
             }
         }
     }
-    for contestant in contestants.iter().filter(|c| !c.saves.is_empty() || c.failed_saves > 0) {
-        rows::push(report, contestant, bytes as u64);
+    for store in stores.iter().filter(|c| !c.saves.is_empty() || c.failed_saves > 0) {
+        rows::push(report, store, bytes as u64);
     }
 }
 

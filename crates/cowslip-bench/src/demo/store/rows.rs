@@ -1,9 +1,9 @@
-//! A rival's saves as rows and series of the report; metrics are named as for Redis.
+//! A store's saves as rows and series of the report; metrics are named as for Redis.
 
 use cowslip_report::{Latencies, Report, Row, Series};
 
-use super::cut::Verdict;
-use super::save::{Contestant, Save, Writer};
+use super::consistency::Violations;
+use super::running_store::{RunningStore, Save, Writer};
 
 type Figure = (&'static str, &'static str, fn(&Save) -> f64, &'static str);
 
@@ -21,7 +21,7 @@ const COSTS: [Figure; 6] = [
 /// Of all saves: what must be right also with the writer still.
 #[rustfmt::skip]
 const COUNTS: [Figure; 6] = [
-    ("verified_saves", "count", |s| f64::from(u8::from(s.saved == Verdict::default())), "sum"),
+    ("verified_saves", "count", |s| f64::from(u8::from(s.saved == Violations::default())), "sum"),
     ("wrong_keys", "count", |s| s.saved.wrong_keys as f64, "sum"),
     ("missing_keys", "count", |s| s.saved.missing_keys as f64, "sum"),
     ("extra_keys", "count", |s| s.saved.extra_keys as f64, "sum"),
@@ -29,11 +29,11 @@ const COUNTS: [Figure; 6] = [
     ("live_extra_keys", "count", |s| s.live.extra_keys as f64, "sum"),
 ];
 
-/// Adds one rival: a summary without variant, each save under its label, and the latencies over
+/// Adds one store: a summary without variant, each save under its label, and the latencies over
 /// time.
-pub(crate) fn push(report: &mut Report, contestant: &Contestant, size_bytes: u64) {
-    let name = contestant.name;
-    let all: Vec<_> = contestant.saves.iter().collect();
+pub(crate) fn push(report: &mut Report, store: &RunningStore, size_bytes: u64) {
+    let name = store.name;
+    let all: Vec<_> = store.saves.iter().collect();
     let busy: Vec<_> = all.iter().copied().filter(|save| save.writer == Writer::Busy).collect();
 
     let (mut pauses, mut quiet, mut during) =
@@ -56,7 +56,7 @@ pub(crate) fn push(report: &mut Report, contestant: &Contestant, size_bytes: u64
     }
     COSTS.iter().for_each(|figure| push_figure(report, name, size_bytes, figure, &busy));
     COUNTS.iter().for_each(|figure| push_figure(report, name, size_bytes, figure, &all));
-    let failed = contestant.failed_saves as f64;
+    let failed = store.failed_saves as f64;
     report.row(Row::new(name, "failed_saves", "sum", failed, "count").size_bytes(size_bytes));
 
     let peaks = |save: &&Save| {

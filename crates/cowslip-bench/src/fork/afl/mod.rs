@@ -14,7 +14,7 @@ use cowslip_report::Row;
 
 use super::{Bench, MIB, Options};
 use crate::error::{Error, Result, during};
-use crate::program::{Folder, Way};
+use crate::program::{Folder, Launch};
 use crate::rows::median;
 use session::{Session, Target};
 
@@ -22,7 +22,8 @@ pub(super) const EXECS: &str = "afl_execs";
 /// Inputs of the kept ones that took another edge, or one another number of times, than natively.
 pub(super) const OTHER_EDGES: &str = "afl_inputs_with_other_edges";
 
-const WAYS: [Way; 3] = [Way::Stock, Way::Cowslip, Way::WithMalloc];
+const LAUNCHES: [Launch; 4] =
+    [Launch::Stock, Launch::StockThp, Launch::Cowslip, Launch::WithMalloc];
 const ROUNDS: u32 = 3;
 const SECONDS: u32 = 10;
 const SEEDS: [&str; 4] = [
@@ -37,6 +38,13 @@ const SEEDS: [&str; 4] = [
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes() as u64;
+    if !bench.clock.is_full() {
+        for launch in LAUNCHES {
+            let row = Row::skipped(launch.name(), EXECS, "it takes minutes: --full");
+            bench.report.row(row.size_bytes(bytes).variant(launch.variant()));
+        }
+        return Ok(());
+    }
     let folder = Folder::new("afl")?;
     bench.progress.phase("AFL++: compiling SQLite");
     let program = match harness::build(&folder, bench.stop) {
@@ -45,9 +53,9 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
             program
         }
         Err(Error::Failed(why)) => {
-            for way in WAYS {
-                let row = Row::skipped(way.rival(), EXECS, why.as_str());
-                bench.report.row(row.size_bytes(bytes).variant(way.variant()));
+            for launch in LAUNCHES {
+                let row = Row::skipped(launch.name(), EXECS, why.as_str());
+                bench.report.row(row.size_bytes(bytes).variant(launch.variant()));
             }
             return Ok(());
         }
@@ -66,12 +74,12 @@ fn fuzz(bench: &mut Bench<'_>, target: &Target<'_>) -> Result<Vec<PathBuf>> {
     for (number, sql) in SEEDS.iter().enumerate() {
         fs::write(seeds.join(number.to_string()), sql).map_err(during("write a seed"))?;
     }
-    let mut sessions = WAYS.map(|_| Ok(Vec::new()));
+    let mut sessions = LAUNCHES.map(|_| Ok(Vec::new()));
     for round in 1..=ROUNDS {
-        for (way, sessions) in WAYS.into_iter().zip(&mut sessions) {
+        for (launch, sessions) in LAUNCHES.into_iter().zip(&mut sessions) {
             let Ok(done) = sessions else { continue };
-            bench.progress.phase(&format!("AFL++, round {round} of {ROUNDS}: {}", way.name()));
-            match target.fuzz(way, &seeds, SECONDS, bench.stop) {
+            bench.progress.phase(&format!("AFL++, round {round} of {ROUNDS}: {}", launch.label()));
+            match target.fuzz(launch, &seeds, SECONDS, bench.stop) {
                 Ok(session) => done.push(session),
                 Err(Error::Failed(why)) => *sessions = Err(why),
                 Err(error) => return Err(error),
@@ -79,19 +87,21 @@ fn fuzz(bench: &mut Bench<'_>, target: &Target<'_>) -> Result<Vec<PathBuf>> {
         }
     }
     let mut queues = Vec::new();
-    for (way, sessions) in WAYS.into_iter().zip(sessions) {
+    for (launch, sessions) in LAUNCHES.into_iter().zip(sessions) {
         match sessions {
             Ok(sessions) => {
-                push(bench, target, way, &sessions);
+                push(bench, target, launch, &sessions);
                 queues.extend(sessions.into_iter().map(|session| session.queue).next_back());
             }
-            Err(why) => bench.report.row(target.row(Row::skipped(way.rival(), EXECS, why), way)),
+            Err(why) => {
+                bench.report.row(target.row(Row::skipped(launch.name(), EXECS, why), launch))
+            }
         }
     }
     Ok(queues)
 }
 
-fn push(bench: &mut Bench<'_>, target: &Target<'_>, way: Way, sessions: &[Session]) {
+fn push(bench: &mut Bench<'_>, target: &Target<'_>, launch: Launch, sessions: &[Session]) {
     let crashes_and_hangs: f64 = sessions.iter().map(|session| session.crashes_and_hangs).sum();
     let median_of = |value: fn(&Session) -> f64| {
         median(&sessions.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN)
@@ -102,8 +112,8 @@ fn push(bench: &mut Bench<'_>, target: &Target<'_>, way: Way, sessions: &[Sessio
         ("afl_crashes_and_hangs", "value", crashes_and_hangs, "count"),
     ];
     for (metric, stat, value, unit) in values {
-        let row = Row::new(way.rival(), metric, stat, value, unit).n(sessions.len() as u64);
-        bench.report.row(target.row(row, way));
+        let row = Row::new(launch.name(), metric, stat, value, unit).n(sessions.len() as u64);
+        bench.report.row(target.row(row, launch));
     }
 }
 
@@ -114,22 +124,22 @@ fn compare(bench: &mut Bench<'_>, target: &Target<'_>, queues: &[PathBuf]) -> Re
     for (number, queue) in queues.iter().enumerate() {
         copy(queue, &corpus, number).map_err(during("copy AFL++'s inputs"))?;
     }
-    let mut edges = |way: Way| -> Result<_> {
-        bench.progress.phase(&format!("AFL++, edges of all inputs: {}", way.name()));
-        let edges = target.edges(way, &corpus, bench.stop)?;
+    let mut edges = |launch: Launch| -> Result<_> {
+        bench.progress.phase(&format!("AFL++, edges of all inputs: {}", launch.label()));
+        let edges = target.edges(launch, &corpus, bench.stop)?;
         let distinct = edges.values().flatten().map(|edge| edge.split(':').next());
         let distinct = distinct.collect::<BTreeSet<_>>().len() as f64;
-        let row = Row::new(way.rival(), "afl_edges_of_all_inputs", "value", distinct, "count");
-        bench.report.row(target.row(row.n(edges.len() as u64), way));
+        let row = Row::new(launch.name(), "afl_edges_of_all_inputs", "value", distinct, "count");
+        bench.report.row(target.row(row.n(edges.len() as u64), launch));
         Ok(edges)
     };
-    let (native, ours) = (edges(Way::Stock)?, edges(Way::Cowslip)?);
+    let (native, ours) = (edges(Launch::Stock)?, edges(Launch::Cowslip)?);
     if native.is_empty() {
         return Err(Error::Failed("afl-showmap ran no input".to_owned()));
     }
     let others = native.iter().filter(|(input, taken)| ours.get(*input) != Some(taken)).count();
     let row = Row::new("cowslip", OTHER_EDGES, "value", others as f64, "count");
-    bench.report.row(target.row(row.n(native.len() as u64), Way::Cowslip));
+    bench.report.row(target.row(row.n(native.len() as u64), Launch::Cowslip));
     Ok(())
 }
 
@@ -145,7 +155,7 @@ fn copy(queue: &Path, corpus: &Path, number: usize) -> std::io::Result<()> {
 }
 
 impl Target<'_> {
-    fn row(&self, row: Row, way: Way) -> Row {
-        row.size_bytes(self.mib * MIB).variant(way.variant())
+    fn row(&self, row: Row, launch: Launch) -> Row {
+        row.size_bytes(self.mib * MIB).variant(launch.variant())
     }
 }

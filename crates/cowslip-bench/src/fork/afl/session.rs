@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::error::{Error, Result, during};
 use crate::interrupt::Interrupt;
-use crate::program::{Folder, Libraries, Way};
+use crate::program::{Folder, Launch, Libraries};
 
 /// A test case may take as long (ms): a busy machine is no hang.
 const TIMEOUT_MS: &str = "10000";
@@ -47,14 +47,14 @@ impl Target<'_> {
     /// Fuzzes from the inputs in `seeds` for `seconds`. The seed of its random numbers is always the same.
     pub(super) fn fuzz(
         &self,
-        way: Way,
+        launch: Launch,
         seeds: &Path,
         seconds: u32,
         stop: &Interrupt,
     ) -> Result<Session> {
-        let out = self.folder.path().join(format!("session {}", way.name()));
+        let out = self.folder.path().join(format!("session {}", launch.label()));
         let _ = fs::remove_dir_all(&out);
-        let mut command = self.command("afl-fuzz", way)?;
+        let mut command = self.command("afl-fuzz", launch)?;
         command.args(["-s", "1", "-V", &seconds.to_string(), "-i"]).arg(seeds).arg("-o").arg(&out);
         self.finish(command, stop)?;
         let stats = out.join("default/fuzzer_stats");
@@ -72,9 +72,9 @@ impl Target<'_> {
     }
 
     /// Runs each input of the directory `corpus`: its edges.
-    pub(super) fn edges(&self, way: Way, corpus: &Path, stop: &Interrupt) -> Result<Edges> {
-        let out = self.folder.path().join(format!("edges {}", way.name()));
-        let mut command = self.command("afl-showmap", way)?;
+    pub(super) fn edges(&self, launch: Launch, corpus: &Path, stop: &Interrupt) -> Result<Edges> {
+        let out = self.folder.path().join(format!("edges {}", launch.label()));
+        let mut command = self.command("afl-showmap", launch)?;
         command.arg("-i").arg(corpus).arg("-o").arg(&out);
         self.finish(command, stop)?;
         let files = fs::read_dir(&out).map_err(during("read what afl-showmap wrote"))?;
@@ -86,16 +86,18 @@ impl Target<'_> {
         maps.collect::<std::io::Result<_>>().map_err(during("read what afl-showmap wrote"))
     }
 
-    fn command(&self, tool: &str, way: Way) -> Result<Command> {
+    fn command(&self, tool: &str, launch: Launch) -> Result<Command> {
         let mut command = Command::new(tool);
         for (name, _) in std::env::vars_os().filter(|(name, _)| is_for_afl(name)) {
             command.env_remove(name);
         }
         command.envs(SETTINGS.map(|name| (name, "1")));
         command.env("AFL_FORKSRV_INIT_TMOUT", LOAD_TIMEOUT_MS);
-        if way != Way::Stock {
-            command.env("AFL_PRELOAD", way.preload(self.libraries)?);
+        let preload = launch.preload(self.libraries)?;
+        if !preload.is_empty() {
+            command.env("AFL_PRELOAD", preload);
         }
+        command.envs(launch.environment().iter().copied());
         command.args(["-m", "none", "-t", TIMEOUT_MS]);
         Ok(command)
     }

@@ -10,7 +10,8 @@ pub(super) use malloc::{METRIC as MALLOC, THREADS};
 pub(super) use redis::METRIC as REDIS;
 
 /// What is compared is run in turns, as often.
-const ROUNDS: u32 = 7;
+const LEAST_ROUNDS: u32 = 3;
+const MOST_ROUNDS: u32 = 7;
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     // One does without the other.

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use cowslip_report::Row;
 
-use super::{Bench, Options, ROUNDS};
+use super::{Bench, LEAST_ROUNDS, MOST_ROUNDS, Options};
 use crate::error::{Error, Result};
 use crate::interrupt::Interrupt;
-use crate::program::{Folder, Running, Way};
+use crate::program::{Folder, Launch, Running};
 use crate::rows::median;
 
 pub(in crate::fork) const METRIC: &str = "redis_get";
 const NEEDS: &str = "apt-get install redis-server redis-tools";
-const WAYS: [Way; 2] = [Way::Stock, Way::Cowslip];
+const LAUNCHES: [Launch; 3] = [Launch::Stock, Launch::StockThp, Launch::Cowslip];
 const VALUE_BYTES: u64 = 1000;
 const GETS: &str = "1000000";
 const FIRST_ANSWER: Duration = Duration::from_secs(30);
@@ -25,27 +25,27 @@ const FIRST_ANSWER: Duration = Duration::from_secs(30);
 struct Server {
     _running: Running,
     folder: Folder,
-    way: Way,
+    launch: Launch,
     keys: String,
 }
 
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     let bytes = options.working_bytes() as u64;
     let mut servers = Vec::new();
-    for way in WAYS {
-        bench.progress.phase(&format!("Redis GET: filling {}", way.name()));
-        match Server::start(way, bytes / VALUE_BYTES, bench) {
+    for launch in LAUNCHES {
+        bench.progress.phase(&format!("Redis GET: filling {}", launch.label()));
+        match Server::start(launch, bytes / VALUE_BYTES, bench) {
             Ok(server) => servers.push((server, Vec::new())),
             Err(Error::Failed(why)) => {
-                let row = Row::skipped(way.rival(), METRIC, format!("{why}; {NEEDS}"));
+                let row = Row::skipped(launch.name(), METRIC, format!("{why}; {NEEDS}"));
                 bench.report.row(row.size_bytes(bytes));
             }
             Err(error) => return Err(error),
         }
     }
     // The first round is to warm up.
-    for round in 0..=ROUNDS {
-        bench.progress.phase(&format!("Redis GET: round {round} of {ROUNDS}"));
+    for round in bench.clock.rounds(1.0, 1 + LEAST_ROUNDS, 1 + MOST_ROUNDS) {
+        bench.progress.phase(&format!("Redis GET: round {round} of {MOST_ROUNDS}"));
         for (server, log) in &mut servers {
             let rate = server.gets_per_second(bench.stop)?;
             if round > 0 {
@@ -55,22 +55,26 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options) -> Result<()> {
     }
     for (server, log) in &servers {
         let rate = median(log).unwrap_or(f64::NAN);
-        let row = Row::new(server.way.rival(), METRIC, "p50", rate, "1/s");
+        let row = Row::new(server.launch.name(), METRIC, "p50", rate, "1/s");
         bench.report.row(row.size_bytes(bytes).n(log.len() as u64));
     }
     Ok(())
 }
 
 impl Server {
-    fn start(way: Way, keys: u64, bench: &Bench<'_>) -> Result<Self> {
+    fn start(launch: Launch, keys: u64, bench: &Bench<'_>) -> Result<Self> {
         let stop = bench.stop;
-        let folder = Folder::new(&format!("redis-{}", way.rival()))?;
-        let mut command = way.command(Path::new("redis-server"), bench.libraries)?;
+        let folder = Folder::new(&format!("redis-{}", launch.name()))?;
+        let mut command = launch.command(Path::new("redis-server"), bench.libraries)?;
         command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]);
         command.arg(folder.path().join("socket")).arg("--dir").arg(folder.path());
+        if launch == Launch::StockThp {
+            // Else it declines what malloc asks for.
+            command.args(["--disable-thp", "no"]);
+        }
         let log = folder.path().join("log");
         let running = Running::start(&mut command, &log, &log)?;
-        let mut server = Self { _running: running, folder, way, keys: keys.to_string() };
+        let mut server = Self { _running: running, folder, launch, keys: keys.to_string() };
         server.wait_ready(stop)?;
         let (values, value_bytes) = ((2 * keys).to_string(), VALUE_BYTES.to_string());
         server.benchmark(&["-t", "set", "-n", &values, "-d", &value_bytes, "-P", "64"], stop)?;

@@ -33,7 +33,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
     ];
     let mut seen = meanwhile.map(|_| Latencies::new());
     let mut scatter = 1;
-    for round in 1..=rounds {
+    for round in bench.clock.rounds(1.0, 1, rounds) {
+        let round = round + 1;
         bench.progress.phase(&format!("save: random writes meanwhile, round {round} of {rounds}"));
         let mut span = SHORTEST;
         for ((meanwhile, _), latencies) in meanwhile.iter().zip(&mut seen) {

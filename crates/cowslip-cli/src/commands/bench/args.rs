@@ -11,18 +11,18 @@ use crate::commands::output::OutputArgs;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Action {
-    /// Copy-on-write under huge pages: the pause and the writes after it (seed 000, seed 002)
+    /// Copy-on-write under huge pages: the pause and the writes after it (Durg 2025, Lin 2022)
     Cow(BenchArgs<cow::Part>),
-    /// Forking from a big process: latency, page tables, and what the faults cost afterwards (seed 002)
+    /// Forking from a big process: latency, page tables, and what the faults cost afterwards (Lin 2022)
     Fork(BenchArgs<fork::Part>),
-    /// Restoring from an image and saving to it, all ways and others' (seed 004) [default size: 512 MiB]
+    /// Restoring from an image and saving to it, all ways and others' (Vansa 2023) [default size: 512 MiB]
     Restore(BenchArgs<restore::Part>),
-    /// Memory held but not used, faults and stalls under huge pages (seed 001) [default size: 1 GiB]
+    /// Memory held but not used, faults and stalls under huge pages (Ingens, 2016) [default size: 1 GiB]
     Bloat(BenchArgs<bloat::Part>),
     /// A process that does as it is told, for `bench bloat`
     #[command(hide = true)]
     BloatProcess,
-    /// Tracing page faults: overhead beside perf, events lost, the picture (seed 003)
+    /// Tracing page faults: overhead beside perf, events lost, the picture
     Trace(BenchArgs<trace::Part>),
     /// Write BENCHMARKS.md from the results of many runs
     Report(ReportArgs),
@@ -39,6 +39,9 @@ pub(crate) struct BenchArgs<P: ValueEnum + Send + Sync + 'static> {
     /// Repetitions of each measurement of a pause
     #[arg(long, default_value_t = 9, value_parser = whole(1..=1000u32))]
     pub(super) runs: u32,
+    /// Measure all sizes and rounds, and AFL++, however long it takes [default: within four minutes]
+    #[arg(long)]
+    pub(super) full: bool,
     /// Measure only this; may be given several times [default: everything]
     #[arg(long, value_enum, value_name = "PART")]
     pub(super) only: Vec<P>,

@@ -4,27 +4,30 @@ mod args;
 
 use std::fs;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use cowslip::units::ByteCount;
-use cowslip_bench::{Bench, Error, Interrupt, Options, bloat, cow, fork, restore, trace};
+use cowslip_bench::{Bench, Clock, Error, Interrupt, Options, bloat, cow, fork, restore, trace};
 use cowslip_report::{Progress, Report, sink, summary};
 use serde_json::{Map, Value};
 
 use super::run::libraries;
 use super::{output, signals};
-use crate::exit::{self, Answer, Failure};
+use crate::exit::{self, CommandResult, Failure};
 pub(super) use args::Action;
 use args::{BenchArgs, ReportArgs};
 
 const DEFAULT_SIZE: ByteCount = ByteCount::gib(8);
+/// What a bench may take without `--full`, less what its last round may take longer than it should.
+const LIMIT: Duration = Duration::from_secs(200);
 const SMALLEST_SIZE: ByteCount = ByteCount::mib(64);
 
-pub(super) fn run(action: &Action) -> Answer {
+pub(super) fn run(action: &Action) -> CommandResult {
     match action {
         Action::Cow(args) => measure("cow", args, DEFAULT_SIZE, cow::run),
         Action::Fork(args) => measure("fork", args, DEFAULT_SIZE, fork::run),
-        Action::Restore(args) => measure("restore", args, restore::SEED_SIZE, restore::run),
+        Action::Restore(args) => measure("restore", args, restore::SIZE, restore::run),
         Action::Bloat(args) => measure("bloat", args, bloat::DEFAULT_SIZE, bloat::run),
         Action::Trace(args) => measure("trace", args, trace::SIZE, trace::run),
         Action::BloatProcess => bloat_process(),
@@ -38,7 +41,7 @@ fn measure<P: ValueEnum + Send + Sync>(
     args: &BenchArgs<P>,
     default_size: ByteCount,
     run: impl FnOnce(&Options, &[P], &mut Bench<'_>) -> Result<(), Error>,
-) -> Answer {
+) -> CommandResult {
     let options = options(args, default_size)?;
     let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
     let libraries = libraries().map_err(|failure| failure.to_string());
@@ -49,6 +52,7 @@ fn measure<P: ValueEnum + Send + Sync>(
         progress: &mut progress,
         stop: &Interrupt::from(stop),
         libraries: &libraries,
+        clock: Clock::new((!args.full).then_some(LIMIT)),
     };
     let measured = run(&options, &args.only, bench);
     progress.finish();
@@ -66,24 +70,24 @@ fn measure<P: ValueEnum + Send + Sync>(
     Ok(if broken || interrupted { ExitCode::from(exit::NO) } else { ExitCode::SUCCESS })
 }
 
-fn report(args: &ReportArgs) -> Answer {
+fn report(args: &ReportArgs) -> CommandResult {
     let page = summary::markdown(&args.from).map_err(exit::io("read the results"))?;
     sink::write(&args.output, &page).map_err(exit::io("write the page"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn bloat_process() -> Answer {
+fn bloat_process() -> CommandResult {
     bloat::process().map_err(|error| Failure::new(exit::NO, error))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn restore_process(args: &restore::ProcessArgs) -> Answer {
+fn restore_process(args: &restore::ProcessArgs) -> CommandResult {
     let observed = restore::process(args).map_err(|error| Failure::new(exit::NO, error))?;
-    println!("{observed}");
+    outln!("{observed}");
     Ok(ExitCode::SUCCESS)
 }
 
-/// The size that was asked for, or what leaves room for the copies and for a second rival.
+/// The size that was asked for, or what leaves room for the copies and for a second mechanism.
 fn options<P: ValueEnum + Send + Sync>(
     args: &BenchArgs<P>,
     default_size: ByteCount,

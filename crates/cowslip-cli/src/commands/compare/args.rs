@@ -1,28 +1,33 @@
-//! The options of `cowslip compare`, of which `cowslip record` has a part.
+//! The options of `cowslip compare` and `cowslip compare run`.
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
-use cowslip_compare::{MeasureChoice, Options, Sort, UnitChoice};
-use regex_lite::Regex;
+use clap::Subcommand;
 
-use crate::commands::numbers::positive;
-use crate::commands::output::OutputArgs;
+use super::result::How;
+use super::run::RunArgs;
 
 /// Find what differs between good and bad runs: every metric in them is tested, and ranked
 ///
-/// A file is a recording of `cowslip record`, or of `sadf -j`, `perf stat -j` or `hyperfine --export-json`, or CSV
-/// with a header; a directory stands for all its files.
+/// A file is a recording of `cowslip compare run`, or of `sadf -j`, `perf stat -j` or `hyperfine
+/// --export-json`, or CSV with a header; a directory stands for all its files.
 #[derive(clap::Args, Debug)]
 #[command(
-    override_usage = "cowslip compare [OPTIONS] <GOOD>... -- <BAD>...",
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    override_usage = "cowslip compare [OPTIONS] <GOOD>... -- <BAD>...\n       \
+    cowslip compare run [OPTIONS] --good <COMMAND> --bad <COMMAND> --output <DIR>",
     after_help = "Examples:\n  cowslip compare good-1.json good-2.json -- bad-1.json bad-2.json\n  \
     cowslip compare runs/good -- runs/bad --html page.html\n  \
     cowslip compare --metric '^vmstat\\.thp' --all runs/good -- runs/bad\n  \
-    cowslip compare both.json@1 -- both.json@2\n\n\
+    cowslip compare both.json@1 -- both.json@2\n  \
+    cowslip compare run -n 10 --good './old' --bad './new' -o runs\n  \
+    cowslip compare ./run -- bad.json          a file that is named like a command of this one\n\n\
     Exit codes: 0 nothing differs significantly · 1 something does · 2 and above: it could not be found out"
 )]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(super) action: Option<Action>,
     /// Files or directories of good runs
     #[arg(required = true)]
     pub(super) good: Vec<PathBuf>,
@@ -33,85 +38,7 @@ pub(crate) struct Args {
     pub(super) how: How,
 }
 
-/// How to compare, and what to show
-#[derive(clap::Args, Debug)]
-pub(in crate::commands) struct How {
-    /// The level of each test; the intervals hold with one minus it
-    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = share)]
-    pub(super) alpha: f64,
-    /// The share of false ones that is accepted among the metrics said to differ
-    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
-    pub(super) fdr: f64,
-    /// Compare runs, each by its mean or rate [default, with two runs on each side]
-    #[arg(long, conflicts_with = "per_sample")]
-    pub(super) per_run: bool,
-    /// Compare samples, though those of one run are not independent
-    #[arg(long)]
-    pub(super) per_sample: bool,
-    /// How counters are compared: as the runs show (docs/compare.md), by what they counted in a run, or in a second
-    #[arg(long, value_enum, default_value_t = Counters::Auto)]
-    pub(super) counters: Counters,
-    /// The change that matters, in percent: what the first sentence is about, and the advice on the number of runs
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = positive(f64::INFINITY))]
-    pub(super) effect: f64,
-    /// Only metrics whose names this regular expression finds
-    #[arg(long, value_name = "REGEX")]
-    pub(super) metric: Option<Regex>,
-    /// The order: t as of (good, bad), so that what grew comes first; p; the size of the effect
-    #[arg(long, value_enum, default_value_t = SortArg::T)]
-    pub(super) sort: SortArg,
-    /// Show the metrics that do not differ as well
-    #[arg(long)]
-    pub(super) all: bool,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
-}
-
-impl How {
-    /// What counts as a change that matters, as a part of the good mean.
-    pub(super) fn relevant(&self) -> f64 {
-        self.effect / 100.0
-    }
-
-    pub(super) fn options(&self) -> Options {
-        Options {
-            alpha: self.alpha,
-            fdr: self.fdr,
-            unit: match (self.per_run, self.per_sample) {
-                (true, _) => UnitChoice::Run,
-                (_, true) => UnitChoice::Sample,
-                _ => UnitChoice::Auto,
-            },
-            counters: match self.counters {
-                Counters::Auto => MeasureChoice::Auto,
-                Counters::Count => MeasureChoice::Count,
-                Counters::Rate => MeasureChoice::Rate,
-            },
-            wanted_change: self.relevant(),
-            sort: match self.sort {
-                SortArg::T => Sort::T,
-                SortArg::P => Sort::P,
-                SortArg::Effect => Sort::Effect,
-            },
-        }
-    }
-}
-
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Counters {
-    Auto,
-    Count,
-    Rate,
-}
-
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum SortArg {
-    T,
-    P,
-    Effect,
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|it| 0.0 < *it && *it < 1.0);
-    share.ok_or("a number between 0 and 1 is wanted".to_owned())
+#[derive(Subcommand, Debug)]
+pub(crate) enum Action {
+    Run(RunArgs),
 }

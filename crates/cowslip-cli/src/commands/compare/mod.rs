@@ -1,24 +1,23 @@
 //! `cowslip compare`: what differs between good and bad runs.
 
 mod args;
-mod cause;
-mod page;
-mod strip;
-mod table;
-mod words;
+mod result;
+mod run;
 
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::PathBuf;
 
-use cowslip_compare::inputs::{self, Run};
-use cowslip_compare::{Comparison, ErrorKind, compare};
-use cowslip_report::{Progress, json, sink};
-use serde_json::json;
+use cowslip_compare::inputs::Run;
+use cowslip_report::Progress;
 
-use crate::exit::{self, Answer, CORRUPT, DENIED, Failure, NO, USAGE};
-pub(super) use args::{Args, How};
+use crate::exit::{CommandResult, Failure, USAGE};
+use args::Action;
+pub(super) use args::Args;
+pub(super) use run::{RunArgs, run as record};
 
-pub(super) fn run(args: &Args) -> Answer {
+pub(super) fn run(args: &Args) -> CommandResult {
+    if let Some(Action::Run(args)) = &args.action {
+        return run::run(args);
+    }
     let is_option = |path: &&PathBuf| path.as_os_str().as_encoded_bytes().starts_with(b"-");
     if let Some(option) = args.bad.iter().find(is_option).filter(|path| !path.exists()) {
         let why = "all that comes after `--` are bad runs; options go before it";
@@ -31,7 +30,7 @@ pub(super) fn run(args: &Args) -> Answer {
     let mut read = |paths: &[PathBuf]| -> Result<Vec<Run>, Failure> {
         let mut runs = Vec::new();
         for path in paths {
-            runs.extend(self::read(path)?);
+            runs.extend(result::read(path)?);
             done += 1;
             progress.set(done, files as u64);
         }
@@ -39,63 +38,5 @@ pub(super) fn run(args: &Args) -> Answer {
     };
     let (good, bad) = (read(&args.good)?, read(&args.bad)?);
     progress.finish();
-    answer(good, bad, &args.how)
-}
-
-/// The runs of a file or of a folder.
-pub(super) fn read(path: &Path) -> Result<Vec<Run>, Failure> {
-    inputs::read(path).map_err(trouble)
-}
-
-/// Compares, and sends what came of it where the options say.
-pub(super) fn answer(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Answer {
-    if let Some(wanted) = &how.metric {
-        for run in good.iter_mut().chain(&mut bad) {
-            run.metrics
-                .retain(|name, _| wanted.is_match(name) || wanted.is_match(&format!("{name}/s")));
-        }
-    }
-    let comparison = compare(&good, &bad, &how.options()).map_err(trouble)?;
-    if comparison.rows.is_empty() && comparison.constant.is_empty() {
-        return Err(Failure::new(USAGE, nothing_in_common(&comparison, how)));
-    }
-    if how.output.json.as_deref() != Some(Path::new("-")) {
-        sink::print(&table::render(&comparison, how)).map_err(exit::io("print the results"))?;
-    }
-    if let Some(path) = &how.output.json {
-        let value = json!({
-            "schema": "cowslip.compare/1",
-            "alpha": how.alpha,
-            "fdr": how.fdr,
-            "wanted_change": how.relevant(),
-            "differs": comparison.differs(),
-            "cause": cause::sentence(&comparison, how.relevant()),
-            "comparison": comparison,
-        });
-        json::write(&value, path).map_err(exit::io("write the results"))?;
-    }
-    if let Some(path) = &how.output.html {
-        page::write(&comparison, how, path).map_err(exit::io("write the page"))?;
-    }
-    Ok(if comparison.differs() { ExitCode::from(NO) } else { ExitCode::SUCCESS })
-}
-
-fn nothing_in_common(comparison: &Comparison, how: &How) -> String {
-    let (good, bad, few) =
-        (comparison.only_good.len(), comparison.only_bad.len(), comparison.too_few.len());
-    let of = if how.metric.is_some() { " that --metric lets through" } else { "" };
-    format!(
-        "no metric{of} has two values on both sides: {good} are only in good runs, {bad} only in bad ones, {few} \
-         have too few values"
-    )
-}
-
-/// That something went wrong must not look as if they differed.
-fn trouble(error: cowslip_compare::Error) -> Failure {
-    let code = match error.kind() {
-        ErrorKind::Corrupt => CORRUPT,
-        ErrorKind::Io(std::io::ErrorKind::PermissionDenied) => DENIED,
-        _ => USAGE,
-    };
-    Failure::new(code, error)
+    result::deliver(good, bad, &args.how)
 }

@@ -2,23 +2,65 @@
 
 mod args;
 
+use std::io;
+use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip::units::ByteCount;
-use cowslip_bench::demo::{redis, store};
-use cowslip_report::{Progress, Report};
+use cowslip_bench::Interrupt;
+use cowslip_bench::demo::{self, redis, store};
+use cowslip_report::{Progress, Report, json, sink, table, text};
 use serde_json::{Map, Value};
 
-use super::{output, signals};
-use crate::exit::{self, Answer, Failure};
+use super::signals;
+use crate::exit::{self, CommandResult, Failure};
 pub(super) use args::Args;
 
-pub(super) fn run(args: Args) -> Answer {
-    let size = args.size.unwrap_or_else(default_size);
+const SIZE: ByteCount = ByteCount::mib(512);
+const FULL_SIZE: ByteCount = ByteCount::gib(1);
+const SAVES: u32 = 2;
+const FULL_SAVES: u32 = 5;
+/// Lines of a sentence after its first begin with so many spaces.
+const INDENT: usize = 2;
+
+pub(super) fn run(args: Args) -> CommandResult {
+    let options = options(&args)?;
     let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
-    let mut report = Report::new("demo", params(&args, size));
+    let stop = Interrupt::from(stop);
+    let mut report = Report::new("demo", params(&options));
     let mut progress = Progress::new();
+    let outcome = measure(&options, &stop, &mut progress, &mut report);
+    progress.finish();
+    let outcome = outcome?;
+    deliver(&args, &outcome, &report)?;
+    let is_interrupted = stop.is_set();
+    let is_broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));
+    let is_whole = !is_broken && !is_interrupted && !outcome.is_empty();
+    Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(exit::NO) })
+}
+
+fn options(args: &Args) -> Result<redis::Options, Failure> {
+    let cowslip = std::env::current_exe().map_err(exit::io("find this program"))?;
+    let (size, saves) = if args.full { (FULL_SIZE, FULL_SAVES) } else { (SIZE, SAVES) };
+    // What a machine of 4 GiB has room for, each server in turn.
+    let memory = cowslip::host::memory_and_swap();
+    let size = args.size.unwrap_or(size.min(ByteCount(memory.0 / 8)));
+    Ok(redis::Options {
+        size_bytes: size.0,
+        saves: args.saves.unwrap_or(saves) as usize,
+        full: args.full,
+        clients: args.clients as usize,
+        redis_server: args.redis_server.clone(),
+        ..redis::Options::new(cowslip)
+    })
+}
+
+fn measure(
+    options: &redis::Options,
+    stop: &Interrupt,
+    progress: &mut Progress,
+    report: &mut Report,
+) -> Result<redis::Outcome, Failure> {
     let mut phase = String::new();
     let mut show = |label: &str, done: u64, of: u64| {
         if phase != label {
@@ -27,42 +69,63 @@ pub(super) fn run(args: Args) -> Answer {
         }
         progress.set(done, of);
     };
-    let options = store::Options { size_bytes: size.0, saves: args.saves as usize };
-    store::run(&options, &stop, &mut show, &mut report)
-        .map_err(|why| Failure::new(exit::USAGE, why))?;
-    if !args.no_redis && !stop.load(Relaxed) {
-        let options = redis::Options {
-            size_bytes: size.0,
-            saves: args.saves as usize,
-            clients: args.clients as usize,
-            redis_server: args.redis_server.clone(),
-            cowslip: std::env::current_exe().ok(),
-            ..redis::Options::default()
+    let outcome = redis::run(options, stop, &mut show, report).map_err(|error| {
+        let code = match &error {
+            redis::Error::BadOption(_) | redis::Error::NoServer { .. } => exit::USAGE,
+            _ => exit::NO,
         };
-        match redis::run(&options, &stop, &mut show, &mut report) {
-            Ok(()) => {}
-            Err(redis::Error::BadOption(why)) => return Err(Failure::new(exit::USAGE, why)),
-            Err(error) => report.skip("redis", "fork", error.to_string()),
+        Failure::new(code, error)
+    })?;
+    if options.full && !stop.is_set() {
+        let options = store::Options { size_bytes: options.size_bytes, saves: options.saves };
+        store::run(&options, stop, &mut show, report)
+            .map_err(|why| Failure::new(exit::USAGE, why))?;
+    }
+    Ok(outcome)
+}
+
+/// The sentences, unless JSON goes to standard output, and the files. There is no picture of nothing.
+fn deliver(args: &Args, outcome: &redis::Outcome, report: &Report) -> Result<(), Failure> {
+    let is_json_alone = args.json.as_deref() == Some(Path::new("-"));
+    if !is_json_alone {
+        if args.full {
+            table::print(report).map_err(exit::io("print the results"))?;
+        }
+        for sentence in demo::sentences(outcome) {
+            text::wrap(&sentence, INDENT).iter().for_each(|line| outln!("{line}"));
+        }
+        if !args.full {
+            let skipped = report.rows.iter().filter(|row| row.metric == "fork");
+            let skipped = skipped.filter_map(|row| Some((&row.rival, row.skipped.as_ref()?)));
+            skipped.for_each(|(name, why)| outln!("skipped: {name}: {why}"));
+            report.notes.iter().for_each(|note| outln!("note: {note}"));
         }
     }
-    progress.finish();
-    output::deliver(&report, &args.output)?;
-    let broken = report.ratios.iter().any(|ratio| ratio.holds == Some(false));
-    let whole = !broken && !stop.load(Relaxed);
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::from(exit::NO) })
+    if let Some(path) = &args.json {
+        json::write(report, path).map_err(exit::io("write the results"))?;
+    }
+    if outcome.is_empty() {
+        return Ok(());
+    }
+    for (path, drawn) in
+        [(&args.svg, demo::picture(outcome)), (&args.html, demo::page(outcome, report))]
+    {
+        let Some(path) = path else { continue };
+        let drawn = drawn.map_err(io::Error::other).map_err(exit::io("draw the picture"))?;
+        sink::write(path, &drawn).map_err(exit::io("write the picture"))?;
+    }
+    if let (Some(page), false) = (&args.html, is_json_alone) {
+        outln!("Pictures and every number: {}", page.display());
+    }
+    Ok(())
 }
 
-/// What a machine of 4 GiB has room for, with every rival's server in turn.
-fn default_size() -> ByteCount {
-    let memory = cowslip::host::memory_and_swap();
-    ByteCount::gib(1).min(ByteCount(memory.0 / 8))
-}
-
-fn params(args: &Args, size: ByteCount) -> Map<String, Value> {
+fn params(options: &redis::Options) -> Map<String, Value> {
     let params = [
-        ("size_bytes", size.0),
-        ("saves", u64::from(args.saves)),
-        ("clients", u64::from(args.clients)),
+        ("size_bytes", options.size_bytes),
+        ("saves", options.saves as u64),
+        ("clients", options.clients as u64),
+        ("value_bytes", options.value_bytes as u64),
     ];
     params.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect()
 }

@@ -11,13 +11,13 @@ use serde_json::json;
 
 use super::args::DiffArgs;
 use super::{bytes_of, write};
-use crate::exit::{Answer, Failure, NO, USAGE};
+use crate::exit::{CommandResult, Failure, NO, USAGE};
 
 /// Ranges of an arena that are listed for people.
 const MOST_RANGES: usize = 16;
 
 /// What differs; the exit code says whether anything does.
-pub(super) fn diff(args: &DiffArgs) -> Answer {
+pub(super) fn diff(args: &DiffArgs) -> CommandResult {
     let open = |path: &Path| Image::open(path).map_err(trouble);
     let (first, second) = (open(&args.first)?, open(&args.second)?);
     let mut progress = Progress::new();
@@ -47,10 +47,10 @@ fn trouble(error: cowslip::Error) -> Failure {
 
 fn print(diff: &Diff) {
     if diff.is_empty() {
-        return println!("the same");
+        return outln!("the same");
     }
     for arena in &diff.arenas {
-        println!(
+        outln!(
             "arena {}: {} chunks, {} pages, {} differ",
             arena.arena,
             arena.chunks,
@@ -60,16 +60,16 @@ fn print(diff: &Diff) {
         for range in arena.ranges.iter().take(MOST_RANGES) {
             let end = range.offset_bytes + range.length_bytes;
             let length = ByteCount(range.length_bytes);
-            println!("  {:#x}..{end:#x} ({length})", range.offset_bytes);
+            outln!("  {:#x}..{end:#x} ({length})", range.offset_bytes);
         }
         if let Some(more) = arena.ranges.len().checked_sub(MOST_RANGES).filter(|more| *more > 0) {
-            println!("  and {more} more ranges (--json has all)");
+            outln!("  and {more} more ranges (--json has all)");
         }
     }
     for (what, names) in [("root", &diff.roots), ("user", &diff.user)] {
-        names.iter().for_each(|name| println!("{what} {name}: differs"));
+        names.iter().for_each(|name| outln!("{what} {name}: differs"));
     }
     if diff.has_other_layout {
-        println!("other memory was handed out, or is otherwise protected");
+        outln!("other memory was handed out, or is otherwise protected");
     }
 }

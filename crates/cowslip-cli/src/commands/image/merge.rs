@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::args::MergeArgs;
 use super::{bytes_of, write};
-use crate::exit::Answer;
+use crate::exit::CommandResult;
 
 /// Writes one complete image of an image and those that it needs.
-pub(super) fn merge(args: &MergeArgs) -> Answer {
+pub(super) fn merge(args: &MergeArgs) -> CommandResult {
     let image = Image::open(&args.file)?;
     let options = MergeOptions { compression: args.compress, ..MergeOptions::default() };
     let mut progress = Progress::new();
@@ -32,7 +32,7 @@ pub(super) fn merge(args: &MergeArgs) -> Answer {
         write(&value, file)?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!(
+    outln!(
         "{}: complete, {} chunks of 2 MiB in {}",
         args.output.display(),
         saved.chunks,

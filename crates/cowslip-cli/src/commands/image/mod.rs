@@ -13,12 +13,12 @@ use cowslip::units::ByteCount;
 use cowslip_report::{Progress, json};
 use serde_json::{Value, json};
 
-use crate::exit::{self, Answer, Failure};
+use crate::exit::{self, CommandResult, Failure};
 
 pub(super) use args::Action;
 use args::ImageArgs;
 
-pub(super) fn run(action: &Action) -> Answer {
+pub(super) fn run(action: &Action) -> CommandResult {
     match action {
         Action::Info(args) => info(args),
         Action::Verify(args) => verify(args),
@@ -28,7 +28,7 @@ pub(super) fn run(action: &Action) -> Answer {
 }
 
 /// What an image and those that it needs say of themselves.
-fn info(args: &ImageArgs) -> Answer {
+fn info(args: &ImageArgs) -> CommandResult {
     let image = Image::open(&args.file)?;
     if let Some(file) = &args.json {
         write(&to_json(&image), file)?;
@@ -36,14 +36,14 @@ fn info(args: &ImageArgs) -> Answer {
     }
     print(&image);
     for ancestor in image.ancestors() {
-        println!();
+        outln!();
         print(ancestor);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Checks every byte of an image and of those that it needs.
-fn verify(args: &ImageArgs) -> Answer {
+fn verify(args: &ImageArgs) -> CommandResult {
     let image = Image::open(&args.file)?;
     let mut progress = Progress::new();
     for image in std::iter::once(&image).chain(image.ancestors()) {
@@ -56,7 +56,7 @@ fn verify(args: &ImageArgs) -> Answer {
         return Ok(ExitCode::SUCCESS);
     }
     let summary = image.summary();
-    println!("{}: whole, {} chunks of 2 MiB", args.file.display(), summary.chunks);
+    outln!("{}: whole, {} chunks of 2 MiB", args.file.display(), summary.chunks);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,7 +92,7 @@ fn to_json(image: &Image) -> Value {
 
 fn print(image: &Image) {
     let summary = image.summary();
-    println!("{}", image.path().display());
+    outln!("{}", image.path().display());
     let mut rows = vec![
         ("identity", summary.identity.to_string()),
         ("parent", summary.parent.map_or("none: it is complete".into(), |it| it.to_string())),
@@ -118,7 +118,7 @@ fn print(image: &Image) {
         image.description().user.iter().map(|(name, value)| ("user", format!("{name}: {value}"))),
     );
     for (name, value) in rows {
-        println!("  {name:<22} {value}");
+        outln!("  {name:<22} {value}");
     }
 }
 

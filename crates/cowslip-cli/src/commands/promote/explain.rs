@@ -9,11 +9,11 @@ use cowslip_promote::session::Session;
 use cowslip_promote::{Decision, Look, REGION_PAGES, Reason, Region, RegionKind};
 use serde_json::{Value, json};
 
-use crate::exit::{self, Answer, Failure, NO};
+use crate::exit::{self, CommandResult, Failure, NO};
 use cowslip_report::{self as output, sink, text};
 
 /// Looks twice, for what was released in between, and acts on nothing.
-pub(super) fn run(session: &mut Session, address: u64, file: Option<&Path>) -> Answer {
+pub(super) fn run(session: &mut Session, address: u64, file: Option<&Path>) -> CommandResult {
     session.look(u64::MAX)?;
     session.wait(Duration::from_millis(session.plan().settings.interval_ms))?;
     let round = session.look(u64::MAX)?;

@@ -16,17 +16,17 @@ use std::fs::File;
 use std::process::ExitCode;
 
 use cowslip::ErrorKind;
-use cowslip::sys::procfs::Thp;
 use cowslip_promote::plan::Plan;
 use cowslip_promote::session::{self, Session};
 use cowslip_promote::{ManagedThp, daemon, interference};
+use cowslip_sys::procfs::Thp;
 
-use crate::exit::{self, Answer, Failure};
+use crate::exit::{self, CommandResult, Failure};
 use args::{PromoteArgs, View};
 use cowslip_report::text;
 use operator::Console;
 
-pub(crate) fn run(args: &PromoteArgs) -> Answer {
+pub(crate) fn run(args: &PromoteArgs) -> CommandResult {
     if let Some(View::Top(args)) = &args.view {
         return top::run(args);
     }
@@ -39,10 +39,10 @@ pub(crate) fn run(args: &PromoteArgs) -> Answer {
     let plan = plan::of(args)?;
     if args.check_config {
         for (path, errno) in session::missing(&plan) {
-            eprintln!("cowslip: control group {}: {errno}; it will be waited for", path.display());
+            errln!("cowslip: control group {}: {errno}; it will be waited for", path.display());
         }
         let targets = text::count(plan.rules.len(), "target");
-        println!("{targets}; the configuration makes sense");
+        outln!("{targets}; the configuration makes sense");
         return Ok(ExitCode::SUCCESS);
     }
     tidy_up();
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &PromoteArgs) -> Answer {
     let found = session.search()?;
     if let Some((error, count)) = &found.denied {
         let processes = text::count(*count, "process");
-        eprintln!("cowslip: left alone: {processes}; the first: {error}");
+        errln!("cowslip: left alone: {processes}; the first: {error}");
     }
     if args.once || args.explain.is_some() {
         found.check(session.plan(), session.promoter())?;
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &PromoteArgs) -> Answer {
     }
     if let Some(managed) = managed {
         managed.restore()?;
-        eprintln!("cowslip: the settings of transparent huge pages are as they were");
+        errln!("cowslip: the settings of transparent huge pages are as they were");
     }
     answer
 }
@@ -88,17 +88,17 @@ fn start(plan: Plan, args: &PromoteArgs) -> Result<Session, Failure> {
 }
 
 /// Without `--once`: until SIGINT or SIGTERM; SIGHUP has it read its configuration again.
-fn go_on(session: &mut Session, args: &PromoteArgs) -> Answer {
+fn go_on(session: &mut Session, args: &PromoteArgs) -> CommandResult {
     daemon::run(session, || plan::of(args).map_err(|failure| failure.to_string()))?;
     report::deliver(session, args)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Puts back what a run has left that was killed.
-fn restore_thp() -> Answer {
+fn restore_thp() -> CommandResult {
     match ManagedThp::restore_left()? {
         Some(now) => tell_restored(&now),
-        None => eprintln!("cowslip: no run has left settings to be put back"),
+        None => errln!("cowslip: no run has left settings to be put back"),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -108,13 +108,13 @@ fn tidy_up() {
     cowslip_promote::end_left_watching();
     match ManagedThp::restore_left() {
         Ok(Some(now)) => tell_restored(&now),
-        Err(error) if error.kind() == ErrorKind::Corrupt => eprintln!("cowslip: {error}"),
+        Err(error) if error.kind() == ErrorKind::Corrupt => errln!("cowslip: {error}"),
         Ok(None) | Err(_) => {}
     }
 }
 
 fn tell_restored(now: &Thp) {
-    eprintln!(
+    errln!(
         "cowslip: put back what a run has left that was killed: transparent_hugepage/enabled is {} and \
          khugepaged/max_ptes_none is {}",
         now.enabled.word(),
@@ -125,7 +125,7 @@ fn tell_restored(now: &Thp) {
 fn manage(plan: &Plan) -> Result<ManagedThp, Failure> {
     let managed = ManagedThp::set(&plan.settings)?;
     let (before, now) = managed.settings();
-    eprintln!(
+    errln!(
         "cowslip: until this ends, transparent_hugepage/enabled is {} (was {}) and \
          khugepaged/max_ptes_none is {} (was {})",
         now.enabled.word(),
@@ -140,6 +140,6 @@ fn manage(plan: &Plan) -> Result<ManagedThp, Failure> {
 fn warn(plan: &Plan) {
     let Ok(thp) = Thp::read() else { return };
     for sentence in interference(&thp, &plan.settings) {
-        eprintln!("cowslip: {sentence} (or --manage-thp)");
+        errln!("cowslip: {sentence} (or --manage-thp)");
     }
 }

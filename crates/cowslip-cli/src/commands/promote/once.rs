@@ -7,10 +7,10 @@ use cowslip_promote::session::Session;
 
 use super::args::PromoteArgs;
 use super::report;
-use crate::exit::{Answer, Failure, NO, VANISHED};
+use crate::exit::{CommandResult, Failure, NO, VANISHED};
 use cowslip_report::Progress;
 
-pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> Answer {
+pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> CommandResult {
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
     session.measure_before();
     let mut progress = Progress::new();
@@ -26,7 +26,7 @@ pub(super) fn run(session: &mut Session, args: &PromoteArgs) -> Answer {
     deliver(session, args)
 }
 
-fn deliver(session: &Session, args: &PromoteArgs) -> Answer {
+fn deliver(session: &Session, args: &PromoteArgs) -> CommandResult {
     let tally = session.tally();
     report::deliver(session, args)?;
     if tally.processes.values().all(|it| it.has_ended) {

@@ -23,7 +23,7 @@ impl Console {
 
 impl Operator for Console {
     fn tell(&mut self, notice: &Notice<'_>) {
-        eprintln!("cowslip: {}", sentence(notice));
+        errln!("cowslip: {}", sentence(notice));
     }
 
     fn stops(&self) -> bool {

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::args::PromoteArgs;
 use super::{explain, plan};
-use crate::exit::{self, Answer, Failure, NO};
+use crate::exit::{self, CommandResult, Failure, NO};
 use cowslip_report::{self as output, sink, text};
 
-pub(super) fn run(args: &PromoteArgs, record: &Path) -> Answer {
+pub(super) fn run(args: &PromoteArgs, record: &Path) -> CommandResult {
     let file = File::open(record).map_err(exit::io(format_args!("open {}", record.display())))?;
     let events = cowslip_promote::read_record(BufReader::new(file));
     let replay = cowslip_promote::replay(events, |settings| plan::change(settings, args))?;
@@ -67,7 +67,7 @@ fn table(replay: &Replay) -> String {
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
-fn story(replay: &Replay, address: u64) -> Answer {
+fn story(replay: &Replay, address: u64) -> CommandResult {
     let start = address & !(CHUNK_BYTES as u64 - 1);
     let first_ns = replay.rounds.first().map_or(0, |round| round.look.at_ns);
     let mut processes: Vec<(ProcessId, &str)> = Vec::new();

@@ -1,4 +1,4 @@
-//! What was done, as a table and as JSON.
+//! What a session of `cowslip promote` did, as a table and as JSON.
 
 use std::path::Path;
 

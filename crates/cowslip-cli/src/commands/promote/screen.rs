@@ -1,10 +1,10 @@
-//! The terminal: a screen of our own while the table is live, and keys.
+//! The terminal of `cowslip promote top`: a screen of its own while the table is live, and keys.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use cowslip::sys::AsFd;
-use cowslip::sys::terminal::{self, KeyByKey};
+use cowslip_sys::AsFd;
+use cowslip_sys::terminal::{self, KeyByKey};
 
 use crate::commands::signals::Signals;
 

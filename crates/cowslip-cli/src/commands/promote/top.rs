@@ -13,10 +13,10 @@ use super::screen::Screen;
 use super::top_source;
 use super::top_table::View;
 use crate::commands::signals::Signals;
-use crate::exit::{self, Answer};
+use crate::exit::{self, CommandResult};
 use cowslip_report::{self as output, sink};
 
-pub(super) fn run(args: &TopArgs) -> Answer {
+pub(super) fn run(args: &TopArgs) -> CommandResult {
     let mut source = top_source::of(args)?;
     if args.once || args.json.is_some() || !io::stdout().is_terminal() {
         return once(&mut source, args);
@@ -24,7 +24,7 @@ pub(super) fn run(args: &TopArgs) -> Answer {
     live(&mut source, args)
 }
 
-fn once(source: &mut Source, args: &TopArgs) -> Answer {
+fn once(source: &mut Source, args: &TopArgs) -> CommandResult {
     let now = source.settled()?;
     if let Some(file) = &args.json {
         let whole = now.to_json(&source.name());
@@ -39,7 +39,7 @@ fn once(source: &mut Source, args: &TopArgs) -> Answer {
     Ok(ExitCode::SUCCESS)
 }
 
-fn live(source: &mut Source, args: &TopArgs) -> Answer {
+fn live(source: &mut Source, args: &TopArgs) -> CommandResult {
     let mut signals = Signals::listen(Some(SIGHUP)).map_err(exit::io("listen for signals"))?;
     let mut view = View::new(args.sort);
     let mut before = None;

@@ -1,4 +1,4 @@
-//! Which daemon to ask, or whom to look at.
+//! Where `cowslip promote top` gets its rows: which daemon to ask, or whom to look at.
 
 use std::time::Duration;
 

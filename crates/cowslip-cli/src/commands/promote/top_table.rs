@@ -1,4 +1,4 @@
-//! The table: rows in an order, as wide as they need.
+//! The table of `cowslip promote top`: rows in an order, columns as wide as they need.
 
 use cowslip_promote::metrics::{Process, Snapshot};
 

@@ -1,8 +1,9 @@
-#![allow(unsafe_code)]
 //! `cowslip restore`: an image in a process of its own, to be looked at or served.
 //!
 //! # Safety
 //! The memory was restored by this process, and nobody here has a reference into it.
+
+#![allow(unsafe_code)]
 
 mod args;
 mod memory;
@@ -16,14 +17,14 @@ use std::thread;
 use std::time::Duration;
 
 use cowslip::image::{ArenaDescription, Image, OnDamage, Progress as Done, Restored};
-use cowslip::sys::memory::protect;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Prot, TemplateServer};
 use cowslip_report::{Progress, json};
+use cowslip_sys::memory::protect;
 use serde_json::{Value, json};
 
 use super::signals;
-use crate::exit::{self, Answer, Failure};
+use crate::exit::{self, CommandResult, Failure};
 pub(super) use args::Args;
 use args::Span;
 use memory::{Memory, StrategyArg};
@@ -31,7 +32,7 @@ use memory::{Memory, StrategyArg};
 /// How often it is looked whether to end.
 const LOOK: Duration = Duration::from_millis(100);
 
-pub(super) fn run(args: &Args) -> Answer {
+pub(super) fn run(args: &Args) -> CommandResult {
     let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
     let image = Image::open(&args.image)?;
     let arenas = &image.description().arenas;
@@ -138,7 +139,7 @@ impl Shown<'_> {
         }
     }
 
-    fn dump(&self, span: Span, memory: &Memory) -> Answer {
+    fn dump(&self, span: Span, memory: &Memory) -> CommandResult {
         let wanted = (self.start as u64).checked_add(span.offset_bytes).and_then(|start| {
             start.checked_add(span.length_bytes).filter(|end| *end <= usize::MAX as u64)?;
             Some(VirtRange::new(start as usize, span.length_bytes as usize))
@@ -168,7 +169,7 @@ impl Shown<'_> {
             && let Memory::Arena(restored) = memory
         {
             let file = restored.finish_recording()?;
-            eprintln!("recorded in {}", file.display());
+            errln!("recorded in {}", file.display());
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -207,12 +208,12 @@ impl Shown<'_> {
         }
         let pid = std::process::id();
         let length = ByteCount(self.described.length_bytes);
-        println!("{}", self.args.image.display());
-        println!("  {:<12} {pid}", "process");
-        println!("  {:<12} {length} at {:#x}", "arena", self.start);
+        outln!("{}", self.args.image.display());
+        outln!("  {:<12} {pid}", "process");
+        outln!("  {:<12} {length} at {:#x}", "arena", self.start);
         let mut look_at = self.readable().next().map_or(self.start, |(range, _)| range.start);
         for (name, range) in self.roots() {
-            println!(
+            outln!(
                 "  {:<12} {name}: {} at {:#x}",
                 "root",
                 ByteCount(range.len as u64),
@@ -221,11 +222,11 @@ impl Shown<'_> {
             look_at = range.start;
         }
         if let Some(socket) = &self.args.serve {
-            println!("  {:<12} {}", "served at", socket.display());
+            outln!("  {:<12} {}", "served at", socket.display());
         }
-        println!("Look at it, while it is here (Ctrl-C ends it):");
-        println!("  gdb --batch -p {pid} -ex 'x/8gx {look_at:#x}'");
-        println!("  xxd -s {look_at:#x} -l 64 /proc/{pid}/mem");
+        outln!("Look at it, while it is here (Ctrl-C ends it):");
+        outln!("  gdb --batch -p {pid} -ex 'x/8gx {look_at:#x}'");
+        outln!("  xxd -s {look_at:#x} -l 64 /proc/{pid}/mem");
         io::stdout().flush().map_err(exit::io("write to standard output"))
     }
 

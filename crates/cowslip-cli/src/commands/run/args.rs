@@ -11,8 +11,8 @@ use crate::commands::numbers::{any_byte_count, byte_count, whole};
 /// Run a program with its large memory on huge pages and its fork() cheap
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  cowslip run -- redis-server --port 7777\n  \
-    cowslip run --capacity 4G --log - -- ./my-store\n\nWithout --report the program takes this \
-    process over (same process id).")]
+    cowslip run --capacity 4G --log - -- ./my-store\n\nThe program takes the place of this \
+    process, with its process id.")]
 pub(crate) struct Args {
     /// Address space for the program's memory [default: the machine's memory and swap]
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
@@ -30,18 +30,19 @@ pub(crate) struct Args {
     /// Whose malloc the program uses: glibc's takes memory that cannot be put into an arena
     #[arg(long, value_enum, default_value_t = MallocArg::Bundled)]
     pub(super) malloc: MallocArg,
-    /// Freeze without userfaultfd, even where it works: what was frozen once stays so, and is there twice as it is written
-    #[arg(long)]
-    pub(super) plain: bool,
+    /// Freeze without userfaultfd, even where it works: what was frozen once stays so, and pages that are written are
+    /// there twice
+    #[arg(long, alias = "plain")]
+    pub(super) without_userfaultfd: bool,
     /// Pass prctl(PR_SET_THP_DISABLE) on instead of answering it
     #[arg(long)]
     pub(super) respect_thp_disable: bool,
-    /// Have its children run while a processor has nothing else to do, and for PERCENT of one in any case, so that one
-    /// that saves gives way to who serves
+    /// Have its children run while a processor has nothing else to do, and for PERCENT of one in any case, so
+    /// that one that saves yields to who serves
     #[arg(long, value_name = "PERCENT", value_parser = whole(1..=100u8))]
     pub(super) child_share: Option<u8>,
-    /// End its youngest child that still reads the memory it was forked with when more than SIZE of private copies are
-    /// there because of that
+    /// End its youngest child that still reads the memory it was forked with when more than SIZE of private
+    /// copies are there because of that
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     pub(super) child_memory: Option<ByteCount>,
     /// Help the programs that its children exec as well
@@ -53,7 +54,7 @@ pub(crate) struct Args {
     /// Do not say that a program cannot be helped
     #[arg(long, short, conflicts_with = "strict")]
     pub(super) quiet: bool,
-    /// Write the counters as JSON when the program calls exit
+    /// Write the counters as JSON when the program calls exit (not if a signal ends it)
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
     /// Say what happens, to a file or `-` for stderr (also COWSLIP_LOG)

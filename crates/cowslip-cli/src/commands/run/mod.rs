@@ -12,14 +12,14 @@ use cowslip::host;
 use cowslip_sys::Errno;
 use cowslip_sys::executable::{self, Kind};
 
-use crate::exit::{Answer, CANNOT_RUN, Failure, NO, NOT_FOUND, UNSUPPORTED, USAGE};
+use crate::exit::{CANNOT_RUN, CommandResult, Failure, NO, NOT_FOUND, UNSUPPORTED, USAGE};
 pub(super) use args::Args;
 use args::{BackingArg, MallocArg};
 
 const LIBRARY: &str = "libcowslip_preload.so";
 const MALLOC: &str = "libcowslip_malloc.so";
 
-pub(super) fn run(args: Args) -> Answer {
+pub(super) fn run(args: Args) -> CommandResult {
     let memory = host::memory_and_swap();
     if let Some(capacity) = args.capacity.filter(|&capacity| capacity > memory) {
         return Err(Failure::new(
@@ -41,7 +41,7 @@ pub(super) fn run(args: Args) -> Answer {
             return Err(Failure::new(UNSUPPORTED, format!("{}: {why}", program.display())));
         }
         Some(why) if args.quiet => drop(why),
-        Some(why) => eprintln!("cowslip: {} runs as without Cowslip: {why}", program.display()),
+        Some(why) => errln!("cowslip: {} runs as without Cowslip: {why}", program.display()),
         None => prepare(&mut command, &args)?,
     }
     let errno = Errno::from_io_error(&command.exec()).unwrap_or(Errno::NOEXEC);
@@ -99,7 +99,7 @@ fn prepare(command: &mut Command, args: &Args) -> Result<(), Failure> {
         command.env("COWSLIP_CHILD_MEMORY", size.0.to_string());
     }
     for (name, is_set) in [
-        ("COWSLIP_PLAIN", args.plain),
+        ("COWSLIP_PLAIN", args.without_userfaultfd),
         ("COWSLIP_RESPECT_THP_DISABLE", args.respect_thp_disable),
         ("COWSLIP_FOLLOW_EXEC", args.follow_exec),
     ] {
@@ -184,7 +184,7 @@ fn why_unhelped(program: &Path) -> Option<&'static str> {
 
 /// Why the program would be no better off with an arena, if that is so and it was not asked for.
 fn why_no_better_off(args: &Args) -> Option<String> {
-    let thaw = if args.plain { None } else { host::thaw_obstacle() };
+    let thaw = if args.without_userfaultfd { None } else { host::thaw_obstacle() };
     let wants_huge = args.backing == BackingArg::Thp;
     let obstacle = thaw.or_else(|| host::huge_pages_obstacle().filter(|_| wants_huge))?;
     let fix = obstacle.fix.map(|command| format!("; as root: {command}")).unwrap_or_default();

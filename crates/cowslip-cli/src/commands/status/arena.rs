@@ -7,9 +7,9 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use cowslip::sys::procfs;
 use cowslip::units::VirtRange;
 use cowslip::{Footprint, Metrics};
+use cowslip_sys::procfs;
 
 /// What `st_blocks` counts (`inode(7)`).
 const BLOCK_BYTES: u64 = 512;
@@ -27,7 +27,9 @@ impl Arena {
         let smaps = fs::read_to_string(format!("/proc/{pid}/smaps"))?;
         let memory = File::open(format!("/proc/{pid}/mem"))?;
         let mut arenas = Vec::new();
-        for mapping in procfs::mappings(&smaps).filter(|it| it.name.contains(cowslip::PAGE_NAME)) {
+        for mapping in
+            procfs::mappings(&smaps).filter(|it| it.name.contains(cowslip::raw::PAGE_NAME))
+        {
             let mut page = [0u8; 4096];
             memory.read_exact_at(&mut page, mapping.range.start as u64)?;
             if let Some(metrics) = Metrics::from_page(&page) {
@@ -66,5 +68,5 @@ impl Arena {
 /// Whether a process has an arena, as far as one may look.
 pub(super) fn has_arena(pid: i32) -> bool {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
-    maps.is_ok_and(|maps| maps.contains(cowslip::PAGE_NAME))
+    maps.is_ok_and(|maps| maps.contains(cowslip::raw::PAGE_NAME))
 }

@@ -1,4 +1,4 @@
-//! All programs with arenas, one a line.
+//! `cowslip status` of all programs with arenas: one a line.
 
 use std::fs;
 

@@ -12,14 +12,14 @@ use std::time::Duration;
 use cowslip_report::{json, sink};
 use serde_json::{Value, json};
 
-use crate::exit::{self, Answer, DENIED, Failure, NO, VANISHED};
+use crate::exit::{self, CommandResult, DENIED, Failure, NO, VANISHED};
 use arena::Arena;
 pub(super) use args::Args;
 
 /// Moves to the top left of a terminal, and clears it.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-pub(super) fn run(args: Args) -> Answer {
+pub(super) fn run(args: Args) -> CommandResult {
     loop {
         let lines = match args.pid {
             Some(pid) => of_program(pid, &args)?,

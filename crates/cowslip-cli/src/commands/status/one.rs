@@ -1,6 +1,6 @@
-//! All there is to say of one program.
+//! `cowslip status` of one program: all there is to say of it.
 
-use cowslip::Departure;
+use cowslip::raw::Departure;
 use cowslip::units::ByteCount;
 use serde_json::{Map, Value};
 
@@ -53,7 +53,7 @@ pub(super) fn lines(arena: &Arena) -> Vec<String> {
         ("of anonymous memory", format!("{:.1} %", footprint.in_arena_percent())),
         ("outside the arena", ByteCount(footprint.elsewhere_bytes).to_string()),
         ("left the arena", left(arena)),
-        ("mappings elsewhere", m.passed_mappings.to_string()),
+        ("mappings outside", m.passed_mappings.to_string()),
         ("freezes", way.into()),
         ("  so far", m.freezes.to_string()),
         ("  failed", m.failed_freezes.to_string()),

@@ -21,14 +21,14 @@ use crate::exit::OF_COMMANDS;
 #[command(
     args_conflicts_with_subcommands = true,
     override_usage = "cowslip trace [OPTIONS] [--] COMMAND...\n       cowslip trace [OPTIONS] --pid PID\n       \
-    cowslip trace report|diff|html|svg|png|export|import|ladder ...",
+    cowslip trace report|diff|html|svg|png|export|import|permissions ...",
     after_help = format!("Examples:\n  \
     cowslip trace -o build.trace make -j4\n  cowslip trace --pid 4711 --detail access\n  \
     cowslip trace --pid 4711 --last 10 --trigger 'faults/s > 100000'\n  \
     cowslip trace report cowslip.trace\n  \
     cowslip trace -- report          a program that is named like a command of this one\n\n\
     {}\n\n\
-    Everybody may trace programs of their own; `cowslip trace ladder` says what privileges add.", OF_COMMANDS)
+    Everybody may trace programs of their own; `cowslip trace permissions` says what privileges add.", OF_COMMANDS)
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -39,7 +39,8 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Action {
-    Ladder(LadderArgs),
+    #[command(alias = "ladder")]
+    Permissions(PermissionsArgs),
     Export(ExportArgs),
     Import(ImportArgs),
     Report(ReportArgs),
@@ -99,7 +100,7 @@ pub(crate) struct ImportArgs {
 
 /// Say what each privilege lets one see here, and which command gives it
 #[derive(clap::Args, Debug)]
-pub(crate) struct LadderArgs {
+pub(crate) struct PermissionsArgs {
     /// Write JSON to a file, or `-` for stdout (then no table)
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::load::{Loaded, load, warn};
 use super::tables::{Extent, callers, table};
-use crate::exit::{Answer, Failure, NO, USAGE};
+use crate::exit::{CommandResult, Failure, NO, USAGE};
 
 /// Say which mappings have more faults in one of two traces, of which kind, and what else differs
 #[derive(clap::Args, Debug)]
@@ -45,7 +45,7 @@ enum By {
     Run,
 }
 
-pub(super) fn run(args: &DiffArgs) -> Answer {
+pub(super) fn run(args: &DiffArgs) -> CommandResult {
     let mut progress = Progress::brief();
     let mut first = load(&args.first, &mut progress)?;
     let mut second = load(&args.second, &mut progress)?;

@@ -1,4 +1,4 @@
-//! `cowslip trace export`
+//! `cowslip trace export`: a trace as CSV, JSON Lines, folded stacks or Parquet.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,9 +9,9 @@ use cowslip_trace::export::{Format, export};
 
 use super::args::{ExportArgs, FormatArg};
 use super::load::{cut_short, open, unreadable, warn};
-use crate::exit::{self, Answer, Failure};
+use crate::exit::{self, CommandResult, Failure};
 
-pub(super) fn run(args: &ExportArgs) -> Answer {
+pub(super) fn run(args: &ExportArgs) -> CommandResult {
     let format = format(args.format)?;
     let failed = |error| exit::io(format!("export {}", args.file.display()))(error);
     let length = fs::metadata(&args.file).map_err(unreadable(&args.file))?.len();
@@ -32,7 +32,7 @@ pub(super) fn run(args: &ExportArgs) -> Answer {
     output.finish().map_err(failed)?;
     let totals = reader.totals();
     if totals.lost > 0 {
-        eprintln!("cowslip: {} events were lost when the trace was recorded", totals.lost);
+        errln!("cowslip: {} events were lost when the trace was recorded", totals.lost);
     }
     Ok(ExitCode::SUCCESS)
 }

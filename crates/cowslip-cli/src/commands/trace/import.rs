@@ -1,4 +1,4 @@
-//! `cowslip trace import`
+//! `cowslip trace import`: perf's recording as a trace.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,9 +8,9 @@ use cowslip_trace::import::{Imported, import};
 use serde_json::json;
 
 use super::args::ImportArgs;
-use crate::exit::{self, Answer, Failure, USAGE};
+use crate::exit::{self, CommandResult, Failure, USAGE};
 
-pub(super) fn run(args: &ImportArgs) -> Answer {
+pub(super) fn run(args: &ImportArgs) -> CommandResult {
     if args.output == Path::new("-") {
         return Err(Failure::new(USAGE, "a trace goes to a file: say --output FILE"));
     }
@@ -31,7 +31,7 @@ pub(super) fn run(args: &ImportArgs) -> Answer {
 
 fn print(args: &ImportArgs, imported: &Imported) {
     let Imported { header, totals, .. } = imported;
-    eprintln!(
+    errln!(
         "{}: {} events, {} of them page faults; {} lost",
         args.output.display(),
         totals.events,
@@ -45,11 +45,11 @@ fn print(args: &ImportArgs, imported: &Imported) {
         (imported.late_ns, "ns at most some events came late: they have younger ones' time"),
     ] {
         if count > 0 {
-            eprintln!("  {count} {what}");
+            errln!("  {count} {what}");
         }
     }
     for unseen in &header.unseen {
-        eprintln!("  not seen: {unseen}");
+        errln!("  not seen: {unseen}");
     }
 }
 

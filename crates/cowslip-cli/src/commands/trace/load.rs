@@ -76,6 +76,6 @@ pub(super) fn cut_short(
 /// Says of a trace, where its report is not for people, that its end is missing.
 pub(super) fn warn(path: &Path, cut_short: Option<&String>) {
     if let Some(cut_short) = cut_short {
-        eprintln!("cowslip: {}: {cut_short}", path.display());
+        errln!("cowslip: {}: {cut_short}", path.display());
     }
 }

@@ -4,21 +4,22 @@ mod args;
 mod diff;
 mod export;
 mod import;
-mod ladder;
 mod load;
 mod metrics;
+mod permissions;
 mod picture;
 mod record;
 mod report;
 mod tables;
 
-use crate::exit::Answer;
+use crate::exit::CommandResult;
 use args::Action;
 pub(super) use args::Args;
+pub(super) use permissions::table as permissions_table;
 
-pub(super) fn run(args: &Args) -> Answer {
+pub(super) fn run(args: &Args) -> CommandResult {
     match &args.action {
-        Some(Action::Ladder(args)) => ladder::run(args),
+        Some(Action::Permissions(args)) => permissions::run(args),
         Some(Action::Export(args)) => export::run(args),
         Some(Action::Import(args)) => import::run(args),
         Some(Action::Report(args)) => report::run(args),

@@ -10,7 +10,7 @@ use cowslip_trace::cost::FaultCost;
 use cowslip_trace::picture::{Picture, Theme};
 
 use super::load::{cut_short, open, unreadable, warn};
-use crate::exit::{self, Answer};
+use crate::exit::{self, CommandResult};
 
 /// Draw a trace as one page that needs nothing but a browser: zoom, hover, brush, tables
 #[derive(clap::Args, Debug)]
@@ -52,17 +52,17 @@ impl From<ThemeArg> for Theme {
     }
 }
 
-pub(super) fn html(args: &HtmlArgs) -> Answer {
+pub(super) fn html(args: &HtmlArgs) -> CommandResult {
     draw(&args.file, args.output.as_deref(), "html", |picture| Ok(picture.html()?.into_bytes()))
 }
 
-pub(super) fn svg(args: &StillArgs) -> Answer {
+pub(super) fn svg(args: &StillArgs) -> CommandResult {
     draw(&args.file, args.output.as_deref(), "svg", |picture| {
         Ok(picture.svg(args.theme.into()).into_bytes())
     })
 }
 
-pub(super) fn png(args: &StillArgs) -> Answer {
+pub(super) fn png(args: &StillArgs) -> CommandResult {
     draw(&args.file, args.output.as_deref(), "png", |picture| picture.png(args.theme.into()))
 }
 
@@ -71,7 +71,7 @@ fn draw(
     output: Option<&Path>,
     extension: &str,
     render: impl FnOnce(&Picture) -> io::Result<Vec<u8>>,
-) -> Answer {
+) -> CommandResult {
     let output = output.map_or_else(|| file.with_extension(extension), Path::to_owned);
     let mut progress = Progress::brief();
     progress.phase(&format!("reading {}", file.display()));
@@ -84,7 +84,7 @@ fn draw(
     progress.finish();
     sink::write_bytes(&output, &drawn).map_err(exit::io("write the picture"))?;
     if output != Path::new("-") {
-        eprintln!("{}", output.display());
+        errln!("{}", output.display());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,14 +8,14 @@ use cowslip::units::ByteCount;
 use cowslip_report::{Progress, json, units};
 use cowslip_trace::file::{Writer, create};
 use cowslip_trace::model::{Header, Sink, Totals};
-use cowslip_trace::record::{Error, ErrorKind, Options, Outcome, Recorder, Window};
+use cowslip_trace::record::{Error, ErrorKind, EventWindow, Options, Recorder, RecordingOutcome};
 use serde_json::json;
 use signal_hook::consts::SIGUSR2;
 
 use super::args::RecordArgs;
 use super::metrics::Metrics;
 use crate::commands::signals::Signals;
-use crate::exit::{self, Answer, DENIED, Failure, NO, UNSUPPORTED, USAGE, VANISHED};
+use crate::exit::{self, CommandResult, DENIED, Failure, NO, UNSUPPORTED, USAGE, VANISHED};
 
 /// What is recorded goes out this often: with the time that it waits to be in order, a recorder that is killed loses
 /// less than a second.
@@ -23,7 +23,7 @@ const FLUSH: Duration = Duration::from_millis(500);
 /// How long a command has to end after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-pub(super) fn run(args: &RecordArgs) -> Answer {
+pub(super) fn run(args: &RecordArgs) -> CommandResult {
     if args.pid.is_empty() && args.command.is_empty() {
         return Err(Failure::new(USAGE, "which program? Say COMMAND, or --pid PID"));
     }
@@ -31,7 +31,7 @@ pub(super) fn run(args: &RecordArgs) -> Answer {
     if args.command.is_empty() { answer } else { answer.map_err(Failure::instead_of_command) }
 }
 
-fn trace(args: &RecordArgs) -> Answer {
+fn trace(args: &RecordArgs) -> CommandResult {
     let mut signals = Signals::listen(Some(SIGUSR2)).map_err(exit::io("listen to signals"))?;
     let options = Options {
         detail: args.detail.into(),
@@ -45,8 +45,8 @@ fn trace(args: &RecordArgs) -> Answer {
     }?;
     if args.ring.is_none() && recorder.ring() < ByteCount::mib(8) {
         let ring = recorder.ring();
-        eprintln!(
-            "cowslip: rings of {ring} a processor are all that is permitted: see `cowslip trace ladder`"
+        errln!(
+            "cowslip: rings of {ring} a processor are all that is permitted: see `cowslip trace permissions`"
         );
     }
     let write = |error| exit::io(format!("write {}", args.output.display()))(error);
@@ -71,12 +71,15 @@ fn trace(args: &RecordArgs) -> Answer {
             })?
         }
         Some(span) => {
-            let mut window = Window::new(span, args.memory);
+            let mut window = EventWindow::new(span, args.memory);
             let most = args.trigger.unwrap_or(u64::MAX);
-            let answer =
-                record(&mut recorder, &mut signals, &mut window, args, |window: &mut Window| {
-                    Ok(window.highest_rate() > most)
-                })?;
+            let answer = record(
+                &mut recorder,
+                &mut signals,
+                &mut window,
+                args,
+                |window: &mut EventWindow| Ok(window.highest_rate() > most),
+            )?;
             window.pour(&mut writer).map_err(write)?;
             answer
         }
@@ -93,7 +96,7 @@ fn trace(args: &RecordArgs) -> Answer {
     }
     let Some(status) = status else { return Ok(ExitCode::SUCCESS) };
     if !status.success() {
-        eprintln!("  the command ended with {status}");
+        errln!("  the command ended with {status}");
     }
     Ok(ExitCode::from(exit::of(status)))
 }
@@ -114,7 +117,7 @@ fn record<S: Sink>(
     sink: &mut S,
     args: &RecordArgs,
     mut after_round: impl FnMut(&mut S) -> io::Result<bool>,
-) -> Result<(Outcome, bool), Failure> {
+) -> Result<(RecordingOutcome, bool), Failure> {
     let failed = |error| exit::io("record")(error);
     recorder.start(sink)?;
     let mut progress = Progress::new();
@@ -162,7 +165,7 @@ fn wait(
 /// A recording in numbers.
 struct Summary {
     header: Header,
-    outcome: Outcome,
+    outcome: RecordingOutcome,
     totals: Totals,
     size_bytes: u64,
 }
@@ -179,7 +182,7 @@ impl Summary {
 
     fn print(&self, args: &RecordArgs) {
         let Self { header, outcome, totals, size_bytes } = self;
-        eprintln!(
+        errln!(
             "{}: {} in {:.2} s: {} events, {} of them page faults ({}); {} lost",
             args.output.display(),
             units::size(*size_bytes),
@@ -190,7 +193,7 @@ impl Summary {
             totals.lost,
         );
         if outcome.faults != totals.faults {
-            eprintln!("  the kernel counted {} page faults", outcome.faults);
+            errln!("  the kernel counted {} page faults", outcome.faults);
         }
         for (count, what) in [
             (outcome.late, "events came late: their times are later than they were"),
@@ -198,14 +201,14 @@ impl Summary {
             (outcome.throttled, "times the kernel told nothing for a while"),
         ] {
             if count > 0 {
-                eprintln!("  {count} {what}");
+                errln!("  {count} {what}");
             }
         }
         if totals.lost > 0 {
-            eprintln!("  lost for want of room in the rings: try a larger --ring, or --one-in N");
+            errln!("  lost for want of room in the rings: try a larger --ring, or --one-in N");
         }
         for unseen in &header.unseen {
-            eprintln!("  not seen: {unseen}");
+            errln!("  not seen: {unseen}");
         }
     }
 

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 
 use cowslip_report::{Progress, json as file, sink};
 use cowslip_trace::analysis::{Frame, Sums};
+use cowslip_trace::patterns;
 use serde_json::{Map, Value, json};
 
 use super::load::{Loaded, load, warn};
 use super::tables::Extent;
-use crate::exit::{self, Answer};
+use crate::exit::{self, CommandResult};
 
 /// Say what the faults of a trace were for, where, in which patterns, and what to do about them
 #[derive(clap::Args, Debug)]
@@ -29,7 +30,7 @@ pub(crate) struct ReportArgs {
     json: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &ReportArgs) -> Answer {
+pub(super) fn run(args: &ReportArgs) -> CommandResult {
     let mut progress = Progress::brief();
     let mut loaded = load(&args.file, &mut progress)?;
     progress.finish();
@@ -90,7 +91,7 @@ fn to_json(loaded: &mut Loaded) -> Value {
         "mappings": groups,
         "stacks": stacks,
         "threads": analysis.threads,
-        "patterns": analysis.patterns,
+        "patterns": patterns::find(analysis),
         "rate": analysis.rate,
     })
 }

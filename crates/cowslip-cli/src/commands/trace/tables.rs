@@ -1,4 +1,4 @@
-//! What a report and a diff have in common.
+//! Tables of mappings and callers, as wide as the terminal, for reports and diffs.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;

@@ -65,7 +65,11 @@ fn all_processes_together_take_no_more_processor_time_than_the_budget_says() {
                 if decision.reason == Reason::Full {
                     used_ns += 3 * MS;
                     let done = outcome(decision.address, now, MS, None);
-                    policy.learn(&Outcome { cpu_ns: 3 * MS, process: decision.process, ..done });
+                    policy.learn(&ActionOutcome {
+                        cpu_ns: 3 * MS,
+                        process: decision.process,
+                        ..done
+                    });
                 }
             }
         }

@@ -95,7 +95,7 @@ fn a_region_that_does_not_change_is_not_promoted_and_split_to_and_fro() {
                     let key = (decision.process, decision.address);
                     done.entry(key).or_default().push(action);
                     let freed_pages = 512 - machine.content[&key];
-                    let done = Outcome {
+                    let done = ActionOutcome {
                         process: key.0,
                         address: key.1,
                         action,

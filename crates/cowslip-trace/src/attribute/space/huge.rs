@@ -3,22 +3,22 @@
 use super::Space;
 use crate::attribute::HugeFit;
 use crate::attribute::area::Area;
-use crate::attribute::ledger::Ledger;
+use crate::attribute::history::MappingHistory;
 
 impl Space {
     /// Whether a huge page would fit around a page, and whether it would have come before.
-    pub(super) fn fit(&self, area: &Area, page: u64, ledger: &Ledger) -> HugeFit {
+    pub(super) fn fit(&self, area: &Area, page: u64, history: &MappingHistory) -> HugeFit {
         if area.wants_huge == Some(false) {
             return HugeFit::Refused;
         }
-        let huge = ledger.circumstances.huge_around(page);
-        let range = ledger.circumstances.range(&huge);
+        let huge = history.circumstances.huge_around(page);
+        let range = history.circumstances.range(&huge);
         // The kernel makes one mapping of neighbours that are alike.
         let is_alike = |other: &Area| {
             other.mapping == area.mapping
                 || (other.protection == area.protection
                     && other.wants_huge == area.wants_huge
-                    && ledger.get(other.mapping).place == ledger.get(area.mapping).place)
+                    && history.get(other.mapping).place == history.get(area.mapping).place)
         };
         let mut covered = range.start;
         for other in self.areas.within(range) {
@@ -36,8 +36,8 @@ impl Space {
 
     /// Whether a page that no event touched may be there: a fault that does not say whether a huge page
     /// was the answer brought one page or all around it. A second fault in there tells that it was one.
-    pub(super) fn may_have_come_unseen(&self, page: u64, ledger: &Ledger) -> bool {
-        let at = ledger.circumstances;
+    pub(super) fn may_have_come_unseen(&self, page: u64, history: &MappingHistory) -> bool {
+        let at = history.circumstances;
         at.may_have_huge && self.pages.count_present(at.huge_around(page)) == 1
     }
 }

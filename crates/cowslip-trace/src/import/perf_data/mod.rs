@@ -1,4 +1,4 @@
-//! `perf.data`, as perf wrote it.
+//! The reader of `perf.data`, as perf wrote it.
 
 mod lengths;
 

@@ -1,4 +1,4 @@
-//! One line: `COMM PID/TID [CPU] SECONDS: PERIOD EVENT: …`, of which some may be missing.
+//! One line of `perf script`: `COMM PID/TID [CPU] SECONDS: PERIOD EVENT: …`, of which some may be missing.
 
 use cowslip_sys::units::VirtRange;
 

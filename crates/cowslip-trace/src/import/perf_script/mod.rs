@@ -1,4 +1,4 @@
-//! The text of `perf script`.
+//! The reader of the text of `perf script`.
 
 mod line;
 

@@ -1,4 +1,5 @@
-//! Kept chunks in a freeze: private before it, with what was written to them since the last one.
+#![allow(unsafe_code)]
+//! Clean chunks in a freeze: private before it, with what was written to them since the last one.
 //!
 //! ```text
 //!        R                              V
@@ -8,7 +9,7 @@
 //!  3   base', private, no copy       base', read only
 //! ```
 //! Under V nothing changes between 1 and 3: where a copy is, the file gets its content. Nobody else reads
-//! the base of a kept chunk (I2). If anything fails before 3, the copies move back to R, newer than
+//! the base of a clean chunk (I2). If anything fails before 3, the copies move back to R, newer than
 //! whatever of them is in the file (I1, I4).
 //!
 //! # Safety
@@ -17,15 +18,16 @@
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{Snapshot, insist};
-use crate::arena::backing_file::offset;
-use crate::arena::state::State;
-use crate::freeze::service::Service;
-use crate::freeze::thaw;
-use crate::sys::{Errno, memfile, memory};
-use crate::units::{VirtRange, page_size_bytes};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile, memory};
 
-/// Moves the pages of `from` to `to`, and `moved_to` with what is moved of `from`. Kept chunks may be several
+use super::plan::Snapshot;
+use crate::arena::backing_file::offset;
+use crate::arena::chunk::halves;
+use crate::insist::insist;
+use crate::service::Service;
+
+/// Moves the pages of `from` to `to`, and `moved_to` with what is moved of `from`. Clean chunks may be several
 /// mappings to the kernel: what was frozen at different times has histories of copies of its own.
 pub(super) fn move_out(from: VirtRange, to: VirtRange, moved_to: &mut usize) -> Result<(), Errno> {
     // SAFETY: see the module.
@@ -35,7 +37,7 @@ pub(super) fn move_out(from: VirtRange, to: VirtRange, moved_to: &mut usize) -> 
             Ok(())
         }
         Err(Errno::FAULT) if from.len > page_size_bytes() => {
-            let (left, right) = thaw::halves(from);
+            let (left, right) = halves(from);
             let target =
                 |part: VirtRange| VirtRange::new(to.start + (part.start - from.start), part.len);
             move_out(left, target(left), moved_to)?;
@@ -47,14 +49,14 @@ pub(super) fn move_out(from: VirtRange, to: VirtRange, moved_to: &mut usize) -> 
 
 /// Has the file hold what was written since the last freeze, while every access to R waits.
 pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
-    let Snapshot { shared, state, kept, view, view_of, .. } = snapshot;
-    let State { service, tracking, .. } = &mut **state;
-    let Some(service) = service.as_ref() else { return Ok(()) };
+    let Some(service) = snapshot.service() else { return Ok(()) };
+    let Snapshot { shared, state, clean, view, view_of, .. } = snapshot;
+    let tracking = &mut state.tracking;
     let mut pages = 0;
-    for piece in kept {
+    for piece in clean {
         let shown = VirtRange::new(view.start + (piece.start - *view_of), piece.len);
         let mut written = Ok(());
-        pages += service.scanner().private_runs(shown, |run| {
+        pages += service.scanner.private_runs(shown, |run| {
             if written.is_err() {
                 return;
             }
@@ -74,7 +76,7 @@ pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
 /// Moves back what was moved: the copies are what the program wrote.
 pub(super) fn move_back(snapshot: &Snapshot<'_>, service: &Service) {
     let arena = snapshot.shared.range;
-    for piece in &snapshot.kept {
+    for piece in &snapshot.clean {
         let moved =
             piece.intersect(VirtRange::between(arena.start, snapshot.moved_to.max(arena.start)));
         if moved.is_empty() {
@@ -82,14 +84,14 @@ pub(super) fn move_back(snapshot: &Snapshot<'_>, service: &Service) {
         }
         let shown = snapshot.in_view(moved);
         // Or the move would be an event that somebody has to read.
-        insist(|| service.uffd().unregister(shown));
+        _ = insist(|| service.uffd.unregister(shown));
         let mut done = 0;
-        let is_back = insist(|| {
+        let moved_back = insist(|| {
             let rest = VirtRange::between(done.max(shown.start), shown.end());
             let place = VirtRange::new(moved.start + (rest.start - shown.start), rest.len);
             if rest.is_empty() { Ok(()) } else { move_out(rest, place, &mut done) }
         });
-        if !is_back || service.has_let_go() {
+        if moved_back.is_err() || service.sight.is_gone() {
             // To go on would be to lose what the program wrote (I1). Who did not wait here saw the base, without the
             // copies, and may have written to it.
             let _ = std::io::stderr().write_all(
@@ -101,7 +103,7 @@ pub(super) fn move_back(snapshot: &Snapshot<'_>, service: &Service) {
     }
 }
 
-/// What is written to a kept chunk after a freeze has looked at it and before it moves it away: nobody
+/// What is written to a clean chunk after a freeze has looked at it and before it moves it away: nobody
 /// outside could say when that is.
 #[cfg(all(test, feature = "failpoints"))]
 mod tests {
@@ -110,14 +112,14 @@ mod tests {
     use crate::arena::Arena;
     use crate::freeze::FreezeMethod;
     use crate::freeze::snapshot::{Snapshot, take};
-    use crate::sys::Errno;
-    use crate::sys::failpoints::{Op, fail};
-    use crate::units::{ByteCount, CHUNK_BYTES};
+    use cowslip_sys::Errno;
+    use cowslip_sys::failpoints::{Op, fail};
+    use cowslip_sys::units::{ByteCount, CHUNK_BYTES};
 
     const PATIENCE: Duration = Duration::from_secs(60);
     const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 
-    /// Freezes an arena of ten chunks, two of them live, with copies in two that are kept, while a call fails:
+    /// Freezes an arena of ten chunks, two of them live, with copies in two that are clean, while a call fails:
     /// whether it did, and how the freeze was done.
     fn freeze_while(op: Op, pass: u32, errno: Errno) -> Option<(bool, Option<FreezeMethod>)> {
         let arena = Arena::new(ByteCount::mib(32)).unwrap();
@@ -132,7 +134,7 @@ mod tests {
 
         let shared = arena.shared();
         let mut snapshots = [Snapshot::plan(shared, shared.lock(), true).unwrap()];
-        assert_eq!(snapshots[0].kept.len(), 3);
+        assert_eq!(snapshots[0].clean.len(), 3);
         for place in [CHUNK_WORDS, 5 * CHUNK_WORDS + 9, 5 * CHUNK_WORDS + 1025] {
             words[place] = 2;
         }
@@ -164,7 +166,7 @@ mod tests {
             let mut state = shared.lock();
             state.views -= 1;
             state.retired_views.push(view);
-            state.notify();
+            shared.notify(&state);
         } else {
             drop(it);
             words[5 * CHUNK_WORDS + 10] = 3;

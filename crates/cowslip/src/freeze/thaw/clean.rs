@@ -1,46 +1,49 @@
 //! Chunks that nothing was written to stay as they are, and can be told from the others at the next freeze.
 //!
 //! ```text
-//!   frozen ──no private page, nobody reads the base──▶ kept ──a page is private──▶ thawed
+//!   frozen ──no private page, nobody reads the base──▶ clean ─a page is private──▶ thawed
 //!      ▲                                                │
 //!      └──────────────────── freeze ────────────────────┘
 //! ```
-//! To keep a chunk is to call it so: its mapping stays. A store that comes at the same time makes a private
+//! To call a chunk clean changes nothing: its mapping stays. A store that comes at the same time makes a private
 //! copy, as before and after, and the copy is found when somebody looks again: the service thread now and
 //! then, so that what is written often is live and on huge pages; every freeze to a view, before and during
 //! its pause.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use super::chunk::MANY_PAGES;
-use super::{Step, backoff, private_pages};
+use cowslip_sys::pagemap::Method;
+use cowslip_sys::uffd::RegisterMode;
+use cowslip_sys::units::CHUNK_BYTES;
+use cowslip_sys::{Errno, process};
+
+use super::step::Step;
 use crate::arena::backing_file::Pages;
+use crate::arena::backoff::backoff;
+use crate::arena::chunk::{MANY_PAGES, Thawing, private_pages};
 use crate::arena::state::{Chunk, Look, Shared, State};
-use crate::freeze::service::Service;
-use crate::sys::pagemap::Method;
-use crate::sys::uffd::RegisterMode;
-use crate::sys::{Errno, process};
-use crate::units::CHUNK_BYTES;
+use crate::service::Service;
 
 /// Chunks looked at in one step.
 const LOOK_CHUNKS: usize = 64;
 const LOOK_FIRST_NS: u64 = 20_000_000;
 const LOOK_LAST_NS: u64 = 250_000_000;
-/// Each run of kept chunks is a mapping of its own, which every freeze has to move.
+/// Each run of clean chunks is a mapping of its own, which every freeze has to move.
 const MOST_RUNS: usize = 64;
 
 /// Whether changes can be tracked at the cost that is promised: a look at pages mapped one by one, or at
 /// their entries, would take milliseconds a GiB.
 pub(crate) fn can_keep(shared: &Shared, service: &Service) -> bool {
     let is_huge = matches!(shared.backing_file.pages, Pages::HugeTmpfs | Pages::HugeMemfd);
-    is_huge && service.scanner().method() == Method::Scan
+    is_huge && service.scanner.method() == Method::Scan
 }
 
-/// Looks at some of the kept chunks, and makes one that was written live.
+/// Looks at some of the clean chunks, and makes one that was written live.
 pub(super) fn look(shared: &Shared, state: &mut State) -> Step {
-    if state.kept() == 0 {
+    if state.clean() == 0 {
         state.thaw.look = Look::default();
         return Step::Idle;
     }
@@ -48,7 +51,8 @@ pub(super) fn look(shared: &Shared, state: &mut State) -> Step {
     if early_ns > 0 {
         return Step::Later(Duration::from_nanos(early_ns));
     }
-    match with_service(state, |state, service| look_on(shared, state, service)) {
+    let looked = serving(shared, state).and_then(|service| look_on(shared, state, &service));
+    match looked {
         Ok(true) => return Step::Again,
         Ok(false) => {}
         Err(errno) => {
@@ -68,8 +72,8 @@ pub(super) fn look(shared: &Shared, state: &mut State) -> Step {
 
 /// Whether there is more to look at.
 fn look_on(shared: &Shared, state: &mut State, service: &Service) -> Result<bool, Errno> {
-    let is_kept = |chunk| chunk == Chunk::Clean;
-    let Some(run) = state.next_run(state.thaw.look.next, LOOK_CHUNKS, is_kept) else {
+    let is_clean = |chunk| chunk == Chunk::Clean;
+    let Some(run) = state.next_run(state.thaw.look.next, LOOK_CHUNKS, is_clean) else {
         return Ok(false);
     };
     state.thaw.look.next = run.end;
@@ -81,18 +85,16 @@ fn look_on(shared: &Shared, state: &mut State, service: &Service) -> Result<bool
     Ok(true)
 }
 
-/// Makes every kept chunk live that was written: what is left for a freeze to find is few.
+/// Makes every clean chunk live that was written: what is left for a freeze to find is few.
 pub(crate) fn thaw_written(shared: &Shared, state: &mut State) -> Result<(), Errno> {
     let mut from = 0;
     while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Clean) {
         from = run.end;
-        with_service(state, |state, service| {
-            if let Some(chunk) = first_written(shared, state, run, service)? {
-                from = chunk + 1;
-                thaw(shared, state, service, chunk)?;
-            }
-            Ok(())
-        })?;
+        let service = serving(shared, state)?;
+        if let Some(chunk) = first_written(shared, state, run, &service)? {
+            from = chunk + 1;
+            thaw(shared, state, &service, chunk)?;
+        }
     }
     Ok(())
 }
@@ -107,7 +109,8 @@ pub(crate) fn thaw_short_runs(shared: &Shared, state: &mut State) -> Result<(), 
     }
     runs.sort_unstable_by_key(|run| run.len());
     for chunk in runs[..runs.len().saturating_sub(MOST_RUNS)].iter().cloned().flatten() {
-        with_service(state, |state, service| thaw(shared, state, service, chunk))?;
+        let service = serving(shared, state)?;
+        thaw(shared, state, &service, chunk)?;
     }
     Ok(())
 }
@@ -117,14 +120,15 @@ pub(crate) fn thaw_all(shared: &Shared, state: &mut State) -> Result<(), Errno> 
     let mut from = 0;
     while let Some(one) = state.next_run(from, 1, |chunk| chunk == Chunk::Clean) {
         from = one.end;
-        with_service(state, |state, service| thaw(shared, state, service, one.start))?;
+        let service = serving(shared, state)?;
+        thaw(shared, state, &service, one.start)?;
     }
     Ok(())
 }
 
 /// They are frozen chunks again, which others may read and a thaw looks at.
-pub(crate) fn end(state: &mut State) {
-    if state.kept() == 0 {
+pub(crate) fn end(shared: &Shared, state: &mut State) {
+    if state.clean() == 0 {
         return;
     }
     let mut from = 0;
@@ -132,7 +136,11 @@ pub(crate) fn end(state: &mut State) {
         from = one.end;
         state.set_chunk(one.start, Chunk::Frozen);
     }
-    state.notify();
+    shared.notify(state);
+}
+
+fn serving(shared: &Shared, state: &State) -> Result<Arc<Service>, Errno> {
+    shared.service(state).ok_or(Errno::NODEV)
 }
 
 fn first_written(
@@ -142,7 +150,7 @@ fn first_written(
     service: &Service,
 ) -> Result<Option<usize>, Errno> {
     for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
-        if let Some(address) = service.scanner().first_private(piece)? {
+        if let Some(address) = service.scanner.first_private(piece)? {
             return Ok(Some((address - shared.range.start) / CHUNK_BYTES));
         }
     }
@@ -151,25 +159,15 @@ fn first_written(
 
 fn thaw(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> Result<(), Errno> {
     for (piece, _) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
-        service.uffd().register(piece, RegisterMode::WP)?;
+        service.uffd.register(piece, RegisterMode::WP)?;
     }
-    let thawing = service.thawing(shared);
-    let thawed = if private_pages(shared, state, chunk, MANY_PAGES, service.scanner())? > MANY_PAGES
-    {
+    let thawing = Thawing::new(shared, service);
+    let private = private_pages(shared, state, chunk, MANY_PAGES, &service.scanner)?;
+    let thawed = if private > MANY_PAGES {
         thawing.thaw_gently(state, chunk)
     } else {
         thawing.thaw(state, chunk..chunk + 1)
     };
-    service.close_window();
+    service.window.close();
     thawed
-}
-
-fn with_service<T>(
-    state: &mut State,
-    act: impl FnOnce(&mut State, &Service) -> Result<T, Errno>,
-) -> Result<T, Errno> {
-    let Some(service) = state.service.take() else { return Err(Errno::NODEV) };
-    let done = act(state, &service);
-    state.service = Some(service);
-    done
 }

@@ -5,45 +5,33 @@
 //!   nobody reads the base ──▶ next chunk or run ──▶ thawed ([`chunk`]) ──▶ … ──▶ all live
 //!        ▲ look again later          ▲ failed: stays frozen, tried again later
 //! ```
-//! This file says what is done next; [`chunk`] how a chunk is thawed, [`copy`] how its pages get into
-//! the file. Runs of clean chunks go in one step; a chunk with private pages goes alone, so that a
+//! This file says what is done next; [`chunk`] how a chunk is thawed. Runs of clean chunks go in one step; a chunk with private pages goes alone, so that a
 //! writer waits for one chunk's copies at most, and a part of them if they are many.
 //!
 //! # Safety
 //! Only views that nobody has any more are unmapped here.
 
-mod chunk;
 pub(crate) mod clean;
-mod copy;
-pub(crate) mod limbo;
-mod stream;
+mod step;
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-pub(super) use self::chunk::Thawing;
-pub(crate) use self::chunk::{halves, write_protect};
-pub(super) use self::copy::Window;
-use super::service::Service;
-use super::{fork, residency};
-use crate::arena::backing_file::Pages;
-use crate::arena::state::{Chunk, Role, Shared, State};
-use crate::error::{During, Error, Result};
-use crate::sys::pagemap::Scanner;
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::uffd::RegisterMode;
-use crate::sys::{Errno, memfile, memory, process};
-use crate::units::{VirtRange, page_size_bytes};
+use cowslip_sys::error::{During, Error, Result};
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::RegisterMode;
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile, memory, process};
 
-/// What the service thread does next.
-pub(crate) enum Step {
-    /// There is more to do.
-    Again,
-    /// Nothing can be done before this has passed.
-    Later(Duration),
-    /// Nothing is to be done.
-    Idle,
-}
+use crate::arena::backing_file::Pages;
+use crate::arena::backoff::backoff;
+use crate::arena::chunk::{self, Thawing, at_once, private_pages, thaw_alone};
+use crate::arena::inheritance::youngest_read;
+use crate::arena::residency;
+use crate::arena::state::{Chunk, Role, Shared, State};
+use crate::service::{Service, Window};
+pub(crate) use step::Step;
 
 /// Clean chunks thawed in one step at most.
 const RUN_CHUNKS: usize = 16;
@@ -73,8 +61,7 @@ const RETRY_LAST_NS: u64 = 5_000_000_000;
 /// Does one small piece of background work.
 pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     let quiet_ns = state.quiet_until_ns.saturating_sub(process::now_ns());
-    let is_short =
-        state.service.as_ref().is_some_and(|service| service.is_short_of_memory(shared, state));
+    let is_short = is_short_of_memory(shared, state);
     if quiet_ns > 0 && !is_short && state.retired_views.len() < MANY_VIEWS {
         return Step::Later(Duration::from_nanos(quiet_ns));
     }
@@ -89,6 +76,16 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
         }
         (step, _) => step,
     }
+}
+
+/// Whether copies must not linger, for the lack of memory.
+fn is_short_of_memory(shared: &Shared, state: &State) -> bool {
+    // The hugetlb pool has set aside what copies need.
+    if state.not_live() == 0 || shared.backing_file.pages == Pages::Hugetlb {
+        return false;
+    }
+    let used_bytes = shared.counters.used_bytes.load(Relaxed);
+    shared.service(state).is_some_and(|service| service.gauge.is_short(used_bytes))
 }
 
 /// The next piece of a thaw.
@@ -165,25 +162,10 @@ fn unmap_retired(state: &mut State) -> bool {
     true
 }
 
-/// The youngest generation that other processes read: chunks frozen after it are nobody else's. Children made from here
-/// on, but by a [`super::PreparedFork`], have nothing of what is frozen.
-pub(crate) fn youngest_read(shared: &Shared, state: &mut State) -> Option<u64> {
-    match fork::withdraw(shared, state) {
-        Ok(()) => state.generations.youngest_read(),
-        // As long as the token stays mapped here everything counts as read.
-        Err(_) => Some(u64::MAX),
-    }
-}
-
 /// Whether the process has so many private pages that staying frozen is dear.
 fn has_copied_much(shared: &Shared) -> bool {
     let used_pages = shared.counters.used_bytes.load(Relaxed) / page_size_bytes() as u64;
     process::anonymous_pages().is_some_and(|pages| pages > used_pages / PRIVATE_SHARE)
-}
-
-pub(super) fn backoff(delay_ns: &mut u64, first_ns: u64, last_ns: u64) -> Duration {
-    *delay_ns = (*delay_ns * 2).clamp(first_ns, last_ns);
-    Duration::from_nanos(*delay_ns)
 }
 
 fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
@@ -199,10 +181,8 @@ fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
 }
 
 fn thaw_next(shared: &Shared, state: &mut State, read: Option<u64>) -> Result<(), Errno> {
-    let Some(service) = state.service.take() else { return Err(Errno::NODEV) };
-    let done = thaw_run(shared, state, &service, read);
-    state.service = Some(service);
-    done
+    let service = shared.service(state).ok_or(Errno::NODEV)?;
+    thaw_run(shared, state, &service, read)
 }
 
 fn thaw_run(
@@ -212,13 +192,13 @@ fn thaw_run(
     read: Option<u64>,
 ) -> Result<(), Errno> {
     let tracks = state.tracking.is_on;
-    // What is kept has no use for a registration.
+    // What stays clean has no use for a registration.
     if !state.thaw.armed && !tracks {
         let mut from = 0;
         while let Some(run) = state.next_unread(from, usize::MAX, read, Chunk::is_private_file) {
             from = run.end;
             for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
-                service.uffd().register(piece, RegisterMode::WP)?;
+                service.uffd.register(piece, RegisterMode::WP)?;
             }
         }
         state.thaw.armed = true;
@@ -232,8 +212,8 @@ fn thaw_run(
     if !is_plain(first) {
         return thaw_alone(shared, state, first, service);
     }
-    let thawing = service.thawing(shared);
-    let scanner = service.scanner();
+    let thawing = Thawing::new(shared, service);
+    let scanner = &service.scanner;
     let private = private_pages(shared, state, first, chunk::MANY_PAGES, scanner)?;
     let mut end = first + 1;
     while private == 0
@@ -250,7 +230,7 @@ fn thaw_run(
     }
     if tracks {
         for (piece, _) in state.vma_map.pieces(shared.chunk_range(first, end - first)) {
-            service.uffd().register(piece, RegisterMode::WP)?;
+            service.uffd.register(piece, RegisterMode::WP)?;
         }
     }
     // What hugetlbfs maps is whole huge pages.
@@ -268,7 +248,7 @@ fn first_clean_when_short(
     service: &Service,
     read: Option<u64>,
 ) -> Result<Option<usize>, Errno> {
-    if !service.was_short_of_memory() {
+    if !service.gauge.was_short() {
         return Ok(None);
     }
     let next =
@@ -276,7 +256,7 @@ fn first_clean_when_short(
     while let Some(run) = next(state) {
         let chunk = run.start;
         if !state.partial_chunks.contains(&chunk)
-            && private_pages(shared, state, chunk, 0, service.scanner())? == 0
+            && private_pages(shared, state, chunk, 0, &service.scanner)? == 0
         {
             return Ok(Some(chunk));
         }
@@ -288,9 +268,7 @@ fn first_clean_when_short(
 /// While memory is short: thaws what can be before it is frozen again. Else each copy that is there now would be made once
 /// more, and the first would stay until the child has ended.
 pub(super) fn before_fork(shared: &Shared, state: &mut State) {
-    let is_short =
-        state.service.as_ref().is_some_and(|service| service.is_short_of_memory(shared, state));
-    if !is_short {
+    if !is_short_of_memory(shared, state) {
         return;
     }
     let deadline_ns = process::now_ns() + LONGEST_BEFORE_FORK_NS;
@@ -298,46 +276,9 @@ pub(super) fn before_fork(shared: &Shared, state: &mut State) {
         && process::now_ns() < deadline_ns
         && matches!(step(shared, state), Step::Again)
     {}
-    if let Some(service) = &state.service {
-        service.close_window();
+    if let Some(service) = shared.service(state) {
+        service.window.close();
     }
-}
-
-/// Thaws a chunk that has private pages without a file behind them.
-fn thaw_alone(
-    shared: &Shared,
-    state: &mut State,
-    chunk: usize,
-    service: &Service,
-) -> Result<(), Errno> {
-    let pieces = state.vma_map.pieces(shared.chunk_range(chunk, 1));
-    // Without a file there are no markers for pages that are not there: missing faults wait too.
-    let mode = RegisterMode::MISSING | RegisterMode::WP;
-    let thawed = pieces
-        .iter()
-        .try_for_each(|(piece, _)| service.uffd().register(*piece, mode))
-        .and_then(|()| service.thawing(shared).thaw(state, chunk..chunk + 1));
-    if thawed.is_err() {
-        // Or who touches a page that is not there waits until a later attempt succeeds.
-        for (piece, _) in &pieces {
-            let _ =
-                service.uffd().unregister(*piece).or_else(|_| service.uffd().unregister(*piece));
-        }
-        state.thaw.armed = false;
-    }
-    thawed
-}
-
-/// Thaws one chunk now, though it is not its turn. Nobody reads its base.
-pub(crate) fn at_once(shared: &Shared, state: &mut State, chunk: usize) -> Result<(), Errno> {
-    if state.chunk(chunk) == Chunk::Live {
-        return Ok(());
-    }
-    let Some(service) = state.service.take() else { return Err(Errno::NODEV) };
-    let thawed = thaw_alone(shared, state, chunk, &service);
-    service.close_window();
-    state.service = Some(service);
-    thawed
 }
 
 /// Makes chunks live that an operation which failed left between two states: a child would lack a
@@ -351,21 +292,6 @@ pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
         })?;
     }
     Ok(())
-}
-
-/// How many private pages a chunk has while threads write, counted up to `most`.
-fn private_pages(
-    shared: &Shared,
-    state: &State,
-    chunk: usize,
-    most: u64,
-    scanner: &Scanner<ReservedFd>,
-) -> Result<u64, Errno> {
-    let mut pages = 0;
-    for (piece, _) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
-        pages += scanner.count_private(piece, most)?;
-    }
-    Ok(pages)
 }
 
 /// Thaws everything in this thread, while nobody writes.

@@ -3,11 +3,12 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use cowslip_sys::error::{Error, ErrorKind, Result};
+
 use super::OPERATION;
 use super::schedule::RestoreSchedule;
 use super::source::{Desk, Source};
 use crate::arena::state::Shared;
-use crate::error::{Error, ErrorKind, Result};
 use crate::image::OnProgress;
 
 /// How often progress is told at least.

@@ -31,23 +31,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memfile::MemfdKind;
+use cowslip_sys::memory::Sharing;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::thread::Thread;
+use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
+use cowslip_sys::units::CHUNK_BYTES;
+use cowslip_sys::{AsFd, Errno, memfile, memory, process, waiting};
+
 use super::schedule::RestoreSchedule;
 use super::source::{Desk, Source};
 use super::{OPERATION, OnDamage, threads};
 use crate::arena::backing_file::BackingFile;
-use crate::arena::state::{Chunk, Shared, State};
-use crate::error::{During, Error, ErrorKind, Result};
-use crate::sys::memfile::MemfdKind;
-use crate::sys::memory::Sharing;
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::thread::Thread;
-use crate::sys::uffd::{self, Features, RegisterMode, Uffd};
-use crate::sys::{AsFd, Errno, memfile, memory, process, waiting};
-use crate::units::CHUNK_BYTES;
+use crate::arena::state::{Chunk, Restoring, Shared, State};
+use crate::insist::insist;
 
 const FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
-/// Attempts at what must be done for threads that wait, before they are let go another way.
-const INSISTENCE: usize = 1000;
 /// How long the first fault is waited for before the rest is brought in: whoever comes first has the
 /// processors and the memory's bandwidth to himself.
 const HEAD_START: Duration = Duration::from_millis(1);
@@ -55,7 +55,7 @@ const STACK_BYTES: usize = 512 << 10;
 
 /// The threads that bring an arena's absent chunks in.
 #[derive(Debug)]
-pub(crate) struct RestoreWorker {
+pub(super) struct RestoreWorker {
     work: Arc<Work>,
     server: Thread,
 }
@@ -95,7 +95,7 @@ impl RestoreWorker {
         let server = {
             let (work, shared) = (Arc::clone(&work), Arc::clone(shared));
             // The threads inherit a mask that blocks every signal: handlers are the program's.
-            let _quiet = process::BlockedSignals::enter();
+            let _blocked = process::BlockedSignals::enter();
             Thread::start(c"cowslip-faults", STACK_BYTES, move || work.serve(&shared))
                 .during(OPERATION)?
         };
@@ -103,12 +103,13 @@ impl RestoreWorker {
             state.set_chunk(chunk as usize, Chunk::Missing);
         }
         shared.count_restored(&state);
-        state.worker = Some(Self { work, server });
+        state.worker = Some(Box::new(Self { work, server }));
         Ok(())
     }
+}
 
-    /// Somebody who holds the arena's lock waits for these chunks.
-    pub(crate) fn prioritize(&self, chunks: &[usize]) {
+impl Restoring for RestoreWorker {
+    fn prioritize(&self, chunks: &[usize]) {
         let want = |chunk: &usize| u32::try_from(*chunk).ok();
         self.work
             .schedule
@@ -116,8 +117,7 @@ impl RestoreWorker {
         process::notify(self.work.wake.as_fd());
     }
 
-    /// Ends the threads after the chunks they are at.
-    pub(crate) fn stop(self) {
+    fn stop(self: Box<Self>) {
         self.work.close();
         if !self.server.is_current() {
             self.server.join();
@@ -231,7 +231,7 @@ impl Work {
     }
 
     /// As [`settle`].
-    fn lose(&self, shared: &Shared, chunk: usize, error: &Error) -> Option<RestoreWorker> {
+    fn lose(&self, shared: &Shared, chunk: usize, error: &Error) -> Option<Box<dyn Restoring>> {
         self.schedule.failed(error);
         let range = shared.chunk_range(chunk, 1);
         if let Some(tell) = &self.on_damage {
@@ -275,7 +275,7 @@ fn fetch(source: &Source, backing_file: &BackingFile, chunk: u32, desk: &mut Des
 }
 
 /// Lets everybody see what the file has of a chunk. As [`settle`].
-fn show(shared: &Shared, chunk: usize) -> Result<Option<RestoreWorker>, Errno> {
+fn show(shared: &Shared, chunk: usize) -> Result<Option<Box<dyn Restoring>>, Errno> {
     let mut state = shared.lock();
     for (piece, prot) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
         insist(|| shared.backing_file.map_live(shared.range, piece, prot))?;
@@ -283,22 +283,17 @@ fn show(shared: &Shared, chunk: usize) -> Result<Option<RestoreWorker>, Errno> {
     Ok(settle(shared, &mut state, chunk, Chunk::Live))
 }
 
-/// A chunk is not absent any more. With the last one the arena gives its filler up, in the same step: a
+/// A chunk is not absent any more. With the last one the arena gives its worker up, in the same step: a
 /// child that is forked from then on has none, as it would wait for threads that it does not have.
-fn settle(shared: &Shared, state: &mut State, chunk: usize, now: Chunk) -> Option<RestoreWorker> {
+fn settle(
+    shared: &Shared,
+    state: &mut State,
+    chunk: usize,
+    now: Chunk,
+) -> Option<Box<dyn Restoring>> {
     state.set_chunk(chunk, now);
     shared.count_restored(state);
     if state.absent() == 0 { state.worker.take() } else { None }
-}
-
-fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
-    for _ in 1..INSISTENCE {
-        if request().is_ok() {
-            return Ok(());
-        }
-        std::thread::yield_now();
-    }
-    request()
 }
 
 /// What a lazy restore needs, or why it is not possible in this process.

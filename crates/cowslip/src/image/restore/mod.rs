@@ -6,7 +6,7 @@
 //!             └─▶ [`eager`]: all of it first
 //!                   └─▶ [`source`]: a chunk read and checked, before anybody can see it
 //! ```
-//! What others do, without an arena, is in [`apart`].
+//! What others do, without an arena, is in [`standalone`].
 
 mod eager;
 mod lazy;
@@ -23,6 +23,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
+
 use self::plan::Plan;
 use self::schedule::RestoreSchedule;
 use self::source::Source;
@@ -32,12 +35,9 @@ use super::open::Image;
 use super::{OnProgress, Progress};
 use crate::arena::backing_file::BackingFile;
 use crate::arena::{Arena, ArenaBuilder, Backing};
-use crate::error::{Error, ErrorKind, Result};
 use crate::template::Place;
-use crate::units::{ByteCount, CHUNK_BYTES, VirtRange};
 
-pub(crate) use self::lazy::RestoreWorker;
-use self::lazy::Work;
+use self::lazy::{RestoreWorker, Work};
 pub use self::standalone::{Standalone, StandaloneMode};
 
 const OPERATION: &str = "restore an image";

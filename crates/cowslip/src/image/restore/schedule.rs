@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use cowslip_sys::error::Error;
+use cowslip_sys::units::CHUNK_BYTES;
+
 use super::plan::Plan;
-use crate::error::Error;
 use crate::image::Progress;
-use crate::units::CHUNK_BYTES;
 
 /// How many chunks the disk is ahead of the readers.
 const AHEAD: usize = 8;

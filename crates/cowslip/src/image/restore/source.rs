@@ -4,15 +4,16 @@
 
 use std::time::Duration;
 
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::memory::{self, Advice};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, cache, memfile};
+
 use crate::arena::backing_file::BackingFile;
 use crate::arena::state::Shared;
-use crate::error::{During, Result};
 use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
 use crate::image::format::{Checksum, Entry, PAGE_BYTES};
-use crate::sys::memory::{self, Advice};
-use crate::sys::{AsFd, BorrowedFd, Errno, cache, memfile};
-use crate::units::{CHUNK_BYTES, VirtRange};
 
 use super::OPERATION;
 use super::window::Window;

@@ -14,15 +14,16 @@ mod mapped;
 
 use std::ops::ControlFlow;
 
+use cowslip_sys::Errno;
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
+
 use self::faulting::Server;
 use super::{OnDamage, RestoreOptions, Strategy};
-use crate::error::{During, Error, ErrorKind, Result};
 use crate::image::Image;
 use crate::image::description::ArenaDescription;
-use crate::sys::Errno;
-use crate::sys::memory::{self, Prot};
 use crate::template::{Place, TemplateClone};
-use crate::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
 const OPERATION: &str = "restore an image apart from an arena";
 

@@ -4,10 +4,11 @@
 //! # Safety
 //! A [`Window`] owns its addresses, and hands them out only while they show what was asked for.
 
+use cowslip_sys::Errno;
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+
 use crate::arena::backing_file::{BackingFile, Pages};
-use crate::sys::Errno;
-use crate::sys::memory::{self, Advice, Prot, Sharing};
-use crate::units::{CHUNK_BYTES, VirtRange};
 
 /// Chunks that are shown before any of them is taken down, as that interrupts every thread.
 const PLACES: usize = 8;

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Result, file_error};
+use cowslip_sys::atomic_file::DurableFile;
+use cowslip_sys::error::{Result, file_error};
+use cowslip_sys::regular;
+
 use crate::image::bytes::{Record, field, u32_at, u64_at};
 use crate::image::format::{Checksum, Identity};
-use crate::sys::atomic_file::DurableFile;
-use crate::sys::regular;
 
 const MAGIC: [u8; 8] = *b"COWSLIPW";
 const VERSION: u32 = 1;

@@ -1,11 +1,12 @@
-//! The report as lines of text.
+//! The lines of text of a trace's report.
 
 use cowslip_report::text::{clip, printable, wrap};
 use cowslip_report::units;
 use cowslip_sys::units::ByteCount;
 use cowslip_trace::analysis::{Analysis, Rate, Sums};
-use cowslip_trace::attribute::Kind;
+use cowslip_trace::attribute::FaultKind;
 use cowslip_trace::format::{count, counted, duration, mappings, percent};
+use cowslip_trace::patterns;
 
 use super::cost;
 use crate::commands::trace::load::Loaded;
@@ -102,7 +103,7 @@ fn common(loaded: &Loaded, sums: &Sums) -> [String; 3] {
 
 fn kinds(loaded: &Loaded) -> Vec<String> {
     let all = loaded.analysis.sums.faults();
-    let row = |(kind, faults): (Kind, u64)| {
+    let row = |(kind, faults): (FaultKind, u64)| {
         let share = percent(faults as f64, all as f64);
         let faults = count(loaded.analysis.scaled(faults));
         vec![format!("{faults:>11}"), format!("{share:>6}"), kind.to_string()]
@@ -159,16 +160,17 @@ fn threads(loaded: &Loaded, top: usize) -> Vec<String> {
 }
 
 fn patterns(analysis: &Analysis, top: usize) -> Vec<String> {
-    if analysis.patterns.is_empty() {
+    let found = patterns::find(analysis);
+    if found.is_empty() {
         return vec!["no pattern has a hundred faults and one in a hundred of all".into()];
     }
     let mut lines = vec!["patterns".to_owned()];
-    for pattern in analysis.patterns.iter().take(top) {
+    for pattern in found.iter().take(top) {
         lines.extend(wrap(&format!("  {}", pattern.sentence), 4));
         let advice = pattern.advice.iter().flat_map(|advice| wrap(&format!("    → {advice}"), 6));
         lines.extend(advice);
     }
-    if let Some(more) = analysis.patterns.len().checked_sub(top).filter(|more| *more > 0) {
+    if let Some(more) = found.len().checked_sub(top).filter(|more| *more > 0) {
         lines.push(format!("  and {more} more (--top, --json)"));
     }
     lines

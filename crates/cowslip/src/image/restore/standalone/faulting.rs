@@ -23,17 +23,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::memfile::{self, MemfdKind};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{AsFd, Errno, process, waiting};
+
 use super::super::OnDamage;
 use super::{OPERATION, Pieces, StandaloneMode, parts};
-use crate::error::{During, Error, ErrorKind, Result};
 use crate::image::Image;
 use crate::image::chunk::Scratch;
-use crate::sys::memfile::{self, MemfdKind};
-use crate::sys::memory::{self, Advice, Prot, Sharing};
-use crate::sys::reserved_fd::ReservedFd;
-use crate::sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
-use crate::sys::{AsFd, Errno, process, waiting};
-use crate::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
 /// Chunks kept for the next page of theirs: 64 MiB, or touches here and there would read 2 MiB each.
 const KEPT_CHUNKS: usize = 32;
@@ -102,11 +103,12 @@ impl Server {
         };
         let thread = {
             // The thread inherits a mask that blocks every signal: handlers are the program's.
-            let _quiet = process::BlockedSignals::enter();
+            let _blocked = process::BlockedSignals::enter();
             std::thread::Builder::new().name("cowslip-restore".into()).spawn(move || filling.run())
         };
         let thread = thread.map_err(|error| {
-            Error::from_errno(OPERATION, crate::error::errno_of(&error)).hint("start a thread")
+            Error::from_errno(OPERATION, cowslip_sys::error::errno_of(&error))
+                .hint("start a thread")
         })?;
         let server = Self { tools: Arc::clone(&tools), thread: Some(thread) };
         Ok((server, Lifeline { _tools: tools }))

@@ -7,13 +7,14 @@
 
 use std::fs::File;
 
+use cowslip_sys::error::{During, Error, Result};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+use cowslip_sys::{AsFd, AsRawFd, Errno};
+
 use super::{OPERATION, Pieces, parts};
-use crate::error::{During, Error, Result};
 use crate::image::Image;
 use crate::image::chunk::Scratch;
-use crate::sys::memory::{self, Advice, Prot, Sharing};
-use crate::sys::{AsFd, AsRawFd, Errno};
-use crate::units::{CHUNK_BYTES, VirtRange};
 
 /// Chunks that follow each other in memory and in a file.
 struct Run<'a> {

@@ -1,0 +1,83 @@
+//! Who gives huge pages to a program: the kernel, set up in several ways, or Cowslip.
+
+use super::coverage::COLLAPSE;
+use super::settings::{Settings, damos_is_missing};
+use crate::error::{Error, Result};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HugePagePolicy {
+    /// Base pages
+    Never,
+    /// Huge pages for who asks for them, as the program then does
+    Madvise,
+    /// Huge pages for everybody, and khugepaged as it comes: the kernel's defaults
+    Always,
+    /// The same, and a fault waits until the kernel has made a huge page (`defrag` is `always`)
+    Direct,
+    /// The same with a khugepaged that never rests
+    Eager,
+    /// The same, but khugepaged leaves regions alone of which over a tenth is absent
+    TenthAbsent,
+    /// Huge pages for everybody, split under memory pressure if over a tenth of them is not used
+    Shrinker,
+    /// Schemes on what DAMON sees
+    Damos,
+    /// Base pages at faults, and all of it made huge by hand once it is filled
+    Collapse,
+    /// Base pages at faults, and `cowslip promote`
+    Cowslip,
+}
+
+impl HugePagePolicy {
+    pub(super) const ALL: [Self; 10] = [
+        Self::Never,
+        Self::Madvise,
+        Self::Always,
+        Self::Direct,
+        Self::Eager,
+        Self::TenthAbsent,
+        Self::Shrinker,
+        Self::Damos,
+        Self::Collapse,
+        Self::Cowslip,
+    ];
+    /// What is worth a minute: base pages, the kernel's defaults, what a knowing engineer would set, and Cowslip.
+    pub(super) const QUICK: [Self; 5] =
+        [Self::Never, Self::Always, Self::TenthAbsent, Self::Collapse, Self::Cowslip];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Never => "thp-never",
+            Self::Madvise => "thp-madvise",
+            Self::Always => "thp-always",
+            Self::Direct => "thp-always-defrag",
+            Self::Eager => "khugepaged-eager",
+            Self::TenthAbsent => "khugepaged-51",
+            Self::Shrinker => "thp-shrinker",
+            Self::Damos => "damos",
+            Self::Collapse => COLLAPSE,
+            Self::Cowslip => "cowslip",
+        }
+    }
+
+    /// An error if it cannot run here.
+    pub(super) fn settings(self) -> Result<Settings> {
+        let always = Settings::ALWAYS;
+        Ok(match self {
+            Self::Never => Settings::NEVER,
+            Self::Cowslip | Self::Collapse => Settings::ON_REQUEST,
+            Self::Madvise => Settings { enabled: "madvise", ..always },
+            Self::Always => always,
+            Self::Direct => Settings { defrag: "always", ..always },
+            Self::Eager => Settings::EAGER,
+            Self::TenthAbsent => Settings { max_ptes_none: 51, ..Settings::EAGER },
+            Self::Shrinker => Settings { shrinks: true, max_ptes_none: 51, ..always },
+            Self::Damos => {
+                let why = damos_is_missing().unwrap_or_else(|| {
+                    "DAMON is there for virtual addresses; this bench has no scheme for it".into()
+                });
+                return Err(Error::Failed(why));
+            }
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! What is promised about huge pages without bloat. The kernel's ways are set up as a knowing engineer would do it, and the
+//! best of them counts.
+
+use cowslip_report::Report;
+
+use super::{BYTES_CHANGED, coverage, fairness, fault, overhead, redis, requests};
+use crate::promise::{Bound, Figures, Promise, judge, over};
+
+const COWSLIP: &str = "cowslip";
+const BASE: &str = "thp-never";
+const ALWAYS: &str = "thp-always";
+/// Of `thp-always`.
+const DEFRAG: [&str; 3] = [fault::DEFAULT, fault::DEFER, fault::DIRECT];
+const PROMOTERS: [&str; 3] = [coverage::COLLAPSE, coverage::EAGER, coverage::KHUGEPAGED];
+
+pub(crate) const PROMISES: [Promise; 11] = [
+    Promise {
+        name: "memory_after_delete_cowslip_over_base",
+        bound: Bound::AtMost(1.03),
+        value: |it| over(held(it, COWSLIP), held(it, BASE)),
+    },
+    Promise {
+        name: "get_throughput_cowslip_over_thp_always",
+        bound: Bound::AtLeast(0.98),
+        value: |it| in_turns(it, redis::GETS, redis::BLOAT),
+    },
+    Promise {
+        name: "get_throughput_small_values_cowslip_over_thp_always",
+        bound: Bound::AtLeast(0.98),
+        value: |it| in_turns(it, redis::PIPELINED, redis::TLB),
+    },
+    Promise {
+        name: "get_throughput_cowslip_over_base",
+        bound: Bound::AtLeast(1.1),
+        value: |it| {
+            let gets =
+                |name| it.find(name, redis::PIPELINED, "p50", it.size_bytes, Some(redis::TLB));
+            over(gets(COWSLIP), gets(BASE))
+        },
+    },
+    Promise {
+        name: "fault_p999_cowslip_over_best_thp_always",
+        bound: Bound::AtMost(1.25),
+        value: |it| {
+            let best = it.lowest(&DEFRAG, |defrag| touch(it, ALWAYS, Some(defrag)));
+            over(touch(it, COWSLIP, None), best)
+        },
+    },
+    Promise {
+        name: "request_p999_during_promotion_over_quiet",
+        bound: Bound::AtMost(1.5),
+        value: |it| {
+            let half = it.size_bytes / 2;
+            let request = |when| it.find(COWSLIP, requests::METRIC, "p999", half, Some(when));
+            over(request(requests::PROMOTING), request(requests::QUIET))
+        },
+    },
+    Promise {
+        name: "fair_share_error",
+        bound: Bound::AtMost(0.1),
+        value: |it| it.find(COWSLIP, fairness::METRIC, "value", it.size_bytes / 2, None),
+    },
+    Promise {
+        name: "daemon_cpu_of_a_core",
+        bound: Bound::AtMost(0.01),
+        value: |it| it.find(COWSLIP, overhead::CPU, "value", it.size_bytes, Some(overhead::BUSY)),
+    },
+    Promise {
+        name: "busy_process_slowdown",
+        bound: Bound::AtMost(1.01),
+        value: |it| it.find(COWSLIP, overhead::SLOWDOWN, "p50", it.size_bytes, None),
+    },
+    Promise {
+        name: "coverage_seconds_cowslip_over_best",
+        bound: Bound::AtMost(1.5),
+        value: |it| {
+            let best = it.lowest(&PROMOTERS, |name| covered(it, name, None));
+            over(covered(it, COWSLIP, Some(coverage::ONCE)), best)
+        },
+    },
+    Promise {
+        name: "bytes_changed",
+        bound: Bound::AtMost(0.0),
+        value: |it| it.sum(&[BYTES_CHANGED]),
+    },
+];
+
+/// What a server holds after most of its values were deleted.
+fn held(it: &Figures<'_>, name: &str) -> Option<f64> {
+    let settled = format!("{}, {}", redis::BLOAT, redis::SETTLED);
+    it.find(name, redis::MEMORY, "value", it.size_bytes, Some(&settled))
+}
+
+fn touch(it: &Figures<'_>, name: &str, variant: Option<&str>) -> Option<f64> {
+    it.find(name, fault::METRIC, "p999", it.size_bytes / 2, variant)
+}
+
+fn covered(it: &Figures<'_>, name: &str, variant: Option<&str>) -> Option<f64> {
+    it.find(name, coverage::METRIC, "value", it.size_bytes, variant)
+}
+
+/// Cowslip's rate over that of `thp-always`, which took turns.
+fn in_turns(it: &Figures<'_>, metric: &str, variant: &str) -> Option<f64> {
+    let metric = format!("{metric}_{}", redis::OVER_ALWAYS);
+    it.find(COWSLIP, &metric, "p50", it.size_bytes, Some(variant))
+}
+
+pub(super) fn push(report: &mut Report, size_bytes: u64) {
+    judge(report, size_bytes, &PROMISES);
+}

@@ -1,0 +1,122 @@
+//! What is promised about snapshots.
+
+use cowslip::units::ByteCount;
+use cowslip_report::{Report, Row};
+
+use super::{GIB, coverage, recovery, stall};
+use crate::promise::{Bound, Figures, Promise, judge, over};
+
+const COWSLIP: &str = "cowslip";
+const FORK_PAUSE: &str = "fork_pause";
+const FORKS: [&str; 3] = ["fork-4k", "fork-thp", "fork-hugetlb"];
+/// Those whose memory is on huge pages while it is shared.
+const HUGE_FORKS: [&str; 2] = ["fork-thp", "fork-hugetlb"];
+
+pub(crate) const PROMISES: [Promise; 10] = [
+    Promise {
+        name: "fork_pause_8GiB_best_over_cowslip",
+        bound: Bound::AtLeast(1.5),
+        value: |it| {
+            let pause = |name: &str| it.find(name, FORK_PAUSE, "p50", 8 * GIB, None);
+            over(it.lowest(&FORKS, pause), pause(COWSLIP))
+        },
+    },
+    Promise {
+        name: "fork_pause_cowslip_8GiB_over_1GiB",
+        bound: Bound::AtMost(1.5),
+        value: |it| {
+            let pause = |size| it.find(COWSLIP, FORK_PAUSE, "p50", size, None);
+            over(pause(8 * GIB), pause(GIB))
+        },
+    },
+    Promise {
+        name: "view_pause_8GiB_best_over_cowslip",
+        bound: Bound::AtLeast(2.0),
+        value: |it| {
+            let pause = |name: &str, variant: Option<&str>| {
+                it.find(name, "view_pause", "p50", 8 * GIB, variant)
+            };
+            let best = it.lowest(&["4k", "thp"], |pages| pause("uffd-wp", Some(pages)));
+            over(best, pause(COWSLIP, None))
+        },
+    },
+    Promise {
+        name: "fork_first_write_cowslip_over_best",
+        bound: Bound::AtMost(1.5),
+        value: |it| over(first_write(it, COWSLIP), it.lowest(&FORKS, |name| first_write(it, name))),
+    },
+    Promise {
+        name: "fork_first_write_best_huge_over_cowslip",
+        bound: Bound::AtLeast(4.0),
+        value: |it| {
+            over(it.lowest(&HUGE_FORKS, |name| first_write(it, name)), first_write(it, COWSLIP))
+        },
+    },
+    Promise {
+        name: "huge_coverage_after_10_snapshots",
+        bound: Bound::AtLeast(0.99),
+        value: |it| {
+            let last = format!("snapshot {}", coverage::SNAPSHOTS);
+            it.find(COWSLIP, coverage::COVERAGE, "value", it.size_bytes, Some(&last))
+        },
+    },
+    Promise {
+        name: "random_read_after_over_before",
+        bound: Bound::Between(0.97, 1.03),
+        value: |it| {
+            let read = |phase| {
+                it.find(COWSLIP, coverage::READ_TO_CONTROL, "p50", it.size_bytes, Some(phase))
+            };
+            over(read("after"), read("before"))
+        },
+    },
+    Promise {
+        name: "huge_recovery_collapse_over_thaw",
+        bound: Bound::AtLeast(1.0),
+        value: |it| {
+            let whole = Some(recovery::WHOLE);
+            let took = |name| it.find(name, recovery::METRIC, "p50", it.size_bytes, whole);
+            over(took("fork-thp"), took(COWSLIP))
+        },
+    },
+    Promise {
+        name: "writer_stall_p999_collapse_over_thaw",
+        bound: Bound::AtLeast(3.0),
+        value: |it| {
+            let stall = |name| it.find(name, stall::METRIC, "p999", it.size_bytes, None);
+            over(stall("fork-thp"), stall(COWSLIP))
+        },
+    },
+    Promise {
+        name: "lost_updates",
+        bound: Bound::AtMost(0.0),
+        value: |it| it.find(COWSLIP, stall::LOST, "value", it.size_bytes, None),
+    },
+];
+
+fn first_write(it: &Figures<'_>, name: &str) -> Option<f64> {
+    it.find(name, "fork_first_write", "p50", it.size_bytes, None)
+}
+
+pub(super) fn push(report: &mut Report, size_bytes: u64) {
+    judge(report, size_bytes, &PROMISES);
+    if report.find(COWSLIP, FORK_PAUSE, "p50", Some(8 * GIB), None).is_none() {
+        report.notes.extend(largest_pause(report));
+    }
+    if size_bytes < GIB {
+        report.notes.push("the size is below 1 GiB: ratios are of what was measured".to_owned());
+    }
+}
+
+/// What stands in for the promise about 8 GiB where they were not measured.
+fn largest_pause(report: &Report) -> Option<String> {
+    let is_pause = |row: &&Row| row.rival == COWSLIP && row.metric == FORK_PAUSE;
+    let size = report.rows.iter().filter(is_pause).filter_map(|row| row.size_bytes).max()?;
+    let paused = |name| report.find(name, FORK_PAUSE, "p50", Some(size), None);
+    let best = FORKS.iter().filter_map(|name| paused(name)).min_by(f64::total_cmp)?;
+    let ratio = best / paused(COWSLIP)?;
+    let size = ByteCount(size);
+    Some(format!(
+        "8 GiB were not measured; at {size} the best fork pauses {ratio:.1} times as long"
+    ))
+}

@@ -1,0 +1,276 @@
+//! A server that is measured: filled, with its writers, and its saves, each of them verified.
+
+use std::fs;
+use std::time::Instant;
+
+use super::consistency::{Cut, History, Keyspace, Violations, violations};
+use super::keyspace::Shape;
+use super::load::{Log, Writer};
+use super::measure::{Window, slowest, slowest_of_each};
+use super::memory::{Mapped, warm};
+use super::resp::Connection;
+use super::round::{Round, Times, Writers};
+use super::server::{Directory, RDB, Server};
+use super::setup::ServerSetup;
+use super::{Error, Progress, Session, check};
+
+/// A setup that is to have huge pages must have them under this share of its memory.
+const MIN_COVERAGE: f64 = 0.5;
+/// Around a fork so much is looked at closely, on each side.
+pub(crate) const AROUND_NS: u64 = 150_000_000;
+const AROUND_STEP_NS: u64 = 1_000_000;
+/// Width of a step of the latencies of a whole save.
+const STEP_NS: u64 = 10_000_000;
+
+/// What one save cost, and whether it was right.
+#[derive(Debug)]
+pub(crate) struct Save {
+    pub(crate) label: String,
+    pub(crate) writers: Writers,
+    pub(crate) fork_ns: u64,
+    /// The slowest request that was under way while the server forked.
+    pub(crate) held_up_ns: u64,
+    pub(crate) duration_ns: u64,
+    /// What Redis says.
+    pub(crate) cow_bytes: u64,
+    /// Memory of the whole machine: more than before the save, at worst.
+    pub(crate) extra_bytes: u64,
+    pub(crate) mapped_before: Mapped,
+    pub(crate) mapped_after: Mapped,
+    /// The requests before the save, while it went on, and after it.
+    pub(crate) quiet: Window,
+    pub(crate) during: Window,
+    pub(crate) after: Window,
+    /// The slowest request under way in each millisecond around the fork, which is in the middle.
+    pub(crate) around_fork_ns: Vec<u64>,
+    /// The same over the whole time: seconds since this server's load first began, and nanoseconds.
+    pub(crate) slowest: Vec<(f64, f64)>,
+    /// When the save went on, on the same clock.
+    pub(crate) span: (f64, f64),
+    /// Of the file that was saved.
+    pub(crate) saved: Violations,
+    /// Of the server that went on, after everything.
+    pub(crate) live: Violations,
+}
+
+impl Save {
+    /// Every key of the file is as it was at one instant.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.saved == Violations::default()
+    }
+}
+
+/// What came of a setup.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) setup: ServerSetup,
+    pub(crate) saves: Vec<Save>,
+    /// Error replies, lost connections, and saves that could not be finished or read.
+    pub(crate) failed_requests: u64,
+}
+
+impl Measured {
+    /// Without those that only prove that a save is exact.
+    pub(crate) fn busy_saves(&self) -> impl Iterator<Item = &Save> {
+        self.saves.iter().filter(|save| save.writers == Writers::Busy)
+    }
+}
+
+/// A setup's server, from its first key to its last save.
+#[derive(Debug)]
+pub(crate) struct RunningServer {
+    pub(crate) measured: Measured,
+    server: Server,
+    control: Connection,
+    writers: Vec<Writer>,
+    pid: u64,
+    shape: Shape,
+    clock: Instant,
+    /// How long the load has run in all rounds so far.
+    loaded_seconds: f64,
+}
+
+impl RunningServer {
+    /// Starts a server and fills it.
+    pub(crate) fn start(
+        setup: &ServerSetup,
+        session: Session<'_>,
+        progress: Progress<'_>,
+    ) -> Result<Self, Error> {
+        let Session { options, shape, stop } = session;
+        let directory = Directory::new(&options.directory)?;
+        let server = Server::start(setup, &options.redis_server, directory, stop)?;
+        let mut control = server.connect()?;
+        let pid = control.info("server")?.number("process_id")?;
+        shape.fill(&mut control, stop, &format!("{}: fill", setup.title), progress)?;
+
+        let coverage = Mapped::of(pid)?.coverage();
+        if setup.needs_huge_pages && coverage < MIN_COVERAGE {
+            return Err(Error::NotStarted {
+                server: setup.title.to_owned(),
+                why: format!("huge pages map only {:.0} % of its memory", coverage * 100.0),
+                log: String::new(),
+            });
+        }
+        let writer = |index| {
+            let keys = shape.keys / options.clients;
+            let place = (index, options.clients);
+            Ok(Writer::new(server.connect()?, place, keys, options.value_bytes))
+        };
+        let writers = (0..options.clients).map(writer).collect::<Result<_, Error>>()?;
+        let setup = setup.clone();
+        Ok(Self {
+            measured: Measured { setup, saves: Vec::new(), failed_requests: 0 },
+            server,
+            control,
+            writers,
+            pid,
+            shape,
+            clock: Instant::now(),
+            loaded_seconds: 0.0,
+        })
+    }
+
+    /// Whether it can go on.
+    pub(crate) fn is_well(&self) -> bool {
+        self.measured.failed_requests == 0
+    }
+
+    /// One save, and the proof that it is exact.
+    pub(crate) fn save(
+        &mut self,
+        label: &str,
+        writers: Writers,
+        session: Session<'_>,
+        progress: Progress<'_>,
+    ) -> Result<(), Error> {
+        check(session.stop)?;
+        let title = self.measured.setup.title;
+        let doing = |what: &str| format!("{title}: {what}{label}");
+        warm(session.shape.footprint_bytes(), session.stop)?;
+        let mapped_before = Mapped::when_stable(self.pid, session.stop)?;
+
+        let round = Round {
+            control: &mut self.control,
+            writers: &mut self.writers,
+            pid: self.pid as i32,
+            has_idle_children: self.measured.setup.has_idle_children,
+            clock: self.clock,
+            stop: session.stop,
+            label: &doing(""),
+        };
+        let (times, logs) = round.run(writers, progress);
+        self.measured.failed_requests += logs.iter().map(|log| log.failed_requests).sum::<u64>();
+        let times = times?;
+        let info = self.control.info("persistence")?;
+        if info.text("rdb_last_bgsave_status") != Some("ok") {
+            let reply = format!("a failed save; the log: {}", self.server.last_words());
+            return Err(Error::BadReply { request: "BGSAVE", reply });
+        }
+        let cow_bytes = info.number("rdb_last_cow_size")?;
+        let fork_ns = self.control.info("stats")?.number("latest_fork_usec")? * 1000;
+
+        // Reading every key also touches all memory: what is mapped huge afterwards is what
+        // a program that goes on has.
+        Mapped::when_stable(self.pid, session.stop)?;
+        let checking = doing("check after ");
+        let live = self.shape.read(&mut self.control, session.stop, &checking, progress)?;
+        let mapped_after = Mapped::of(self.pid)?;
+        let saved = self.read_saved(session, &doing("verify "), progress)?;
+        let histories: Vec<History<'_>> =
+            self.writers.iter().zip(&logs).map(|(writer, log)| writer.history(log)).collect();
+
+        let before = self.loaded_seconds;
+        let Times {
+            began_ns,
+            cut,
+            done_ns,
+            ended_ns,
+            cpu_ns: [cpu_quiet, cpu_during, cpu_after],
+            ..
+        } = times;
+        let seconds = |ns: u64| before + (ns - began_ns) as f64 / 1e9;
+        let at = |step| seconds(began_ns + step as u64 * STEP_NS);
+        let steps = slowest_of_each(&logs, began_ns, ended_ns, STEP_NS);
+        let (around_from, around_to) =
+            (cut.sent_ns.saturating_sub(AROUND_NS), cut.sent_ns + AROUND_NS);
+        self.measured.saves.push(Save {
+            label: label.to_owned(),
+            writers,
+            fork_ns,
+            held_up_ns: slowest(&logs, cut.sent_ns, cut.replied_ns),
+            duration_ns: done_ns - cut.sent_ns,
+            cow_bytes,
+            extra_bytes: times.extra_bytes,
+            mapped_before,
+            mapped_after,
+            quiet: Window::of(&logs, began_ns, cut.sent_ns, cpu_quiet),
+            during: Window::of(&logs, cut.sent_ns, done_ns, cpu_during),
+            after: Window::of(&logs, done_ns, ended_ns, cpu_after),
+            around_fork_ns: slowest_of_each(&logs, around_from, around_to, AROUND_STEP_NS),
+            slowest: steps.iter().enumerate().map(|(step, &ns)| (at(step), ns as f64)).collect(),
+            span: (seconds(cut.sent_ns), seconds(done_ns)),
+            saved: violations(&histories, cut, &saved),
+            live: violations(&histories, Cut::END, &live),
+        });
+        self.loaded_seconds = seconds(ended_ns);
+        for (writer, log) in self.writers.iter_mut().zip(&logs) {
+            writer.apply(log);
+        }
+        match logs.into_iter().find_map(|log: Log| log.first_failure) {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    /// Has a second, stock server read what this one saved.
+    fn read_saved(
+        &self,
+        session: Session<'_>,
+        label: &str,
+        progress: Progress<'_>,
+    ) -> Result<Keyspace, Error> {
+        let options = session.options;
+        let directory = Directory::new(&options.directory)?;
+        let rdb = directory.path().join(RDB);
+        fs::rename(self.server.rdb(), rdb).map_err(Error::io("take the saved file"))?;
+        let title = "the server that reads the save";
+        let reader = ServerSetup { title, ..ServerSetup::stock_4k() };
+        progress(label, 0, self.shape.keys as u64);
+        let server = Server::start(&reader, &options.redis_server, directory, session.stop)?;
+        self.shape.read(&mut server.connect()?, session.stop, label, progress)
+    }
+}
+
+#[cfg(test)]
+impl Measured {
+    /// One save of a time in ns, at a steady pace of requests.
+    pub(crate) fn example(setup: ServerSetup, duration_ns: u64) -> Self {
+        let window = Window {
+            latencies: cowslip_report::Latencies::new(),
+            ops: 1e9 / duration_ns as f64,
+            cpu_ns_a_request: 9_000.0,
+        };
+        let mapped = Mapped { huge_bytes: 1 << 20, resident_bytes: 4 << 20 };
+        let save = Save {
+            label: "save 1".to_owned(),
+            writers: Writers::Busy,
+            fork_ns: 900_000,
+            held_up_ns: 1_000_000,
+            duration_ns,
+            cow_bytes: 1 << 20,
+            extra_bytes: 2 << 20,
+            mapped_before: mapped,
+            mapped_after: mapped,
+            quiet: window.clone(),
+            during: window.clone(),
+            after: window,
+            around_fork_ns: vec![1_000_000; 300],
+            slowest: vec![(0.0, 1e6), (0.01, 2e6), (0.02, 1e6)],
+            span: (0.005, 0.015),
+            saved: Violations::default(),
+            live: Violations::default(),
+        };
+        Self { setup, saves: vec![save], failed_requests: 0 }
+    }
+}

@@ -1,0 +1,91 @@
+//! The ways to run the same unmodified `redis-server`.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+/// The name of the setup that others are compared with.
+pub(crate) const STOCK: &str = "stock-4k";
+pub(crate) const STOCK_THP: &str = "stock-thp";
+pub(crate) const COWSLIP: &str = "cowslip";
+pub(crate) const STOCK_IDLE_CHILD: &str = "stock-4k-idle-child";
+pub(crate) const COWSLIP_CHILD_SHARE: &str = "cowslip-child-share";
+
+/// What makes malloc ask for huge pages: jemalloc as Debian links it, jemalloc as Redis bundles
+/// it, and glibc.
+const MALLOC_WITH_THP: [(&str, &str); 3] = [
+    ("MALLOC_CONF", "thp:always"),
+    ("JE_MALLOC_CONF", "thp:always"),
+    ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+];
+
+/// One way to run `redis-server`: what its command line and environment have more.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerSetup {
+    /// In the report.
+    pub(crate) name: &'static str,
+    /// For people: alone, and in a sentence that is about stock Redis without it.
+    pub(crate) title: &'static str,
+    pub(crate) with: &'static str,
+    /// What stands before `redis-server`.
+    pub(crate) prefix: Vec<OsString>,
+    pub(crate) arguments: &'static [&'static str],
+    pub(crate) environment: &'static [(&'static str, &'static str)],
+    /// It is pointless to go on when the filled server has no huge pages.
+    pub(crate) needs_huge_pages: bool,
+    /// A child that saves is made `SCHED_IDLE` as soon as it is there.
+    pub(crate) has_idle_children: bool,
+}
+
+impl ServerSetup {
+    /// Redis as it comes: it declines huge pages.
+    pub(crate) fn stock_4k() -> Self {
+        Self {
+            name: STOCK,
+            title: "stock",
+            with: "",
+            prefix: Vec::new(),
+            arguments: &[],
+            environment: &[],
+            needs_huge_pages: false,
+            has_idle_children: false,
+        }
+    }
+
+    /// Redis with the huge pages that the kernel and its allocator offer.
+    pub(crate) fn stock_thp() -> Self {
+        Self {
+            name: STOCK_THP,
+            title: "stock with THP",
+            with: "with THP",
+            arguments: &["--disable-thp", "no"],
+            environment: &MALLOC_WITH_THP,
+            needs_huge_pages: true,
+            ..Self::stock_4k()
+        }
+    }
+
+    /// Redis as it comes, and a script beside it that makes its saving children idle.
+    pub(crate) fn stock_idle_child() -> Self {
+        Self {
+            name: STOCK_IDLE_CHILD,
+            title: "stock, idle child",
+            with: "with an idle child",
+            has_idle_children: true,
+            ..Self::stock_4k()
+        }
+    }
+
+    /// Redis under `cowslip run`.
+    pub(crate) fn cowslip(command: &Path) -> Self {
+        let prefix = vec![command.into(), "run".into(), "--".into()];
+        let (title, with) = ("Cowslip", "with Cowslip");
+        Self { name: COWSLIP, title, with, prefix, ..Self::stock_4k() }
+    }
+
+    /// The same, its saving child in less of a hurry than the server.
+    pub(crate) fn cowslip_child_share(command: &Path) -> Self {
+        let prefix = vec![command.into(), "run".into(), "--child-share=25".into(), "--".into()];
+        let (title, with) = ("Cowslip, --child-share=25", "with Cowslip and --child-share=25");
+        Self { name: COWSLIP_CHILD_SHARE, title, with, prefix, ..Self::stock_4k() }
+    }
+}

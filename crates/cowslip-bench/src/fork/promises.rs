@@ -1,0 +1,123 @@
+//! What is promised about forks, resets, and what `cowslip run` costs.
+
+use cowslip_report::Report;
+
+use super::{GIB, Options, afl, latency, overhead, sqlite, template, writes};
+use crate::promise::{Bound, Figures, Promise, judge, over};
+
+const COWSLIP: &str = "cowslip";
+const STOCK: [&str; 2] = ["fork-4k", "fork-thp"];
+/// The malloc that `cowslip run` bundles, without the rest of it.
+const JEMALLOC: &str = "jemalloc";
+
+pub(crate) const PROMISES: [Promise; 12] = [
+    Promise {
+        name: "fork_1GiB_best_over_cowslip",
+        bound: Bound::AtLeast(2.5),
+        value: |it| forks(it, GIB, latency::IN_A_ROW),
+    },
+    Promise {
+        name: "fork_8GiB_best_over_cowslip",
+        bound: Bound::AtLeast(12.0),
+        value: |it| forks(it, 8 * GIB, latency::IN_A_ROW),
+    },
+    Promise {
+        name: "first_fork_8GiB_best_over_cowslip",
+        bound: Bound::AtLeast(3.0),
+        value: |it| forks(it, 8 * GIB, latency::FIRST),
+    },
+    Promise {
+        name: "fork_cowslip_8GiB_over_1GiB",
+        bound: Bound::AtMost(1.5),
+        value: |it| {
+            let fork = |size| fork(it, COWSLIP, size, latency::IN_A_ROW);
+            over(fork(8 * GIB), fork(GIB))
+        },
+    },
+    Promise {
+        name: "sqlite_fork_server_execs_cowslip_over_best",
+        bound: Bound::AtLeast(1.2),
+        value: |it| {
+            let execs = |name: &str| it.find(name, sqlite::METRIC, "value", it.size_bytes, None);
+            over(execs(COWSLIP), it.highest(&STOCK, execs))
+        },
+    },
+    Promise {
+        name: "afl_execs_cowslip_over_best",
+        bound: Bound::AtLeast(1.2),
+        value: |it| {
+            let execs = |name: &str| it.find(name, afl::EXECS, "p50", it.size_bytes, None);
+            over(execs(COWSLIP), it.highest(&STOCK, execs))
+        },
+    },
+    Promise {
+        name: "afl_inputs_with_other_edges",
+        bound: Bound::AtMost(0.0),
+        value: |it| it.find(COWSLIP, afl::OTHER_EDGES, "value", it.size_bytes, None),
+    },
+    Promise {
+        name: "overhead_malloc_cowslip_over_best",
+        bound: Bound::AtMost(1.1),
+        value: |it| {
+            let worst = overhead::THREADS.map(|(_, threads)| {
+                let took = |name: &str| {
+                    let (name, variant) = match name {
+                        JEMALLOC => (STOCK[0], format!("{threads}, {name}")),
+                        _ => (name, threads.to_owned()),
+                    };
+                    it.find(name, overhead::MALLOC, "p50", None::<u64>, Some(&variant))
+                };
+                over(took(COWSLIP), it.lowest(&[STOCK[0], STOCK[1], JEMALLOC], took))
+            });
+            worst.into_iter().flatten().reduce(f64::max)
+        },
+    },
+    Promise {
+        name: "overhead_redis_get_best_over_cowslip",
+        bound: Bound::AtMost(1.05),
+        value: |it| {
+            let gets = |name: &str| it.find(name, overhead::REDIS, "p50", it.size_bytes, None);
+            over(it.highest(&STOCK, gets), gets(COWSLIP))
+        },
+    },
+    Promise {
+        name: "child_vmpte_best_over_cowslip",
+        bound: Bound::AtLeast(15.0),
+        value: |it| {
+            let tables = |name: &str| it.find(name, latency::CHILD_TABLES, "value", GIB, None);
+            over(it.lowest(&STOCK, tables), tables(COWSLIP))
+        },
+    },
+    Promise {
+        name: "random_write_mean_cowslip_over_best",
+        bound: Bound::AtMost(1.3),
+        value: |it| {
+            let size = it.size_bytes.min(writes::BYTES);
+            let write = |name: &str| it.find(name, writes::RANDOM, "p50", size, None);
+            over(write(COWSLIP), it.lowest(&STOCK, write))
+        },
+    },
+    Promise {
+        name: "template_cycles_cowslip_over_tmpfs",
+        bound: Bound::AtLeast(0.8),
+        value: |it| {
+            let typical = Some(template::TYPICAL);
+            let rate = |name| it.find(name, template::CYCLES, "value", it.size_bytes, typical);
+            over(rate(COWSLIP), rate(template::MAPPED))
+        },
+    },
+];
+
+fn fork(it: &Figures<'_>, name: &str, size: u64, variant: &str) -> Option<f64> {
+    it.find(name, latency::METRIC, "p50", size, Some(variant))
+}
+
+/// Of the best stock fork, as so many of Cowslip's.
+fn forks(it: &Figures<'_>, size: u64, variant: &str) -> Option<f64> {
+    let best = it.lowest(&STOCK, |name| fork(it, name, size, variant));
+    over(best, fork(it, COWSLIP, size, variant))
+}
+
+pub(super) fn push(report: &mut Report, options: &Options) {
+    judge(report, options.working_bytes() as u64, &PROMISES);
+}

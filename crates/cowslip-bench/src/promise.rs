@@ -1,0 +1,197 @@
+//! Promises about speed: a name, a bound, and which rows of a report the value is made of.
+//!
+//! Each bench has a table of them. Where one compares with others, it compares with the best of the baselines of the
+//! same run.
+
+use std::cell::{Cell, RefCell};
+
+use cowslip_report::Report;
+
+/// What is promised.
+#[derive(Debug)]
+pub(crate) struct Promise {
+    pub(crate) name: &'static str,
+    pub(crate) bound: Bound,
+    pub(crate) value: fn(&Figures<'_>) -> Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+    Between(f64, f64),
+}
+
+/// The rows of a report, by the names that promises give them.
+#[derive(Debug)]
+pub(crate) struct Figures<'a> {
+    report: &'a Report,
+    /// The memory of the measurements that are not about size.
+    pub(crate) size_bytes: u64,
+    /// Whether the host was fit while what was looked up so far was measured, if that is known.
+    host_fit: Cell<Option<bool>>,
+    /// Which baselines were the best.
+    best: RefCell<Vec<String>>,
+}
+
+impl Figures<'_> {
+    /// As [`Report::find`].
+    pub(crate) fn find(
+        &self,
+        name: &str,
+        metric: &str,
+        stat: &str,
+        size_bytes: impl Into<Option<u64>>,
+        variant: Option<&str>,
+    ) -> Option<f64> {
+        let row = self.report.find_row(name, metric, stat, size_bytes.into(), variant)?;
+        if let Some(host) = row.host {
+            self.host_fit.set(Some(self.host_fit.get().unwrap_or(true) && host.host_fit));
+        }
+        row.value
+    }
+
+    /// The lowest of what `value` gives for these baselines, and so the hardest to be below.
+    pub(crate) fn lowest(
+        &self,
+        baselines: &[&str],
+        value: impl Fn(&str) -> Option<f64>,
+    ) -> Option<f64> {
+        let values = baselines.iter().filter_map(|name| Some((*name, value(name)?)));
+        let (name, value) = values.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
+        self.best.borrow_mut().push(name.to_owned());
+        Some(value)
+    }
+
+    /// The same of the highest.
+    pub(crate) fn highest(
+        &self,
+        baselines: &[&str],
+        value: impl Fn(&str) -> Option<f64>,
+    ) -> Option<f64> {
+        self.lowest(baselines, |name| value(name).map(|value| -value)).map(|value| -value)
+    }
+
+    /// All rows of these metrics together.
+    pub(crate) fn sum(&self, metrics: &[&str]) -> Option<f64> {
+        let rows = self.report.rows.iter().filter(|row| metrics.contains(&row.metric.as_str()));
+        rows.filter_map(|row| row.value).reduce(|a, b| a + b)
+    }
+}
+
+/// `above` over `below`, if both were measured.
+pub(crate) fn over(above: Option<f64>, below: Option<f64>) -> Option<f64> {
+    Some(above? / below?)
+}
+
+/// Adds a ratio for each promise, and says which baselines were the best.
+pub(crate) fn judge(report: &mut Report, size_bytes: u64, promises: &[Promise]) {
+    let mut best_of_all = Vec::new();
+    for promise in promises {
+        let host_fit = Cell::new(None);
+        let figures = Figures { report, size_bytes, host_fit, best: RefCell::default() };
+        let value = (promise.value)(&figures);
+        let host_fit = value.and(figures.host_fit.get());
+        let best = figures.best.into_inner().join(", ");
+        if value.is_some() && !best.is_empty() {
+            best_of_all.push(format!("{} ({best})", promise.name));
+        }
+        match promise.bound {
+            Bound::AtLeast(low) => report.ratio_at_least(promise.name, value, low),
+            Bound::AtMost(high) => report.ratio_at_most(promise.name, value, high),
+            Bound::Between(low, high) => report.ratio_between(promise.name, value, low, high),
+        }
+        if let Some(ratio) = report.ratios.last_mut() {
+            ratio.host_fit = host_fit;
+        }
+    }
+    if !best_of_all.is_empty() {
+        report.notes.push(format!("the best baselines: {}", best_of_all.join("; ")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cowslip_report::{HostState, Row};
+
+    use super::*;
+
+    const PROMISES: [Promise; 2] = [
+        Promise {
+            name: "pause_best_over_cowslip",
+            bound: Bound::AtLeast(2.0),
+            value: |it| {
+                let pause = |name: &str| it.find(name, "pause", "p50", it.size_bytes, None);
+                over(it.lowest(&["fork-4k", "fork-thp", "absent"], pause), pause("cowslip"))
+            },
+        },
+        Promise {
+            name: "lost",
+            bound: Bound::AtMost(0.0),
+            value: |it| it.find("cowslip", "lost", "value", None::<u64>, None),
+        },
+    ];
+
+    /// A promise of the specification.
+    fn line(promise: &Promise, bench: &str) -> String {
+        let bound = match promise.bound {
+            Bound::AtLeast(low) => format!("≥ {}", number(low)),
+            Bound::AtMost(high) => format!("≤ {}", number(high)),
+            Bound::Between(low, high) => format!("{low} to {high}"),
+        };
+        format!("| `{}` | {bound} | `bench {bench}`", promise.name)
+    }
+
+    /// With commas between thousands.
+    fn number(value: f64) -> String {
+        let text = value.to_string();
+        let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
+        let groups: Vec<_> =
+            whole.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+        let point = if part.is_empty() { "" } else { "." };
+        groups.join(",") + point + part
+    }
+
+    #[test]
+    fn the_specification_has_every_promise_and_its_bound() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let specification = std::fs::read_to_string(root.join("SPECIFICATION.md")).unwrap();
+        let benches: [(&str, &[Promise]); 5] = [
+            ("cow", &crate::cow::PROMISES),
+            ("fork", &crate::fork::PROMISES),
+            ("restore", &crate::restore::PROMISES),
+            ("bloat", &crate::bloat::PROMISES),
+            ("trace", &crate::trace::PROMISES),
+        ];
+        for (bench, promises) in benches {
+            for promise in promises {
+                let line = line(promise, bench);
+                assert!(specification.lines().any(|it| it.starts_with(&line)), "{line}");
+            }
+            let held_by = format!("| `bench {bench}`");
+            let promised = specification.lines().filter(|it| it.contains(&held_by)).count();
+            assert_eq!(promised, promises.len(), "bench {bench}");
+        }
+    }
+
+    #[test]
+    fn the_best_baseline_counts_and_an_unfit_host_is_told() {
+        let mut report = Report::new("cow", serde_json::Map::new());
+        let host = |host_fit| HostState { touch_ns_per_page: 1.0, stolen_share: 0.0, host_fit };
+        for (name, ns, host_fit) in
+            [("fork-4k", 900.0, true), ("fork-thp", 30.0, false), ("cowslip", 10.0, true)]
+        {
+            let row = Row::new(name, "pause", "p50", ns, "ns").size_bytes(64);
+            report.row(Row { host: Some(host(host_fit)), ..row });
+        }
+        report.row(Row::new("cowslip", "lost", "value", 0.0, "count"));
+        judge(&mut report, 64, &PROMISES);
+        let [pause, lost] = &report.ratios[..] else { panic!("{:?}", report.ratios) };
+        assert_eq!(
+            (pause.value, pause.holds, pause.host_fit),
+            (Some(3.0), Some(true), Some(false))
+        );
+        assert_eq!((lost.value, lost.holds, lost.host_fit), (Some(0.0), Some(true), None));
+        assert_eq!(report.notes, ["the best baselines: pause_best_over_cowslip (fork-thp)"]);
+    }
+}

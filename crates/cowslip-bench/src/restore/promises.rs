@@ -1,0 +1,93 @@
+//! What is promised about restores and saves.
+
+use cowslip_report::Report;
+
+use super::{read, save, working_set};
+use crate::promise::{Bound, Figures, Promise, judge, over};
+
+const HOT: Option<&str> = Some("hot");
+const UFFD: [&str; 8] = [
+    "uffd-copy-4k-1cpu",
+    "uffd-copy-4k-2cpu",
+    "uffd-copy-2m-1cpu",
+    "uffd-copy-2m-2cpu",
+    "uffd-copy-hugetlb-1cpu",
+    "uffd-copy-hugetlb-2cpu",
+    "uffd-move-2m-1cpu",
+    "uffd-move-2m-2cpu",
+];
+/// What copies all of a file into memory on huge pages.
+const READ: [&str; 4] =
+    ["read-huge-1cpu", "read-huge-2cpu", "read-huge-direct-1cpu", "read-huge-direct-2cpu"];
+/// What maps pages that are in memory already.
+const MAPPED: [&str; 4] = ["mmap", "mmap-populate", "mmap-huge", "tmpfs-huge"];
+/// What brings what is touched into memory of the program's own, from a cold page cache.
+const UFFD_COLD: [&str; 3] = ["uffd-copy-2m-2cpu", "uffd-copy-hugetlb-2cpu", "uffd-move-2m-2cpu"];
+
+pub(crate) const PROMISES: [Promise; 9] = [
+    Promise {
+        name: "restore_total_best_uffd_over_hybrid",
+        bound: Bound::AtLeast(1.2),
+        value: |it| over(it.lowest(&UFFD, |name| total(it, name)), total(it, "hybrid")),
+    },
+    Promise {
+        name: "restore_total_hybrid_over_best_read",
+        bound: Bound::AtMost(1.3),
+        value: |it| over(total(it, "hybrid"), it.lowest(&READ, |name| total(it, name))),
+    },
+    Promise {
+        name: "restore_total_resident_over_best_mapping",
+        bound: Bound::AtMost(1.2),
+        value: |it| over(total(it, "resident"), it.lowest(&MAPPED, |name| total(it, name))),
+    },
+    Promise {
+        name: "first_touch_ms_hybrid",
+        bound: Bound::AtMost(1.0),
+        value: |it| {
+            let ns = it.find("hybrid", read::FIRST_TOUCH, "p50", it.size_bytes, HOT);
+            ns.map(|ns| ns / 1e6)
+        },
+    },
+    Promise {
+        name: "working_set_cold_best_uffd_over_recorded",
+        bound: Bound::AtLeast(1.3),
+        value: |it| {
+            let whole = |name: &str, variant| {
+                it.find(name, working_set::WHOLE, "p50", it.size_bytes, Some(variant))
+            };
+            let best = it.lowest(&UFFD_COLD, |name| whole(name, working_set::UNRECORDED));
+            over(best, whole("hybrid", working_set::RECORDED))
+        },
+    },
+    Promise {
+        name: "huge_coverage_after_hybrid",
+        bound: Bound::AtLeast(0.99),
+        value: |it| it.find("hybrid", read::COVERAGE, "value", it.size_bytes, HOT),
+    },
+    Promise {
+        name: "save_time_best_over_cowslip",
+        bound: Bound::AtLeast(0.9),
+        value: |it| {
+            let took = |name: &str| it.find(name, save::SAVE, "p50", it.size_bytes, None);
+            over(it.lowest(&[save::DD, save::CP], took), took("cowslip"))
+        },
+    },
+    Promise {
+        name: save::INCREMENTAL,
+        bound: Bound::AtMost(1.1),
+        value: |it| it.find("cowslip", save::INCREMENTAL, "value", it.size_bytes, None),
+    },
+    Promise {
+        name: "lost_or_wrong_bytes",
+        bound: Bound::AtMost(0.0),
+        value: |it| it.sum(&[read::WRONG, working_set::WRONG]),
+    },
+];
+
+fn total(it: &Figures<'_>, name: &str) -> Option<f64> {
+    it.find(name, read::TOTAL, "p50", it.size_bytes, HOT)
+}
+
+pub(super) fn push(report: &mut Report, size_bytes: u64) {
+    judge(report, size_bytes, &PROMISES);
+}

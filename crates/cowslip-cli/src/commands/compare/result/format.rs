@@ -1,0 +1,195 @@
+//! How numbers and verdicts of a comparison read.
+
+use cowslip_compare::stats::{Estimate, median};
+use cowslip_compare::{Comparison, Row, Unit, Verdict};
+use cowslip_report::units::{fixed, human};
+
+use super::How;
+
+/// A value in the unit that the metric's name ends with.
+pub(super) fn value(metric: &str, value: f64) -> String {
+    let (name, per) = match metric.strip_suffix("/s") {
+        Some(name) => (name, "/s"),
+        None => (metric, ""),
+    };
+    let text = if name.ends_with("_share") {
+        fixed(100.0 * value, 2) + " %"
+    } else if name.ends_with("_bytes") {
+        human(value, "bytes")
+    } else if name.ends_with("_seconds") && per.is_empty() {
+        human(value * 1e9, "ns")
+    } else {
+        human(value, "1/s").trim_end_matches("/s").replace(' ', "")
+    };
+    text + per
+}
+
+pub(super) fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    match percent.abs() {
+        size if size >= 1e9 => format!("{:+.0e}×", share + share.signum()),
+        size if size >= 1e5 => format!("{:+.0}×", share + share.signum()),
+        size if size >= 100.0 => signed(percent, 0) + " %",
+        size if size >= 10.0 => signed(percent, 1) + " %",
+        _ => signed(percent, 2) + " %",
+    }
+}
+
+/// With its sign, which what is rounded to nought has not.
+fn signed(value: f64, decimals: usize) -> String {
+    let text = fixed(value, decimals);
+    let is_nought = text.bytes().all(|it| matches!(it, b'0' | b'.'));
+    if value > 0.0 && !is_nought { format!("+{text}") } else { text }
+}
+
+pub(super) fn p(p: f64) -> String {
+    if p < 1e-3 { format!("{p:.1e}") } else { format!("{p:.3}") }
+}
+
+pub(super) fn t(row: &Row) -> String {
+    match &row.welch {
+        Some(welch) if welch.t.abs() >= 1e5 => format!("{:.1e}", welch.t),
+        Some(welch) => fixed(welch.t, 2),
+        None => "–".to_owned(),
+    }
+}
+
+/// A standardised effect and its interval.
+pub(super) fn effect(effect: Option<Estimate>) -> String {
+    match effect {
+        Some(Estimate { value, interval: Some(bounds) }) => {
+            format!("{} {}", short(value), interval(bounds))
+        }
+        Some(Estimate { value, interval: None }) => short(value),
+        None => "–".to_owned(),
+    }
+}
+
+pub(super) fn short(value: f64) -> String {
+    match value.abs() {
+        size if size >= 1e4 => format!("{value:+.0e}"),
+        size if size >= 100.0 => signed(value, 0),
+        _ => signed(value, 1),
+    }
+}
+
+pub(super) fn interval((low, high): (f64, f64)) -> String {
+    format!("[{}, {}]", short(low), short(high))
+}
+
+/// The verdict, with its direction.
+pub(super) fn verdict(row: &Row) -> &'static str {
+    match (row.verdict, row.means.1 > row.means.0) {
+        (Verdict::Differs, true) => "▲ differs",
+        (Verdict::Differs, false) => "▼ differs",
+        (Verdict::Perhaps, true) => "▵ perhaps",
+        (Verdict::Perhaps, false) => "▿ perhaps",
+        (Verdict::Unproven, _) => "",
+    }
+}
+
+pub(super) fn headline(comparison: &Comparison) -> String {
+    let count = |verdict| comparison.rows.iter().filter(|row| row.verdict == verdict).count();
+    let (good, bad) = comparison.runs;
+    let unit = match comparison.unit {
+        Unit::Run => "compared run by run",
+        Unit::Sample => "compared sample by sample",
+    };
+    format!(
+        "{good} good and {bad} bad runs, {unit}: of {} metrics {} differ and {} do perhaps; {} are \
+         constant",
+        comparison.rows.len() + comparison.constant.len(),
+        count(Verdict::Differs),
+        count(Verdict::Perhaps),
+        comparison.constant.len()
+    )
+}
+
+/// What else to know and do, a sentence each.
+pub(super) fn advice(comparison: &Comparison, how: &How) -> Vec<String> {
+    let mut all: Vec<String> = comparison.facts.iter().map(fact).collect();
+    all.extend(comparison.notes.iter().map(|note| format!("note: {note}")));
+    let unit = match comparison.unit {
+        Unit::Run => "runs",
+        Unit::Sample => "independent samples",
+    };
+    let perhaps = comparison.rows.iter().filter(|row| row.verdict == Verdict::Perhaps);
+    let needs =
+        perhaps.filter_map(|row| Some((row.runs_for_this?, &row.metric))).collect::<Vec<_>>();
+    if let Some((most, metric)) = needs.iter().max() {
+        all.push(format!(
+            "to settle what differs perhaps, record anew and compare that --metric alone: {most} {unit} a side \
+             find such a difference of {metric} with a probability of 80 %"
+        ));
+    }
+    let relative = comparison.rows.iter().filter(|row| row.means.0 != 0.0);
+    let found = relative.filter_map(|row| Some(row.detectable? / row.means.0.abs()));
+    if let Some(half) = median(found) {
+        all.push(format!(
+            "with so many {unit} the test of one metric finds changes of {} or more with a probability of 80 %, in \
+             half of the metrics",
+            percent(half).trim_start_matches('+')
+        ));
+    }
+    let needs = comparison.rows.iter().filter_map(|row| row.runs_for_wanted).map(f64::from);
+    if let Some(half) = median(needs) {
+        all.push(format!(
+            "to find a change of {} %: {half:.0} {unit} a side, in half of the metrics",
+            how.effect
+        ));
+    }
+    for (names, what) in [
+        (&comparison.only_good, "only in good runs"),
+        (&comparison.only_bad, "only in bad runs"),
+        (&comparison.too_few, "with too few values"),
+    ] {
+        if !names.is_empty() {
+            all.push(format!("{what}: {}", some(names)));
+        }
+    }
+    if how.all && !comparison.constant.is_empty() {
+        all.push(format!("constant: {}", comparison.constant.join(", ")));
+    }
+    all
+}
+
+fn fact(fact: &cowslip_compare::FactDifference) -> String {
+    let list = |values: &std::collections::BTreeSet<String>| match values.len() {
+        0 => "unknown".to_owned(),
+        _ => values.iter().cloned().collect::<Vec<_>>().join(" or "),
+    };
+    format!(
+        "not the same: {}: {} in good runs, {} in bad ones",
+        fact.name,
+        list(&fact.good),
+        list(&fact.bad)
+    )
+}
+
+fn some(names: &[String]) -> String {
+    const MOST: usize = 8;
+    let shown = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(MOST) {
+        Some(more) if more > 0 => format!("{shown} and {more} more (--json has all)"),
+        _ => shown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_fit_their_metric() {
+        assert_eq!(value("process.rss_bytes", 3.0 * 1024.0 * 1024.0), "3 MiB");
+        assert_eq!(value("wall_seconds", 0.25), "250 ms");
+        assert_eq!(value("vmstat.pgfault/s", 1_234_567.0), "1.23M/s");
+        assert_eq!(value("process.cpu_seconds/s", 0.5), "0.500/s");
+        assert_eq!(value("cpu.idle_share", 0.123_45), "12.35 %");
+        assert_eq!(value("vmstat.pgfault", 1e140), "1.00e140");
+        assert_eq!(percent(-1e-9), "0.00 %");
+        assert_eq!(percent(1e-9), "0.00 %");
+        assert_eq!((percent(1.0), percent(-0.123_45)), ("+100 %".to_owned(), "-12.3 %".to_owned()));
+        assert_eq!((p(0.0312), p(1.5e-9)), ("0.031".to_owned(), "1.5e-9".to_owned()));
+    }
+}

@@ -1,0 +1,91 @@
+//! The options of a comparison, which `cowslip compare` and `cowslip compare run` share.
+
+use clap::ValueEnum;
+use cowslip_compare::{MeasureChoice, Options, Sort, UnitChoice};
+use regex_lite::Regex;
+
+use crate::commands::numbers::positive;
+use crate::commands::output::OutputArgs;
+
+/// How to compare, and what to show
+#[derive(clap::Args, Debug)]
+pub(in crate::commands::compare) struct How {
+    /// The level of each test; the intervals hold with one minus it
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = share)]
+    pub(super) alpha: f64,
+    /// The share of false ones that is accepted among the metrics said to differ
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
+    pub(super) fdr: f64,
+    /// Compare runs, each by its mean or rate [default, with two runs on each side]
+    #[arg(long, conflicts_with = "per_sample")]
+    pub(super) per_run: bool,
+    /// Compare samples, though those of one run are not independent
+    #[arg(long)]
+    pub(super) per_sample: bool,
+    /// How counters are compared: as the runs show (docs/compare.md), by what they counted in a run, or in a second
+    #[arg(long, value_enum, default_value_t = Counters::Auto)]
+    pub(super) counters: Counters,
+    /// The change that matters, in percent: what the first sentence is about, and the advice on the number of runs
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = positive(f64::INFINITY))]
+    pub(super) effect: f64,
+    /// Only metrics whose names this regular expression finds
+    #[arg(long, value_name = "REGEX")]
+    pub(super) metric: Option<Regex>,
+    /// The order: t as of (good, bad), so that what grew comes first; p; the size of the effect
+    #[arg(long, value_enum, default_value_t = SortArg::T)]
+    pub(super) sort: SortArg,
+    /// Show the metrics that do not differ as well
+    #[arg(long)]
+    pub(super) all: bool,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}
+
+impl How {
+    /// What counts as a change that matters, as a part of the good mean.
+    pub(super) fn relevant(&self) -> f64 {
+        self.effect / 100.0
+    }
+
+    pub(super) fn options(&self) -> Options {
+        Options {
+            alpha: self.alpha,
+            fdr: self.fdr,
+            unit: match (self.per_run, self.per_sample) {
+                (true, _) => UnitChoice::Run,
+                (_, true) => UnitChoice::Sample,
+                _ => UnitChoice::Auto,
+            },
+            counters: match self.counters {
+                Counters::Auto => MeasureChoice::Auto,
+                Counters::Count => MeasureChoice::Count,
+                Counters::Rate => MeasureChoice::Rate,
+            },
+            wanted_change: self.relevant(),
+            sort: match self.sort {
+                SortArg::T => Sort::T,
+                SortArg::P => Sort::P,
+                SortArg::Effect => Sort::Effect,
+            },
+        }
+    }
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counters {
+    Auto,
+    Count,
+    Rate,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SortArg {
+    T,
+    P,
+    Effect,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|it| 0.0 < *it && *it < 1.0);
+    share.ok_or("a number between 0 and 1 is wanted".to_owned())
+}

@@ -1,0 +1,59 @@
+//! The comparison as one page that needs nothing but a browser.
+
+use std::io;
+use std::path::Path;
+
+use cowslip_report::sink;
+use minijinja::value::Value;
+use minijinja::{Environment, context};
+
+use cowslip_compare::{Comparison, Row, Verdict};
+
+use super::How;
+use super::{cause, format, strip_plot};
+
+/// Writes the page to `path`, or to standard output if that is `-`.
+pub(super) fn write(comparison: &Comparison, how: &How, path: &Path) -> io::Result<()> {
+    sink::write(path, &render(comparison, how).map_err(io::Error::other)?)
+}
+
+fn render(comparison: &Comparison, how: &How) -> Result<String, minijinja::Error> {
+    let mut environment = Environment::new();
+    environment.add_template("page.html", include_str!("page.html"))?;
+    environment.get_template("page.html")?.render(context! {
+        cause => cause::sentence(comparison, how.relevant()),
+        headline => format::headline(comparison),
+        advice => format::advice(comparison, how),
+        alpha => how.alpha,
+        fdr => how.fdr,
+        rows => comparison.rows.iter().map(row).collect::<Vec<_>>(),
+        constant => &comparison.constant,
+    })
+}
+
+fn row(row: &Row) -> Value {
+    let (good, bad) = row.means;
+    let interval = row.change.and_then(|change| change.interval);
+    let class = match row.verdict {
+        Verdict::Differs => "differs",
+        Verdict::Perhaps => "perhaps",
+        Verdict::Unproven => "unproven",
+    };
+    context! {
+        metric => &row.metric,
+        class,
+        verdict => format::verdict(row),
+        good => format::value(&row.metric, good),
+        bad => format::value(&row.metric, bad),
+        change => row.change.map_or("–".to_owned(), |change| format::percent(change.value)),
+        interval => interval.map(|(a, b)| format!("{} … {}", format::percent(a), format::percent(b))),
+        t => format::t(row),
+        p => format::p(row.p),
+        adjusted => format::p(row.adjusted_p),
+        rank => format::p(row.rank.p),
+        effect => row.effect.map_or("–".to_owned(), |effect| format::short(effect.value)),
+        effect_interval => row.effect.and_then(|effect| effect.interval).map(format::interval),
+        runs => row.runs_for_wanted,
+        strip_plot => strip_plot::strip_plot(row),
+    }
+}

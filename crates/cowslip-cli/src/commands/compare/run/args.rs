@@ -1,0 +1,67 @@
+//! The options of `cowslip compare run`.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+use crate::commands::compare::result::How;
+use crate::commands::numbers::{between, whole};
+
+/// Run a good and a bad command in turns, record what the kernel counts, and compare
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    cowslip compare run -n 10 --good './old' --bad './new' -o runs\n  \
+    cowslip compare run --good 'THP=always ./x' --bad 'THP=never ./x' --prepare 'sync' -o runs\n\n\
+    The recordings stay in DIR/good and DIR/bad: cowslip compare DIR/good -- DIR/bad. After Ctrl-C the \
+    runs that were finished are compared. The metrics of the machine are those of all it does: let it do \
+    nothing else.\n\n\
+    Exit codes: 0 nothing differs significantly · 1 something does · 2 to 6: it could not be found out · \
+    125 a command failed, or was interrupted · 126 it cannot be run · 127 it is not there")]
+pub(crate) struct RunArgs {
+    /// The good command, for `sh -c`
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) good: String,
+    /// The bad command, for `sh -c`
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) bad: String,
+    /// Where the recordings go; made if it is not there
+    #[arg(short, long, value_name = "DIR")]
+    pub(super) output: PathBuf,
+    /// Runs of each
+    #[arg(short = 'n', long, default_value_t = 10, value_parser = whole(1..=100_000u32))]
+    pub(super) runs: u32,
+    /// Runs of each before them, which are not recorded
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=100_000u32))]
+    pub(super) warmup: u32,
+    /// A command before each run
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) prepare: Option<String>,
+    /// A command after each run
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) cleanup: Option<String>,
+    /// Which goes first in each pair of runs
+    #[arg(long, value_enum, default_value_t = Order::Random)]
+    pub(super) order: Order,
+    /// Makes the random order the same again
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(0..=u64::MAX))]
+    pub(super) seed: u64,
+    /// Seconds between samples
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = between(0.001..=86_400.0))]
+    pub(super) interval: f64,
+    /// Keep runs whose command fails
+    #[arg(long)]
+    pub(super) ignore_failure: bool,
+    /// Let the commands write to stdout and stderr
+    #[arg(long)]
+    pub(super) show_output: bool,
+    #[command(flatten)]
+    pub(super) how: How,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Order {
+    /// By lot
+    Random,
+    /// Good, bad, bad, good: what drifts evenly falls out
+    Abba,
+}

@@ -1,0 +1,240 @@
+//! What one wants to do with Cowslip, and whether it works here.
+
+use cowslip::host::{Answer, Need, Report};
+use cowslip_trace::record::{Permission, PermissionStatus};
+
+/// What was found out by trying.
+pub(super) struct Findings {
+    pub(super) report: Report,
+    pub(super) permissions: Vec<Permission>,
+    /// `CAP_SYS_NICE` is in force.
+    pub(super) may_promote: bool,
+}
+
+/// Something that one wants to do.
+pub(super) struct Use {
+    pub(super) name: &'static str,
+    /// The command, or the page that tells how.
+    pub(super) by: &'static str,
+    pub(super) works: Works,
+    /// What is missing; with what works, what it costs.
+    pub(super) why: String,
+    /// Commands that bring what is missing, for root.
+    pub(super) fixes: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Works {
+    Yes,
+    InPart,
+    No,
+}
+
+const PERMIT_PROMOTION: &str =
+    "setcap cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep $(command -v cowslip)";
+
+impl Works {
+    /// For people.
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::Yes => "works",
+            Self::InPart => "in part",
+            Self::No => "does not",
+        }
+    }
+
+    /// For programs.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::InPart => "partly",
+            Self::No => "no",
+        }
+    }
+}
+
+pub(super) fn uses(findings: &Findings) -> Vec<Use> {
+    let report = &findings.report;
+    vec![
+        run(report),
+        Use { name: "fork server, fuzzing", by: "docs/fuzzing.md", ..run(report) },
+        templates(report),
+        images(report),
+        promote(findings),
+        trace(&findings.permissions),
+        Use {
+            name: "compare good and bad runs",
+            by: "cowslip compare run",
+            works: Works::Yes,
+            why: String::new(),
+            fixes: Vec::new(),
+        },
+    ]
+}
+
+/// A program is helped only if its memory is thawed again, and on huge pages.
+fn run(report: &Report) -> Use {
+    let (mut why, fixes) = missing(report, &[Need::Essential, Need::Full, Need::HugePages]);
+    let is_helped = is_available(report, "thaw") && report.has_huge_pages();
+    let works = match (why.is_empty(), is_helped && !lacks_essential(report)) {
+        (true, _) => Works::Yes,
+        (false, true) => Works::InPart,
+        (false, false) => {
+            why += "; a program runs as without Cowslip";
+            Works::No
+        }
+    };
+    if works == Works::Yes {
+        let costs = ["freeze", "fork"].into_iter().filter_map(|name| report.get(name)?.cost);
+        why = costs.map(|cost| cost.to_string()).collect::<Vec<_>>().join(", ");
+    }
+    Use { name: "run a program that forks", by: "cowslip run -- PROGRAM", works, why, fixes }
+}
+
+fn templates(report: &Report) -> Use {
+    let (mut why, fixes) = missing(report, &[Need::Essential, Need::HugePages]);
+    let works = match (lacks_essential(report), report.has_huge_pages()) {
+        (true, _) => Works::No,
+        (false, false) => {
+            why += "; clones are on base pages, and resets take longer";
+            Works::InPart
+        }
+        (false, true) => Works::Yes,
+    };
+    Use { name: "templates and clones (Rust)", by: "docs/templates.md", works, why, fixes }
+}
+
+fn images(report: &Report) -> Use {
+    let (mut why, fixes) = missing(report, &[Need::Essential, Need::Full, Need::HugePages]);
+    let works = match (lacks_essential(report), why.is_empty()) {
+        (true, _) => Works::No,
+        (false, true) => Works::Yes,
+        (false, false) => {
+            if !is_available(report, "userfaultfd") {
+                why += "; a restore reads everything first";
+            }
+            Works::InPart
+        }
+    };
+    Use { name: "save and restore memory", by: "cowslip restore, cowslip image", works, why, fixes }
+}
+
+fn promote(findings: &Findings) -> Use {
+    let collapse = findings.report.get("collapse-anonymous");
+    let (works, why, fixes) = match collapse.map(|it| &it.answer) {
+        Some(Answer::Available) if findings.may_promote => (Works::Yes, String::new(), Vec::new()),
+        Some(Answer::Available) => (
+            Works::No,
+            "CAP_SYS_NICE is missing; --dry-run works for programs of one's own".to_owned(),
+            vec![PERMIT_PROMOTION.to_owned()],
+        ),
+        _ => {
+            let why = collapse.map_or(String::new(), |it| format!("{}: {}", it.name, it.detail));
+            (Works::No, why, collapse.and_then(|it| it.fix.clone()).into_iter().collect())
+        }
+    };
+    Use { name: "huge pages for any program", by: "cowslip promote", works, why, fixes }
+}
+
+fn trace(permissions: &[Permission]) -> Use {
+    let denied = |it: &&Permission| matches!(it.status, PermissionStatus::Denied { .. });
+    let fix = |it: &Permission| match it.status {
+        PermissionStatus::Denied { fix } => Some(fix.to_owned()),
+        _ => None,
+    };
+    // Without the first one nothing can be traced.
+    let can_trace = permissions.first().is_some_and(|it| it.status == PermissionStatus::Available);
+    let missing: Vec<&Permission> = permissions.iter().filter(denied).collect();
+    let names: Vec<&str> = missing.iter().map(|it| it.name).collect();
+    let works = match (can_trace, names.is_empty()) {
+        (false, _) => Works::No,
+        (true, true) => Works::Yes,
+        (true, false) => Works::InPart,
+    };
+    let why = match (can_trace, names.is_empty()) {
+        (_, false) => format!("not permitted: {}", names.join(", ")),
+        (false, true) => "this kernel has no events of page faults".to_owned(),
+        (true, true) => String::new(),
+    };
+    let mut fixes = Vec::new();
+    for fix in missing.into_iter().filter_map(fix) {
+        if !fixes.contains(&fix) {
+            fixes.push(fix);
+        }
+    }
+    Use { name: "record and explain page faults", by: "cowslip trace", works, why, fixes }
+}
+
+/// What is not available of these needs, in words, and the commands that bring it.
+fn missing(report: &Report, needs: &[Need]) -> (String, Vec<String>) {
+    let (mut names, mut fixes) = (Vec::new(), Vec::new());
+    for it in report.capabilities.iter().filter(|it| !it.answer.is_available()) {
+        let is_needed = match it.need {
+            Need::HugePages => needs.contains(&Need::HugePages) && !report.has_huge_pages(),
+            need => needs.contains(&need),
+        };
+        if !is_needed {
+            continue;
+        }
+        names.push(it.name);
+        fixes.extend(it.fix.clone().filter(|fix| !fixes.contains(fix)));
+    }
+    let why =
+        if names.is_empty() { String::new() } else { format!("missing: {}", names.join(", ")) };
+    (why, fixes)
+}
+
+fn lacks_essential(report: &Report) -> bool {
+    report.capabilities.iter().any(|it| it.need == Need::Essential && !it.answer.is_available())
+}
+
+fn is_available(report: &Report, name: &str) -> bool {
+    report.get(name).is_some_and(|it| it.answer.is_available())
+}
+
+#[cfg(test)]
+mod tests {
+    use cowslip::host;
+
+    use super::*;
+
+    fn findings(may_promote: bool, status: PermissionStatus) -> Findings {
+        let permission = Permission { name: "faults", gives: "each fault", status };
+        Findings { report: host::report(), permissions: vec![permission], may_promote }
+    }
+
+    fn of<'a>(uses: &'a [Use], by: &str) -> &'a Use {
+        uses.iter().find(|it| it.by == by).expect("there is such a use")
+    }
+
+    #[test]
+    fn what_does_not_work_has_a_reason_and_a_command() {
+        let denied = PermissionStatus::Denied { fix: "sysctl x=1" };
+        let uses = uses(&findings(false, denied));
+        let trace = of(&uses, "cowslip trace");
+        assert_eq!(
+            (trace.works, trace.fixes.as_slice()),
+            (Works::No, &["sysctl x=1".to_owned()][..])
+        );
+        assert_eq!(of(&uses, "cowslip promote").works, Works::No);
+        assert!(uses.iter().all(|it| it.works == Works::Yes || !it.why.is_empty()));
+        assert_eq!(of(&uses, "cowslip compare run").works, Works::Yes);
+    }
+
+    #[test]
+    fn a_run_needs_thaw_and_huge_pages() {
+        let mut findings = findings(true, PermissionStatus::Available);
+        assert_eq!(of(&uses(&findings), "cowslip trace").works, Works::Yes);
+        for it in &mut findings.report.capabilities {
+            if it.name == "thaw" {
+                it.answer = Answer::Denied { hint: "a setting".into() };
+                it.cost = None;
+            }
+        }
+        let uses = uses(&findings);
+        let run = of(&uses, "cowslip run -- PROGRAM");
+        assert_eq!(run.works, Works::No);
+        assert!(run.why.contains("thaw"), "{}", run.why);
+        assert_ne!(of(&uses, "docs/templates.md").works, Works::No, "it freezes all the same");
+    }
+}

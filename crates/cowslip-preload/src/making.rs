@@ -1,0 +1,131 @@
+//! The arena that a process' new memory comes from.
+//!
+//! A process, the first too, makes one when it maps enough to gain by it. A child takes over what it inherited when no
+//! other process has any of that.
+
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+
+use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
+use cowslip::{Arena, ErrorKind, Prot};
+use cowslip_sys::process;
+
+use crate::program::{self, config, has_parent, is_forking_here, own};
+use crate::{children, direct_io, leaving, limits, rings, say};
+
+const UNTRIED: u8 = 0;
+const BEING_MADE: u8 = 1;
+const SETTLED: u8 = 2;
+static MAKING: AtomicU8 = AtomicU8::new(UNTRIED);
+
+/// What the process mapped so far without an arena. A fork copies the page tables of a little in the time that a freeze takes,
+/// and most processes end before they need more.
+static ELSEWHERE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// An arena takes up to twelve descriptors; under a limit this low the program would miss them.
+const FEW_FILES: u64 = 64;
+
+/// In a child: what is the process' own is still to be made.
+pub(crate) fn begin_child() {
+    let has_room = program::begin_child();
+    MAKING.store(if has_room { UNTRIED } else { SETTLED }, Ordering::Relaxed);
+    ELSEWHERE_BYTES.store(0, Ordering::Relaxed);
+}
+
+/// Memory for a mapping of the program, if an arena has it.
+pub(crate) fn allocate(len: usize, prot: Prot) -> Option<VirtRange> {
+    if leaving::is_closed() {
+        return None;
+    }
+    let arena = own_or_make(len)?;
+    if !limits::allow_memory() || leaving::is_closed() {
+        arena.raw().count_passed_mapping();
+        return None;
+    }
+    match arena.allocate(ByteCount(len as u64), prot) {
+        Ok(range) => Some(range),
+        Err(error) => {
+            arena.raw().count_passed_mapping();
+            if error.kind() != ErrorKind::Busy {
+                say!("a mapping of {} goes past the arena: {error}", ByteCount(len as u64));
+            }
+            None
+        }
+    }
+}
+
+/// The arena for new memory; made, or taken over, if a mapping of `len` makes that worth it.
+fn own_or_make(len: usize) -> Option<&'static Arena> {
+    if is_forking_here() {
+        return None;
+    }
+    if let Some(own) = own() {
+        return Some(own);
+    }
+    if MAKING.load(Ordering::Relaxed) != UNTRIED || !is_worth(len) {
+        return None;
+    }
+    if MAKING.compare_exchange(UNTRIED, BEING_MADE, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        // Another thread makes it, or this one does and maps something on the way, or it failed.
+        return None;
+    }
+    let limit = limits::in_force();
+    if let Some(limit) = limit {
+        say!("no arena, the program runs unchanged: {} is set", limit.name());
+    }
+    let has_few = process::file_limit() < FEW_FILES;
+    if has_few {
+        say!("no arena, the program runs unchanged: it may open few files, and needs them itself");
+    }
+    if !config().off && limit.is_none() && !has_few && !adopt_one() {
+        make();
+    }
+    MAKING.store(SETTLED, Ordering::Release);
+    own()
+}
+
+/// Whether a fork would gain by an arena from here on: enough was mapped, and half of it is in use, or twice of it comes
+/// at once. Allocators map more at their start than most programs need.
+fn is_worth(len: usize) -> bool {
+    let enough = config().arena_after_bytes;
+    let elsewhere = ELSEWHERE_BYTES.fetch_add(len, Ordering::Relaxed).saturating_add(len);
+    let used_bytes = || Some(process::anonymous_pages()? as usize * page_size_bytes());
+    elsewhere >= enough && (len >= 2 * enough || used_bytes().is_none_or(|used| used >= enough / 2))
+}
+
+fn make() {
+    let config = config();
+    if !program::can_add() {
+        say!("no arena of its own for a descendant in so many generations");
+        return;
+    }
+    let made = Arena::builder(config.capacity)
+        .backing(config.backing)
+        .userfaultfd(!config.is_plain)
+        .build();
+    match made {
+        Ok(arena) => {
+            say!("arena of {} at {}, {}", config.capacity, arena.range(), arena.pages());
+            children::give_way(&arena);
+            children::limit_memory(&arena);
+            arena.raw().ask_before_thaws(rings::is_any);
+            direct_io::look_at_descriptors();
+            program::add(arena);
+        }
+        Err(error) => say!("no arena, the program runs unchanged: {error}"),
+    }
+}
+
+/// Takes over the arenas that no other process has any of; the youngest gives new memory from now on. Whether there
+/// was one.
+fn adopt_one() -> bool {
+    let adopted = adopt_all();
+    if let Some(index) = adopted {
+        program::set_own(index);
+    }
+    adopted.is_some()
+}
+
+/// Takes over what it can, if nobody who may still give it up has it: the youngest.
+pub(crate) fn adopt_all() -> Option<usize> {
+    if has_parent() || leaving::is_closed() { None } else { program::adopt() }
+}

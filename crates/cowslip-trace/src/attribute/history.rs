@@ -1,0 +1,124 @@
+//! All mappings that a trace shows, with the spans of address and time that each had.
+
+use std::ops::Range;
+
+use cowslip_sys::procfs::Policy;
+use cowslip_sys::units::VirtRange;
+
+use super::mapping::{Mapping, MappingId, Span};
+use crate::model::Header;
+
+/// What a replay knows beside the address spaces.
+#[derive(Debug)]
+pub(super) struct MappingHistory {
+    pub(super) circumstances: Circumstances,
+    /// The time of the event that is being replayed.
+    pub(super) now_ns: u64,
+    pub(super) mappings: Vec<Mapping>,
+    pub(super) spans: Vec<Span>,
+}
+
+/// What the trace as a whole says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Circumstances {
+    /// Bytes in a base page.
+    pub(super) page_bytes: u64,
+    /// Whether anonymous memory may get huge pages at a fault.
+    pub(super) may_have_huge: bool,
+    /// Whether every unmap is an event, and every map is one of its own.
+    pub(super) sees_unmaps: bool,
+    /// Whether each fault is there, not one in so many.
+    pub(super) is_complete: bool,
+    /// How often events were lost until now.
+    pub(super) losses: u32,
+}
+
+/// The number of a span.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct SpanId(u32);
+
+impl Circumstances {
+    /// What the header says.
+    pub(super) fn new(header: &Header) -> Self {
+        let machine = &header.machine;
+        let thp = machine.thp.get("enabled").map(|line| Policy::parse(line));
+        Self {
+            page_bytes: machine.base_page_bytes(),
+            may_have_huge: thp != Some(Policy::Never),
+            sees_unmaps: header.sources.iter().any(|source| source.contains("munmap")),
+            is_complete: header.sampling_period <= 1,
+            losses: 0,
+        }
+    }
+
+    /// Pages in a huge page: as many as a table of page size has entries of eight bytes.
+    pub(super) fn huge_pages(self) -> u64 {
+        self.page_bytes / 8
+    }
+
+    /// The pages of the huge page around `page`.
+    pub(super) fn huge_around(self, page: u64) -> Range<u64> {
+        let first = page / self.huge_pages() * self.huge_pages();
+        first..first + self.huge_pages()
+    }
+
+    /// The pages with something in `range`.
+    pub(super) fn pages(self, range: VirtRange) -> Range<u64> {
+        range.start as u64 / self.page_bytes..(range.end() as u64).div_ceil(self.page_bytes)
+    }
+
+    /// Where `pages` lie.
+    pub(super) fn range(self, pages: &Range<u64>) -> VirtRange {
+        let address = |page: u64| (page * self.page_bytes) as usize;
+        VirtRange::between(address(pages.start), address(pages.end))
+    }
+}
+
+impl MappingHistory {
+    pub(super) fn new(circumstances: Circumstances) -> Self {
+        Self { circumstances, now_ns: 0, mappings: Vec::new(), spans: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, mapping: Mapping) -> MappingId {
+        self.mappings.push(mapping);
+        MappingId(last(self.mappings.len()))
+    }
+
+    pub(super) fn get(&self, id: MappingId) -> &Mapping {
+        &self.mappings[id.0 as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, id: MappingId) -> &mut Mapping {
+        &mut self.mappings[id.0 as usize]
+    }
+
+    pub(super) fn begin(&mut self, mapping: MappingId, range: VirtRange) -> SpanId {
+        self.begin_at(mapping, range, self.now_ns)
+    }
+
+    pub(super) fn begin_at(
+        &mut self,
+        mapping: MappingId,
+        range: VirtRange,
+        began_ns: u64,
+    ) -> SpanId {
+        self.spans.push(Span { mapping, range, began_ns, ended_ns: None });
+        SpanId(last(self.spans.len()))
+    }
+
+    /// The span lies elsewhere from now on, or has another length.
+    pub(super) fn change(&mut self, id: SpanId, range: VirtRange) -> SpanId {
+        let mapping = self.spans[id.0 as usize].mapping;
+        self.end(id);
+        self.begin(mapping, range)
+    }
+
+    pub(super) fn end(&mut self, id: SpanId) {
+        self.spans[id.0 as usize].ended_ns = Some(self.now_ns);
+    }
+}
+
+/// The number of the last of `len`; a trace of 2^32 mappings would not fit into memory.
+fn last(len: usize) -> u32 {
+    u32::try_from(len - 1).expect("fewer than 2^32 mappings")
+}

@@ -1,0 +1,94 @@
+//! Whether the kernel lets one see something, and the command that makes it.
+
+use std::fmt;
+
+use cowslip_sys::Errno;
+use cowslip_sys::perf::{Refusal, TracepointError};
+
+pub(super) const PERMIT_OWN: &str = "sysctl kernel.perf_event_paranoid=2";
+pub(super) const PERMIT_KERNEL: &str = "sysctl kernel.perf_event_paranoid=1";
+pub(super) const PERMIT_TRACEPOINTS: &str =
+    "setcap cap_perfmon,cap_dac_read_search+ep $(command -v cowslip)";
+pub(super) const MOUNT_TRACEFS: &str = "mount -t tracefs tracefs /sys/kernel/tracing";
+pub(super) const PERMIT_OTHERS: &str = "setcap cap_perfmon,cap_sys_ptrace+ep $(command -v cowslip)";
+pub(super) const PERMIT_RINGS: &str = "sysctl kernel.perf_event_mlock_kb=16388";
+
+/// Whether something works here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PermissionStatus {
+    /// It was done.
+    Available,
+    /// This kernel, or this build, cannot do it.
+    Unsupported,
+    /// The kernel could, but a privilege or a setting is in the way.
+    Denied {
+        /// The command that takes it out of the way, for root.
+        fix: &'static str,
+    },
+    /// It failed for another reason.
+    Unknown {
+        /// The kernel's error number; 0: what was read was not understood.
+        errno: i32,
+    },
+}
+
+impl PermissionStatus {
+    /// One word for it, for programs.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Available => "available",
+            Self::Unsupported => "unsupported",
+            Self::Denied { .. } => "denied",
+            Self::Unknown { .. } => "unknown",
+        }
+    }
+
+    /// What is to be said after naming what is not seen.
+    pub(super) fn or_fix(self) -> String {
+        match self {
+            Self::Denied { fix } => format!(": run `{fix}`, or as root"),
+            Self::Unsupported => ": this kernel cannot tell".into(),
+            other => format!(": {other}"),
+        }
+    }
+}
+
+impl fmt::Display for PermissionStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Available => f.write_str("yes"),
+            Self::Unsupported => f.write_str("no"),
+            Self::Denied { .. } => f.write_str("denied"),
+            Self::Unknown { errno: 0 } => f.write_str("not understood"),
+            Self::Unknown { errno } => {
+                write!(f, "{}", std::io::Error::from_raw_os_error(*errno))
+            }
+        }
+    }
+}
+
+pub(super) fn status_of<T>(tried: Result<T, Errno>, fix: &'static str) -> PermissionStatus {
+    match tried.map_err(refused) {
+        Ok(_) => PermissionStatus::Available,
+        Err(PermissionStatus::Denied { .. }) => PermissionStatus::Denied { fix },
+        Err(other) => other,
+    }
+}
+
+pub(super) fn refused(errno: Errno) -> PermissionStatus {
+    match Refusal::of(errno) {
+        Refusal::Denied => PermissionStatus::Denied { fix: PERMIT_TRACEPOINTS },
+        Refusal::Unsupported => PermissionStatus::Unsupported,
+        _ => PermissionStatus::Unknown { errno: errno.raw_os_error() },
+    }
+}
+
+pub(super) fn unfound(error: TracepointError) -> PermissionStatus {
+    match error {
+        TracepointError::Absent => PermissionStatus::Unsupported,
+        TracepointError::Unmounted => PermissionStatus::Denied { fix: MOUNT_TRACEFS },
+        TracepointError::Denied => PermissionStatus::Denied { fix: PERMIT_TRACEPOINTS },
+        TracepointError::Other(errno) => refused(errno),
+        TracepointError::Strange => PermissionStatus::Unknown { errno: 0 },
+    }
+}

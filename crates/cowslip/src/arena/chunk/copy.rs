@@ -1,0 +1,75 @@
+#![allow(unsafe_code)]
+//! How private pages get into the file.
+//!
+//! A few with `pwrite(2)`. Many through a *window*: a part of the file, mapped for as long as the arena
+//! is locked, which saves half a microsecond a page. Only a chunk that one huge page holds is copied
+//! through the window: it is mapped as a whole or not at all, so that no store into it can fault (and
+//! a file without room for it is an errno, not a SIGBUS).
+//!
+//! # Safety
+//! The runs are mapped parts of an arena whose writers are held off (see [`super`]), so that
+//! they do not change while they are read.
+
+use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile};
+
+use super::stream;
+use crate::arena::backing_file::{BackingFile, Pages, offset};
+use crate::service::Window;
+
+/// Runs that `pwrite` copies sooner than a window shows their chunk.
+const FEW_RUNS: usize = 8;
+
+/// Copies `runs` of private pages, in one chunk, into the file: how many pages they are.
+pub(super) fn copy_out(
+    backing_file: &BackingFile,
+    arena: VirtRange,
+    runs: &[(VirtRange, Prot)],
+    window: &Window,
+    scanner: &Scanner<ReservedFd>,
+) -> Result<u64, Errno> {
+    let Some((first, _)) = runs.first() else { return Ok(0) };
+    for (run, prot) in runs {
+        if !prot.contains(Prot::READ) {
+            // Guarded memory may hold content too. Nobody can write it, and it is mapped anew,
+            // guarded, as soon as it is copied.
+            // SAFETY: see the module.
+            unsafe { memory::protect(*run, Prot::READ) }?;
+        }
+    }
+    let chunk = VirtRange::new(first.start & !(CHUNK_BYTES - 1), CHUNK_BYTES);
+    let must = backing_file.pages == Pages::Hugetlb;
+    let place = if must || (backing_file.pages.is_huge() && runs.len() > FEW_RUNS) {
+        match window.show(backing_file.fd(), must, arena, chunk, scanner) {
+            Ok(place) => Some(place),
+            // hugetlbfs has no write(2).
+            Err(errno) if must => return Err(errno),
+            Err(_) => None,
+        }
+    } else {
+        None
+    };
+    let mut pages = 0;
+    for (i, (run, _)) in runs.iter().enumerate() {
+        match place {
+            Some(place) => {
+                let to = VirtRange::new(place.start + (run.start - chunk.start), run.len);
+                let next = runs.get(i + 1).map(|(next, _)| next.start);
+                // SAFETY: the run is mapped and held from writers (see the module). The window maps
+                // the same part of the file, by one huge page that is there. Only the file's pages are
+                // written, and nobody has another mapping of them: the arena maps them privately.
+                unsafe { stream::copy(*run, to, next) };
+            }
+            None => {
+                // SAFETY: see the module.
+                unsafe { memfile::write_range_at(backing_file.fd(), *run, offset(arena, *run)) }?
+            }
+        }
+        pages += (run.len / page_size_bytes()) as u64;
+    }
+    stream::finish();
+    Ok(pages)
+}

@@ -1,0 +1,277 @@
+#![allow(unsafe_code)]
+//! One chunk, or a run of clean ones, from private to shared.
+//!
+//! ```text
+//!   write-protect ──▶ scan ──▶ copy private pages to the file ──▶ map shared ──▶ wake
+//!        │ a store to the chunk waits here ............................................ ▲
+//!        └─ error: unprotect, wake, stay frozen, try again later                        │ sees the
+//!                                                                                       │ shared page
+//! ```
+//! A chunk with many private pages goes through this in parts of 256 KiB, so that a writer waits for
+//! a part. The page table that the parts shared keeps its small entries; so the chunk, which is shared
+//! throughout by then, is mapped once more at the end, and its next touch finds room for a huge one.
+//!
+//! # Safety
+//! The ranges are frozen parts of an arena, which this library owns. Nobody reads their base any more
+//! (the callers of [`Thawing::thaw`] made sure), and no store to them completes between the protection
+//! and the new mapping (I1), so that every address shows the same content throughout.
+
+mod copy;
+mod stream;
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip_sys::memory::Prot;
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::{Outcome, RegisterMode, Uffd};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile, process};
+
+use crate::arena::backing_file::offset;
+use crate::arena::state::{Chunk, Shared, State};
+use crate::service::{Service, Window};
+use copy::copy_out;
+
+/// More private pages than this are thawed part by part.
+pub(crate) const MANY_PAGES: u64 = 128;
+const PART_BYTES: usize = 256 << 10;
+
+/// What a thaw works with.
+pub(crate) struct Thawing<'a> {
+    pub(crate) shared: &'a Shared,
+    /// Holds writers off; without one nobody may write.
+    pub(crate) guard: Option<&'a Uffd<ReservedFd>>,
+    pub(crate) scanner: &'a Scanner<ReservedFd>,
+    pub(crate) window: &'a Window,
+}
+
+impl<'a> Thawing<'a> {
+    pub(crate) fn new(shared: &'a Shared, service: &'a Service) -> Self {
+        let Service { uffd, scanner, window, .. } = service;
+        Self { shared, guard: Some(uffd), scanner, window }
+    }
+
+    /// Makes chunks live: one, or several without private pages.
+    pub(crate) fn thaw(&self, state: &mut State, chunks: Range<usize>) -> Result<(), Errno> {
+        let range = self.shared.chunk_range(chunks.start, chunks.len());
+        self.in_parts(state, chunks, [range])
+    }
+
+    /// As [`Self::thaw`], for a chunk with many private pages.
+    pub(crate) fn thaw_gently(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
+        let range = self.shared.chunk_range(chunk, 1);
+        let part = |i| VirtRange::new(range.start + i * PART_BYTES, PART_BYTES);
+        self.in_parts(state, chunk..chunk + 1, (0..CHUNK_BYTES / PART_BYTES).map(part))
+    }
+
+    fn in_parts(
+        &self,
+        state: &mut State,
+        chunks: Range<usize>,
+        parts: impl IntoIterator<Item = VirtRange>,
+    ) -> Result<(), Errno> {
+        let shared = self.shared;
+        let range = shared.chunk_range(chunks.start, chunks.len());
+        let began_ns = process::now_ns();
+        let mut pages = 0;
+        chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
+        let mut last = VirtRange::default();
+        for part in parts {
+            let part_began_ns = process::now_ns();
+            let moved = self.part(state, chunks.clone(), part);
+            if self.guard.is_some() {
+                shared.counters.stalled(process::now_ns() - part_began_ns);
+            }
+            pages += moved?;
+            last = part;
+        }
+        if last != range {
+            for (piece, prot) in state.vma_map.pieces(range) {
+                if let Err(errno) = shared.backing_file.map_live(shared.range, piece, prot) {
+                    mark_partial(shared, state, chunks, range);
+                    return Err(errno);
+                }
+            }
+        }
+        for chunk in chunks.clone() {
+            state.set_chunk(chunk, Chunk::Live);
+        }
+        state.partial_chunks.retain(|chunk| !chunks.contains(chunk));
+        state.unmapped.add(range);
+        let counters = shared.counters;
+        counters.thawed_chunks.fetch_add(chunks.len() as u64, Relaxed);
+        counters.thawed_pages.fetch_add(pages, Relaxed);
+        counters.longest_thaw_chunk_ns.fetch_max(process::now_ns() - began_ns, Relaxed);
+        counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Makes a part of `chunks` shared: how many private pages it had.
+    fn part(&self, state: &mut State, chunks: Range<usize>, part: VirtRange) -> Result<u64, Errno> {
+        let shared = self.shared;
+        let pieces = state.vma_map.pieces(part);
+        let mut mapped_to = part.start;
+        let moved = (|| {
+            if let Some(uffd) = self.guard {
+                for (piece, _) in &pieces {
+                    write_protect(uffd, *piece, true)?;
+                }
+            }
+            let pages = self.save_private(state, chunks.clone(), part, &pieces)?;
+            for (piece, prot) in &pieces {
+                shared.backing_file.map_live(shared.range, *piece, *prot)?;
+                mapped_to = piece.end();
+            }
+            Ok(pages)
+        })();
+        let woken = self.guard.map_or(Ok(()), |uffd| {
+            if moved.is_err() {
+                for (piece, _) in &pieces {
+                    // What is shared again has no protection to take away.
+                    let _ = write_protect(uffd, *piece, false);
+                }
+                state.thaw.armed = false;
+            }
+            // After the mappings, so that who wakes finds them; on errors too (I6).
+            uffd.wake(part).or_else(|_| uffd.wake(part))
+        });
+        let moved = moved.and_then(|pages| woken.map(|()| pages));
+        if moved.is_err() {
+            let first = shared.chunk_range(chunks.start, 1).start;
+            mark_partial(shared, state, chunks, VirtRange::between(first, mapped_to));
+        }
+        moved
+    }
+
+    /// Copies the private pages of `pieces`, of a `part` of `chunks`, into the file: how many they were.
+    fn save_private(
+        &self,
+        state: &State,
+        chunks: Range<usize>,
+        part: VirtRange,
+        pieces: &[(VirtRange, Prot)],
+    ) -> Result<u64, Errno> {
+        let shared = self.shared;
+        let mut runs = Vec::new();
+        for (piece, prot) in pieces {
+            self.scanner.private_runs(*piece, |run| {
+                runs.extend(shared.by_chunk(run).map(|(_, part)| (part, *prot)));
+            })?;
+        }
+        for chunk in chunks {
+            let range = shared.chunk_range(chunk, 1);
+            let is_unused = state.vma_map.is_unused(range);
+            let begins = part.start <= range.start;
+            if begins && (is_unused || state.chunk(chunk) == Chunk::Anonymous) {
+                // The base's content is nobody's any more. What the program wrote since follows.
+                let at = offset(shared.range, range);
+                memfile::punch_hole(shared.backing_file.fd(), at, range.len as u64)?;
+            }
+        }
+        let mut pages = 0;
+        for runs in runs.chunk_by(|(a, _), (b, _)| a.start / CHUNK_BYTES == b.start / CHUNK_BYTES) {
+            pages += copy_out(&shared.backing_file, shared.range, runs, self.window, self.scanner)?;
+        }
+        Ok(pages)
+    }
+}
+
+/// Thaws a chunk that has private pages without a file behind them.
+pub(crate) fn thaw_alone(
+    shared: &Shared,
+    state: &mut State,
+    chunk: usize,
+    service: &Service,
+) -> Result<(), Errno> {
+    let pieces = state.vma_map.pieces(shared.chunk_range(chunk, 1));
+    // Without a file there are no markers for pages that are not there: missing faults wait too.
+    let mode = RegisterMode::MISSING | RegisterMode::WP;
+    let thawed = pieces
+        .iter()
+        .try_for_each(|(piece, _)| service.uffd.register(*piece, mode))
+        .and_then(|()| Thawing::new(shared, service).thaw(state, chunk..chunk + 1));
+    if thawed.is_err() {
+        // Or who touches a page that is not there waits until a later attempt succeeds.
+        for (piece, _) in &pieces {
+            let _ = service.uffd.unregister(*piece).or_else(|_| service.uffd.unregister(*piece));
+        }
+        state.thaw.armed = false;
+    }
+    thawed
+}
+
+/// Thaws one chunk now, though it is not its turn. Nobody reads its base.
+pub(crate) fn at_once(shared: &Shared, state: &mut State, chunk: usize) -> Result<(), Errno> {
+    if state.chunk(chunk) == Chunk::Live {
+        return Ok(());
+    }
+    let service = shared.service(state).ok_or(Errno::NODEV)?;
+    let thawed = thaw_alone(shared, state, chunk, &service);
+    service.window.close();
+    thawed
+}
+
+/// How many private pages a chunk has while threads write, counted up to `most`.
+pub(crate) fn private_pages(
+    shared: &Shared,
+    state: &State,
+    chunk: usize,
+    most: u64,
+    scanner: &Scanner<ReservedFd>,
+) -> Result<u64, Errno> {
+    let mut pages = 0;
+    for (piece, _) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
+        pages += scanner.count_private(piece, most)?;
+    }
+    Ok(pages)
+}
+
+/// A thaw of `chunks` failed after it had mapped what lies in `done`.
+fn mark_partial(shared: &Shared, state: &mut State, chunks: Range<usize>, done: VirtRange) {
+    for chunk in chunks {
+        let range = shared.chunk_range(chunk, 1);
+        if range.intersect(done).is_empty() {
+            continue;
+        }
+        // The file has all its content now, and private pages are newer. A chunk mapped whole needs
+        // no more than to be called live, which the next attempt does.
+        state.set_chunk(chunk, Chunk::Frozen);
+        if !state.partial_chunks.contains(&chunk) {
+            state.partial_chunks.push(chunk);
+        }
+    }
+}
+
+/// Parts a range that the kernel has as several mappings: between chunks as long as it is more than one.
+pub(crate) fn halves(range: VirtRange) -> (VirtRange, VirtRange) {
+    let unit = if range.len > CHUNK_BYTES { CHUNK_BYTES } else { page_size_bytes() };
+    let middle = (range.start + range.len / 2).next_multiple_of(unit);
+    let middle = if middle < range.end() { middle } else { middle - unit };
+    (VirtRange::between(range.start, middle), VirtRange::between(middle, range.end()))
+}
+
+/// Has stores to `piece` wait, or no longer.
+pub(crate) fn write_protect(
+    uffd: &Uffd<ReservedFd>,
+    piece: VirtRange,
+    protect: bool,
+) -> Result<(), Errno> {
+    // EAGAIN lasts as long as a remap event is unread; this arena's lock keeps new ones from coming.
+    for _ in 0..1000 {
+        match uffd.write_protect(piece, protect) {
+            Ok(Outcome::Done | Outcome::AlreadyMapped) => return Ok(()),
+            Ok(Outcome::Again { .. }) => std::thread::yield_now(),
+            // Older kernels (6.1) want one mapping and no more in the range. What was frozen at
+            // different times may be several, as each has a history of copies of its own.
+            Err(Errno::NOENT) if piece.len > page_size_bytes() => {
+                let (left, right) = halves(piece);
+                write_protect(uffd, left, protect)?;
+                return write_protect(uffd, right, protect);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Err(Errno::AGAIN)
+}

@@ -1,0 +1,52 @@
+#![allow(unsafe_code)]
+//! What children have of frozen memory, and who reads it therefore.
+//!
+//! # Safety
+//! The advice concerns parts of an arena, which this library owns, and changes no content.
+
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::memory::{self, Advice};
+
+use super::state::{Chunk, ForkInheritance, Shared, State};
+
+/// The youngest generation that other processes read: chunks frozen after it are nobody else's. Children made from here
+/// on, but by a [`PreparedFork`](crate::raw::PreparedFork), have nothing of what is frozen.
+pub(crate) fn youngest_read(shared: &Shared, state: &mut State) -> Option<u64> {
+    match withdraw(shared, state) {
+        Ok(()) => state.generations.youngest_read(),
+        // As long as the token stays mapped here everything counts as read.
+        Err(_) => Some(u64::MAX),
+    }
+}
+
+/// Ends the offer: children made from now on, by whatever means, are no readers.
+fn withdraw(shared: &Shared, state: &mut State) -> Result<()> {
+    if state.inheritance == ForkInheritance::None {
+        return Ok(());
+    }
+    state.inheritance = ForkInheritance::Part;
+    set_inherited(shared, state, Advice::DontFork).during("keep an arena from children")?;
+    state.generations.hide()?;
+    state.inheritance = ForkInheritance::None;
+    Ok(())
+}
+
+/// Frozen memory goes to the children of a [`PreparedFork`](crate::raw::PreparedFork), and to no others while it is not offered: all
+/// who have it are counted as readers.
+pub(crate) fn set_inherited(
+    shared: &Shared,
+    state: &State,
+    advice: Advice,
+) -> cowslip_sys::Result<()> {
+    let mut result = Ok(());
+    let mut from = 0;
+    while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
+        from = run.end;
+        for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
+            // SAFETY: a part of an arena; the advice changes no content. It can fail only where a
+            // mapping would have to be split, and a piece is whole mappings.
+            result = result.and(unsafe { memory::advise(piece, advice) });
+        }
+    }
+    result
+}

@@ -1,0 +1,185 @@
+//! Memory that a device reads or writes by itself.
+//!
+//! `O_DIRECT`, io_uring's fixed buffers, RDMA: the kernel looks up once which page frames are behind an address, and the
+//! device then works on those. A freeze puts other frames behind the address at the first write, and a thaw copies what is
+//! in them and lets them go: what a device writes afterwards is lost, or shows in a view. Nothing tells a library that it
+//! is going on. So who starts such I/O says so, and freezes and thaws wait until it has ended:
+//!
+//! ```text
+//!   hold ───▶ I/O ───▶ release          hold … release      (a new hold comes after who waits, within reason)
+//!     freeze, fork, thaw ── wait ──▶ go on
+//! ```
+
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::process;
+use cowslip_sys::units::VirtRange;
+
+use super::state::{Shared, State};
+use super::{Arena, Handle};
+
+const OPERATION: &str = "hold memory for I/O";
+
+/// A new hold waits no longer for a freeze that waits for others: who has one already may need this one to end it.
+const LONGEST_COURTESY: Duration = Duration::from_millis(10);
+
+/// Who uses page frames of an arena, and who waits for that.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    now: usize,
+    awaited: usize,
+}
+
+impl Holds {
+    /// Whether frames must stay where they are.
+    pub(crate) fn any(&self) -> bool {
+        self.now > 0
+    }
+}
+
+/// As long as this lives no freeze, fork or thaw changes which page frames an arena's memory is: see
+/// [`Arena::hold_for_io`].
+#[must_use = "memory is held until this is dropped"]
+#[derive(Debug)]
+pub struct IoGuard {
+    handle: Arc<Handle>,
+    range: VirtRange,
+    /// In a child that was forked around us there is no hold.
+    pid: i32,
+}
+
+impl Arena {
+    /// Has freezes and thaws of this arena wait until the guard is dropped: while a device reads or writes `range` by
+    /// itself, as it does with `O_DIRECT`, io_uring, AIO or RDMA. Threads go on reading and writing.
+    ///
+    /// Meanwhile [`Self::freeze`] is [`ErrorKind::Busy`], [`Self::freeze_timeout`] waits, and so does a
+    /// [fork](crate::fork), for as long as it takes: a thread that forks while it has the only guard waits for ever.
+    /// Buffers that are registered with a ring are held for as long as they are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if `range` is not of this arena.
+    ///
+    /// ```
+    /// use std::fs::{self, OpenOptions};
+    /// use std::os::unix::fs::{FileExt, OpenOptionsExt};
+    ///
+    /// use cowslip::{Arena, ErrorKind, units::ByteCount};
+    ///
+    /// let path = std::env::temp_dir().join(format!("cowslip-direct-{}", std::process::id()));
+    /// fs::write(&path, [7; 8192])?;
+    /// let arena = Arena::new(ByteCount::mib(4))?;
+    /// let mut buffer = arena.slice::<u8>(8192)?;
+    ///
+    /// // Not every file system has it.
+    /// let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    /// let file = direct.or_else(|_| fs::File::open(&path))?;
+    /// let held = arena.hold_for_io(buffer.range())?;
+    /// file.read_exact_at(&mut buffer, 0)?;
+    /// assert_eq!(arena.freeze().unwrap_err().kind(), ErrorKind::Busy);
+    /// drop(held);
+    ///
+    /// assert_eq!(arena.freeze()?.slice(&buffer), [7; 8192]);
+    /// # fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hold_for_io(&self, range: VirtRange) -> Result<IoGuard> {
+        let shared = self.shared();
+        if !shared.range.covers(range) {
+            return Err(Error::new(ErrorKind::Usage, OPERATION).on(range).hint("another arena's?"));
+        }
+        // A thaw that is at a chunk ends it before it gives the lock away.
+        let mut state = shared.lock();
+        let until = Instant::now() + LONGEST_COURTESY;
+        while state.io.awaited > 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = shared.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+        }
+        state.io.now += 1;
+        Ok(IoGuard { handle: Arc::clone(&self.handle), range, pid: process::pid() })
+    }
+}
+
+impl IoGuard {
+    /// What it was asked to hold.
+    pub fn range(&self) -> VirtRange {
+        self.range
+    }
+}
+
+impl Drop for IoGuard {
+    fn drop(&mut self) {
+        if self.pid != process::pid() {
+            return;
+        }
+        let shared = &self.handle.shared;
+        let mut state = shared.lock();
+        state.io.now -= 1;
+        if !state.io.any() {
+            shared.changed.notify_all();
+            // There may be something to thaw.
+            shared.notify(&state);
+        }
+    }
+}
+
+/// New holds of these arenas wait, for a moment, until this is dropped.
+pub(crate) struct Await<'a>(Vec<&'a Shared>);
+
+impl<'a> Await<'a> {
+    /// Waits until nobody holds any of `arenas`, or the deadline has passed. Afterwards it may be otherwise: who locks one of
+    /// them looks again.
+    pub(crate) fn released(arenas: &[&'a Arena], deadline: Option<Instant>) -> Self {
+        let mut it = Self(Vec::new());
+        for shared in arenas.iter().map(|arena| arena.shared()) {
+            let mut state = shared.lock();
+            state.io.awaited += 1;
+            it.0.push(shared);
+            while state.io.any() {
+                let left =
+                    deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                // Who waits without end looks now and then all the same.
+                let left = left.unwrap_or(Duration::from_secs(1));
+                if left.is_zero() {
+                    break;
+                }
+                let waited = shared.changed.wait_timeout(state, left);
+                state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            }
+        }
+        it
+    }
+}
+
+impl Drop for Await<'_> {
+    fn drop(&mut self) {
+        for shared in &self.0 {
+            let mut state = shared.lock();
+            state.io.awaited -= 1;
+            if state.io.awaited == 0 {
+                shared.changed.notify_all();
+            }
+        }
+    }
+}
+
+/// Locks all of `arenas`, none of which is held, in this order.
+pub(crate) fn lock_released<'a>(arenas: &[&'a Arena]) -> Vec<MutexGuard<'a, State>> {
+    let lock = || arenas.iter().map(|arena| arena.shared().lock()).collect::<Vec<_>>();
+    let mut states = lock();
+    while states.iter().any(|state| state.io.any()) {
+        // Without the locks: who holds one may need another to go on.
+        drop(states);
+        let mut turn = Await::released(arenas, None);
+        states = lock();
+        // Here, as its end would wait for the locks.
+        turn.0.clear();
+        states.iter_mut().for_each(|state| state.io.awaited -= 1);
+    }
+    states
+}

@@ -1,0 +1,61 @@
+//! Chunks that were given back while frozen.
+//!
+//! Their content is nobody's in this process, but children may read it. They are reused when the next memory is asked
+//! for, if nobody reads them by then: a program that maps, forks, and unmaps in turn needs no more memory under Cowslip,
+//! and what is given back between two forks need not wait for a thaw.
+
+use cowslip_sys::process;
+
+use super::backoff::backoff;
+use super::inheritance::youngest_read;
+use super::state::{Role, Shared, State};
+use super::vma_map::Usage;
+
+const LOOK_FIRST_NS: u64 = 500_000;
+const LOOK_LAST_NS: u64 = 250_000_000;
+
+/// What waits for its readers to end.
+#[derive(Debug, Default)]
+pub(crate) struct Limbo {
+    chunks: Vec<usize>,
+    /// No look before this time.
+    not_before_ns: u64,
+    delay_ns: u64,
+}
+
+impl Limbo {
+    /// A private chunk has nothing in use any more.
+    pub(crate) fn add(&mut self, chunk: usize) {
+        self.chunks.push(chunk);
+    }
+}
+
+/// Makes those live that nobody reads, all zeroes.
+pub(crate) fn reuse(shared: &Shared, state: &mut State) {
+    let is_possible = state.role == Role::Owner && state.views == 0;
+    if state.limbo.chunks.is_empty() || !is_possible {
+        return;
+    }
+    if process::now_ns() < state.limbo.not_before_ns {
+        return;
+    }
+    let read = youngest_read(shared, state);
+    let mut left = std::mem::take(&mut state.limbo.chunks);
+    let before = left.len();
+    left.retain(|&chunk| {
+        let is_free = state.vma_map.is_all(shared.chunk_range(chunk, 1), Usage::Free);
+        // A thaw may have come first.
+        if !state.chunk(chunk).is_private() || !is_free {
+            return false;
+        }
+        !state.is_unread(chunk, read) || shared.revive(state, chunk).is_err()
+    });
+    let has_found = left.len() < before;
+    state.limbo.chunks = left;
+    if has_found {
+        state.limbo.delay_ns = 0;
+    } else {
+        let delay = backoff(&mut state.limbo.delay_ns, LOOK_FIRST_NS, LOOK_LAST_NS);
+        state.limbo.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
+    }
+}

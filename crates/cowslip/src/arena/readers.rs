@@ -1,0 +1,318 @@
+#![allow(unsafe_code)]
+//! Who still reads a base, and since when?
+//!
+//! Children, their children, children that closed every descriptor: all keep the memory mappings they
+//! were forked with, and only those, until they exit, are killed, or exec. So the answer is a mapping:
+//! a page of a memfd, the *token*, mapped shared and writable while a process forks and unmapped by
+//! the parent afterwards. The kernel refuses `F_SEAL_WRITE` with `EBUSY` exactly as long as such a
+//! mapping of the file exists anywhere (`fcntl(2)`): one call, no bookkeeping that a `kill -9` could
+//! leave wrong.
+//!
+//! # Generations
+//! ```text
+//!   fork 1 freezes a, b ── since(a, b) = 1 ──▶ child maps token 1
+//!   fork 2 freezes c    ── since(c)    = 2 ──▶ child maps token 2
+//!   a chunk may be thawed, freed, reused  ⇔  no token of a generation ≥ its `since` is mapped by anybody
+//! ```
+//! What was frozen after a child was forked is nothing that it could read, so it does not wait for that child. A token
+//! is a descriptor: when there are [`MOST`] generations that somebody reads, new children join the youngest. Its chunks
+//! wait for more children than they need to, which is right, and memory that is given back a little later.
+//!
+//! A template's base is read by processes that were not forked. Each maps a token with a [`Pin`], from a
+//! descriptor that it was handed, before it maps the base: that fails if the token is spent, and else the
+//! base stays. Children forked from it inherit the pin with what it holds.
+//!
+//! # Who may take a file over
+//! Every process that maps any part of an arena's file maps the [`UsersToken`] too, its owner from the beginning and
+//! its children by inheritance. Who has the token's file locked takes his own mapping away and asks: as all others
+//! keep theirs while they do not have the lock, the answer is about them. A process that ends half-way loses its lock.
+//!
+//! # Safety
+//! Tokens change only the page that they reserved for themselves.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use cowslip_sys::error::{During, Result, errno_of};
+use cowslip_sys::memfile::{self, MemfdKind, Seals};
+use cowslip_sys::memory::{self, Prot, Sharing};
+use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd};
+
+/// Generations that somebody may read at a time: each holds a descriptor.
+const MOST: usize = 4;
+
+#[derive(Debug)]
+struct Token {
+    file: ReservedFd,
+    identity: FileIdentity,
+    page: VirtRange,
+}
+
+impl Token {
+    fn new(name: &str) -> Result<Self> {
+        const OPERATION: &str = "make a token for the readers of a base";
+        let len = page_size_bytes();
+        let file = memfile::memfd(name, MemfdKind::Shmem, len as u64).during(OPERATION)?;
+        Self::on(file).during(OPERATION)
+    }
+
+    fn on(file: OwnedFd) -> Result<Self, Errno> {
+        let len = page_size_bytes();
+        let identity = FileIdentity::of(file.as_fd())?;
+        let file = ReservedFd::hold(file);
+        Ok(Self { file, identity, page: memory::reserve(len, len)? })
+    }
+
+    /// Whether the program left its descriptor alone: what is done to another file would be done to the program's.
+    fn is_there(&self) -> bool {
+        same_file(self.fd(), self.identity)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// `EPERM` if the token is spent.
+    fn map(&self) -> Result<(), Errno> {
+        // SAFETY: the page is the token's own. Writable: else newer kernels map a spent token too.
+        unsafe { memory::map_file(self.page, self.fd(), 0, Sharing::Shared, Prot::RW) }
+    }
+
+    fn unmap(&self) -> Result<(), Errno> {
+        // SAFETY: the page is the token's own; it stays reserved.
+        unsafe { memory::map_anonymous(self.page, Prot::NONE) }
+    }
+
+    /// Whether anybody maps it. Once the answer was no, it stays no: the token is spent.
+    fn is_mapped(&self) -> bool {
+        // Any refusal but a clear "nobody" counts as a mapping: that costs huge pages, not data.
+        !self.is_there() || memfile::seal(self.fd(), Seals::WRITE).is_err()
+    }
+
+    /// A word of the page; the token is mapped.
+    fn word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: the page is mapped readable and writable as long as the token, holds zeroes at first, and every
+        // process accesses its words in this way only. It has more words than anybody asks for.
+        unsafe { &*((self.page.start as *const AtomicU64).add(index)) }
+    }
+
+    /// In a forked child: what is mapped stays so, without a descriptor.
+    fn keep_mapping(mut self, shares_descriptors: bool) {
+        self.page = VirtRange::default();
+        if shares_descriptors {
+            self.file.leave_open();
+        }
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        if !self.page.is_empty() {
+            // SAFETY: the page is the token's own, and nobody refers to it any more.
+            let _ = unsafe { memory::unmap(self.page) };
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Generation {
+    number: u64,
+    token: Token,
+    /// Somebody had the chance to map its token.
+    is_used: bool,
+}
+
+/// The generations of an arena that somebody may read, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Generations {
+    alive: Vec<Generation>,
+    last: u64,
+    /// The one whose token is mapped here, for children to inherit.
+    shown: Option<u64>,
+    has_ended: bool,
+}
+
+impl Generations {
+    /// The generation of what is frozen now: one without children, if there is room for one more.
+    ///
+    /// # Errors
+    /// The kernel's, if there is none at all: too many descriptors are open.
+    pub(crate) fn begin(&mut self) -> Result<u64> {
+        if self.alive.last().is_none_or(|youngest| youngest.is_used) {
+            if self.alive.len() >= MOST {
+                self.forget_old();
+            }
+            if self.alive.len() < MOST {
+                match Token::new("cowslip-readers") {
+                    Ok(token) => self.push(token),
+                    // Coarser, and as right.
+                    Err(error) if self.alive.is_empty() => return Err(error),
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(self.number())
+    }
+
+    fn push(&mut self, token: Token) {
+        self.last += 1;
+        self.alive.push(Generation { number: self.last, token, is_used: false });
+    }
+
+    /// The number of the youngest.
+    fn number(&self) -> u64 {
+        self.alive.last().map_or(self.last, |youngest| youngest.number)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.alive.is_empty()
+    }
+
+    /// Whether children forked now are counted as readers of the youngest.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.shown.is_some() && self.shown == self.alive.last().map(|youngest| youngest.number)
+    }
+
+    /// Maps the youngest token, so that children forked from now on have it.
+    pub(crate) fn show(&mut self) -> Result<()> {
+        if self.is_shown() {
+            return Ok(());
+        }
+        if self.alive.is_empty() {
+            self.begin()?;
+        }
+        let youngest = self.alive.last_mut().expect("one was made");
+        youngest.token.map().during("map a token")?;
+        youngest.is_used = true;
+        let before = self.shown.replace(youngest.number);
+        // If it stays mapped it counts as read as long as this process lives.
+        let _ = self.unmap(before);
+        Ok(())
+    }
+
+    /// Unmaps it in this process.
+    pub(crate) fn hide(&mut self) -> Result<()> {
+        self.unmap(self.shown).during("unmap a token")?;
+        self.shown = None;
+        Ok(())
+    }
+
+    fn unmap(&self, number: Option<u64>) -> Result<(), Errno> {
+        let shown = self.alive.iter().find(|generation| Some(generation.number) == number);
+        shown.map_or(Ok(()), |generation| generation.token.unmap())
+    }
+
+    /// The youngest generation that another process reads. Younger ones are gone then, and what they held can be thawed.
+    /// Called while nothing is shown.
+    pub(crate) fn youngest_read(&mut self) -> Option<u64> {
+        debug_assert!(self.shown.is_none());
+        // To ask is to spend a token. There has to be one for the next child, and a descriptor may not be to be had then.
+        let has_spare = self.begin().is_ok() && self.alive.last().is_some_and(|it| !it.is_used);
+        for i in (0..self.alive.len()).rev() {
+            let is_needed = !has_spare && self.alive.len() == 1;
+            let Generation { number, token, is_used } = &self.alive[i];
+            if is_needed || *is_used && token.is_mapped() {
+                return Some(*number);
+            }
+            if *is_used {
+                self.alive.remove(i);
+                self.has_ended = true;
+            }
+        }
+        None
+    }
+
+    /// Whether one of them has lost its last reader since the last call.
+    pub(crate) fn take_ended(&mut self) -> bool {
+        std::mem::take(&mut self.has_ended)
+    }
+
+    /// Makes room.
+    fn forget_old(&mut self) {
+        let (youngest, before) = (self.number(), self.alive.len());
+        self.alive.retain(|it| it.number == youngest || it.token.is_mapped());
+        self.has_ended |= self.alive.len() < before;
+    }
+
+    /// Keeps what is frozen now as long as the pin lives.
+    pub(crate) fn pin(&mut self) -> Result<Pin, Errno> {
+        let youngest = self.alive.last_mut().ok_or(Errno::SRCH)?;
+        let again = youngest.token.fd().try_clone_to_owned();
+        let pin = again.map_err(|error| errno_of(&error)).and_then(Pin::new)?;
+        youngest.is_used = true;
+        Ok(pin)
+    }
+
+    /// In a forked child: it is a reader of the youngest if that was shown, for as long as it lives.
+    pub(crate) fn in_child(&mut self, shares_descriptors: bool) {
+        self.alive.drain(..).for_each(|it| it.token.keep_mapping(shares_descriptors));
+        self.shown = None;
+    }
+}
+
+/// Keeps a base: a token of its readers, mapped by a process for as long as it has a template or a
+/// clone of it, and by the children that it forks.
+#[derive(Debug)]
+pub(crate) struct Pin(Token);
+
+impl Pin {
+    /// The errno of a token that is spent is `EPERM`.
+    pub(crate) fn new(file: OwnedFd) -> Result<Self, Errno> {
+        let token = Token::on(file)?;
+        token.map()?;
+        Ok(Self(token))
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+
+    /// A number that no other reader of this base gets.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.0.word(0).fetch_add(1, Relaxed)
+    }
+}
+
+/// Mapped by every process that maps an arena's file, but for those that have a [`Pin`] only.
+#[derive(Debug)]
+pub(crate) struct UsersToken {
+    token: Token,
+    /// It could not be mapped again.
+    is_lost: AtomicBool,
+}
+
+/// The file has readers that were not forked.
+const IS_PINNED: usize = 0;
+
+impl UsersToken {
+    pub(crate) fn new() -> Result<Self> {
+        let token = Token::new("cowslip-users")?;
+        token.map().during("map a token")?;
+        Ok(Self { token, is_lost: AtomicBool::new(false) })
+    }
+
+    /// The file is never to be taken over: there will be processes that map it without this token.
+    pub(crate) fn forbid_takeover(&self) {
+        if !self.is_lost.load(Relaxed) {
+            self.token.word(IS_PINNED).store(1, Relaxed);
+        }
+    }
+
+    /// Whether this process is the only one left. If it is, the token is spent: there has to be a new one.
+    pub(crate) fn is_sole(&self) -> bool {
+        let is_out = || self.is_lost.load(Relaxed) || self.token.word(IS_PINNED).load(Relaxed) != 0;
+        if is_out() || !self.token.is_there() || memfile::lock(self.token.fd()).is_err() {
+            return false;
+        }
+        let is_sole = self.token.unmap().is_ok() && !self.token.is_mapped();
+        // Without its mapping this process would not be counted, and another one would take over what it reads: it keeps
+        // the lock if that cannot be mended.
+        if is_sole || self.token.map().is_ok() {
+            memfile::unlock(self.token.fd());
+        } else {
+            self.is_lost.store(true, Relaxed);
+        }
+        is_sole
+    }
+}

@@ -1,0 +1,262 @@
+//! What the service thread of an arena does: reads userfaultfd events, unmaps old views, thaws.
+//!
+//! It never waits for the arena's lock (it tries), since who holds it may wait for an event that only
+//! this thread reads; and it never touches memory of an arena, since an access could wait for a freeze
+//! that waits for this thread. Who starts a thread allocates through libc, and in a program whose allocator
+//! lives in an arena that breaks both rules: so [`start`] is called without the lock and
+//! returns when the thread has reached its loop. The thread itself never calls a libc function that
+//! allocates: to the program's allocator it does not exist.
+//!
+//! A freeze waits in `mremap` until this thread has read the event. So the thread does not end as long as there is a
+//! call left by which it can wait and one by which it can read. If there is none, or it panics, it says so first
+//! ([`Sight`](crate::service::Sight)), and gives the userfaultfd up: the kernel then lets go whoever waits, for an event or a fault. Freezes take
+//! without userfaultfd, nothing is thawed, and the next [`ensure`] starts another.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Barrier, Weak};
+use std::time::Duration;
+
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::failpoints::{self, Op};
+use cowslip_sys::thread::Thread;
+use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling, waiting};
+
+use super::thaw::{self, Step};
+use crate::arena::share::{self, Child};
+use crate::arena::state::{Role, Shared, State};
+use crate::service::{Running, Service};
+
+const THIS_THREAD: i32 = 0;
+
+const STACK_BYTES: usize = 256 << 10;
+
+/// When the lock was taken. Looking more often would take the processor that a fork is about to put
+/// its child on.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// As long as there is no call that waits for an event, it looks so often for one: while a freeze waits for it, and else.
+const NAP_WHILE_MOVING: Duration = Duration::from_micros(20);
+const NAP: Duration = Duration::from_millis(1);
+
+/// So often something may seem to be there when nothing is, one time after the other, before it sleeps.
+const MOST_FALSE_ALARMS: u32 = 3;
+
+/// After a slice of time in which nothing changed.
+const NO_PROGRESS: Duration = Duration::from_millis(5);
+
+/// How long it works at a time: who wants the arena's lock waits so long, and a step longer.
+const SLICE: Duration = Duration::from_micros(200);
+
+/// While others wait for a processor the thread rests so many times as long as it worked.
+const REST_WHEN_CROWDED: u32 = 3;
+
+/// Starts the arena's service thread if there is none and userfaultfd is to be had and wanted. Whether it runs now.
+pub(crate) fn ensure(shared: &Shared) -> bool {
+    let wanted = |state: &State| shared.service(state).is_none() && state.role == Role::Owner;
+    let buried = {
+        let _locked = shared.lock();
+        shared.services.take_buried()
+    };
+    buried.into_iter().for_each(Running::stop);
+    if shared.wants_userfaultfd && wanted(&shared.lock()) {
+        // Without the lock; see the module.
+        let Ok(running) = start(shared) else { return false };
+        let state = shared.lock();
+        if wanted(&state) {
+            shared.services.install(running);
+            // There may be frozen chunks from a time without it.
+            shared.notify(&state);
+        } else {
+            drop(state);
+            running.stop();
+        }
+    }
+    shared.service(&shared.lock()).is_some()
+}
+
+fn start(shared: &Shared) -> Result<Running> {
+    const OPERATION: &str = "start the service thread of an arena";
+    let service = Arc::new(Service::open(OPERATION)?);
+    let shared = shared.weak();
+    let theirs = Arc::clone(&service);
+    let started = Arc::new(Barrier::new(2));
+    let reached = Arc::clone(&started);
+    let lends = scheduling::is_ordinary();
+    if lends {
+        // Somebody waits for this: on a busy machine a new thread waits for its turn.
+        let _ = scheduling::set_urgent(THIS_THREAD, true);
+    }
+    let thread = {
+        // The thread inherits a mask that blocks every signal: handlers are the program's.
+        let _blocked = process::BlockedSignals::enter();
+        Thread::start(c"cowslip", STACK_BYTES, move || {
+            if lends {
+                // As the thread that starts it is.
+                theirs.lend(true);
+            }
+            reached.wait();
+            drop(reached);
+            theirs.set_urgent(false);
+            let served = panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared)));
+            if !matches!(served, Ok(Ok(()))) {
+                // A freeze that nobody reads events for would wait for ever (I6).
+                go_blind(&theirs, &shared);
+            }
+        })
+    };
+    if thread.is_ok() {
+        started.wait();
+    }
+    if lends {
+        let _ = scheduling::set_urgent(THIS_THREAD, false);
+    }
+    Ok(Running { service, thread: thread.during(OPERATION)? })
+}
+
+/// Says that nobody is to rely on this thread, and lets go whoever does.
+fn go_blind(service: &Service, shared: &Weak<Shared>) {
+    service.sight.go_blind();
+    service.set_urgent(false);
+    let Some(shared) = shared.upgrade() else { return };
+    // Who thaws in another thread holds the lock, and writers must wait for it until it is done (I1).
+    while !service.sight.is_waited_for() && !service.is_closing() {
+        if let Some(_state) = shared.try_lock() {
+            service.let_go(shared.range);
+            // Who waits for a thaw starts another.
+            shared.changed.notify_all();
+            return;
+        }
+        if waiting::nap(NAP).is_err() {
+            std::thread::yield_now();
+        }
+    }
+    service.let_go(shared.range);
+}
+
+/// Works until it is told to end; an error if it cannot go on.
+fn serve(service: &Service, shared: &Weak<Shared>) -> Result<(), Errno> {
+    let mut due_ns = None;
+    let mut false_alarms = 0;
+    while !service.is_closing() {
+        let Some(shared) = shared.upgrade() else { return Ok(()) };
+        failpoints::panic_if_told(Op::ServicePanic);
+        let listed = share::try_watched(&shared).map(|children| children.clone());
+        let again = listed.is_none().then_some(LOOK_AGAIN);
+        let children = listed.unwrap_or_default();
+        let ends = || children.iter().filter_map(|child| child.end.as_ref());
+        let mut fds = vec![service.uffd.as_fd(), service.wake_fd()];
+        fds.extend(ends().map(AsFd::as_fd));
+        let mut ready = vec![false; fds.len()];
+        let left =
+            due_ns.map(|due| Duration::from_nanos(u64::saturating_sub(due, process::now_ns())));
+        let look = children.iter().any(|child| child.is_looked_at()).then_some(share::LOOK);
+        let patience = left.into_iter().chain(look).chain(again).min();
+        let has_slept = !wait(service, &fds, &mut ready, patience)?;
+        let mut told = ready.iter().skip(2);
+        let mut is_told = |child: &Child| child.end.is_some() && told.next() == Some(&true);
+        let is_over = |child: &&Arc<Child>| {
+            is_told(child) || (has_slept && child.has_ended()) || !child.settle(&shared)
+        };
+        let ended: Vec<_> = children.iter().filter(is_over).collect();
+        if !ended.is_empty()
+            && let Some(mut children) = share::try_watched(&shared)
+        {
+            children.retain(|it| !ended.iter().any(|ended| Arc::ptr_eq(it, ended)));
+        }
+        let is_due = due_ns.is_some_and(|due| process::now_ns() >= due);
+        if !has_slept && !ready.contains(&true) && ended.is_empty() && !is_due {
+            continue;
+        }
+        let events = service.uffd.read_events()?;
+        shared.counters.waits.fetch_add(events.faults, Relaxed);
+        let is_rung = process::drain(service.wake_fd())?;
+        if events.is_empty() && !is_rung && ended.is_empty() && !is_due {
+            false_alarms += u32::from(!has_slept);
+            if false_alarms > MOST_FALSE_ALARMS {
+                // Nobody else would run on this processor.
+                service.set_urgent(false);
+                waiting::nap(NAP)?;
+            }
+            continue;
+        }
+        false_alarms = 0;
+        let Some(mut state) = shared.try_lock() else {
+            due_ns = Some(process::now_ns() + LOOK_AGAIN.as_nanos() as u64);
+            continue;
+        };
+        let pause = work(service, &shared, &mut state);
+        drop(state);
+        due_ns = pause.map(|pause| process::now_ns() + pause.as_nanos() as u64);
+    }
+    Ok(())
+}
+
+/// Waits for one of `fds`. Where no call does that it sleeps for a moment, and the answer is `false`: whoever has something to
+/// tell is to be asked. An error if it could not sleep either.
+fn wait(
+    service: &Service,
+    fds: &[BorrowedFd<'_>],
+    ready: &mut [bool],
+    patience: Option<Duration>,
+) -> Result<bool, Errno> {
+    if waiting::readable(fds, ready, patience).is_ok() {
+        return Ok(true);
+    }
+    // Who looks a thousand times a second does so when nobody else wants the processor.
+    service.set_urgent(false);
+    let nap = if service.sight.is_waited_for() { NAP_WHILE_MOVING } else { NAP };
+    waiting::nap(patience.map_or(nap, |patience| nap.min(patience)))?;
+    ready.fill(false);
+    Ok(false)
+}
+
+/// Does what is to be done, for a slice of time: how long until there is more, if there is.
+fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duration> {
+    service.unpin();
+    // Who may be waiting for this thread must not wait for its turn as well.
+    service.set_urgent(true);
+    let began_ns = process::now_ns();
+    let before = progress(shared, state);
+    let (step, took) = loop {
+        let step = thaw::step(shared, state);
+        let took = Duration::from_nanos(process::now_ns() - began_ns);
+        if !matches!(step, Step::Again) || took >= SLICE {
+            break (step, took);
+        }
+    };
+    service.window.close();
+    match step {
+        // Each moment that it does not run costs memory.
+        Step::Again if service.gauge.was_short() && before != progress(shared, state) => {
+            Some(Duration::ZERO)
+        }
+        Step::Again => {
+            service.set_urgent(false);
+            if before == progress(shared, state) {
+                // Work that nothing comes of must not take a processor from everybody.
+                return Some(NO_PROGRESS);
+            }
+            let is_crowded = scheduling::is_crowded();
+            service.is_crowded.store(is_crowded, Relaxed);
+            Some(if is_crowded { took * REST_WHEN_CROWDED } else { Duration::ZERO })
+        }
+        // It stays urgent: what comes next may be the event of a freeze.
+        Step::Later(delay) => Some(delay),
+        Step::Idle => None,
+    }
+}
+
+/// What changes whenever something is done.
+fn progress(shared: &Shared, state: &State) -> [u64; 6] {
+    let stale_bytes: usize = state.retired_views.iter().map(|view| view.len).sum();
+    let counters = shared.counters;
+    [
+        state.not_live() as u64,
+        stale_bytes as u64,
+        state.unmapped.bytes() as u64,
+        state.thaw.look.next as u64,
+        counters.thawed_pages.load(Relaxed) + counters.thawed_chunks.load(Relaxed),
+        counters.thaws.load(Relaxed),
+    ]
+}

@@ -1,0 +1,20 @@
+//! The instant of a freeze: from shared to private.
+//!
+//! ```text
+//!   [plan] ──▶ [take]: pages moved away, mapped privately ──▶ a [view], or what children get
+//!                └─ without userfaultfd: one mapping over the other
+//! ```
+//!
+//! # Safety
+//! Everything here maps parts of an arena, which this library owns. Under each address the program
+//! sees the same content before and after: the pages of the file as they are at the instant in which
+//! no thread can reach them. Views are reserved here and handed out when all is done.
+
+mod clean;
+mod plan;
+mod take;
+mod view;
+mod without_userfaultfd;
+
+pub(crate) use plan::Snapshot;
+pub(crate) use take::take;

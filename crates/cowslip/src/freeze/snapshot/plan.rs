@@ -1,0 +1,224 @@
+#![allow(unsafe_code)]
+//! What of an arena a freeze makes private, worked out while it is locked.
+//!
+//! # Safety
+//! As in [`super`].
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard};
+
+use cowslip_sys::error::{During, Error, Result};
+use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange};
+
+use crate::arena::chunk::at_once;
+use crate::arena::state::{Chunk, Shared, State};
+use crate::arena::vma_map::Usage;
+use crate::freeze::pinned::Copies;
+use crate::freeze::thaw;
+use crate::service::Service;
+
+pub(super) const OPERATION: &str = "freeze";
+
+pub(super) const MAP_HINT: &str = "the kernel refused a private mapping: too many mappings \
+    (vm.max_map_count), or vm.overcommit_memory=2 leaves no room for private copies";
+
+/// One arena of a freeze, locked.
+pub(crate) struct Snapshot<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) state: MutexGuard<'a, State>,
+    /// Mappings to make private: each of one protection, in live or clean chunks that hold used memory.
+    pub(super) pieces: Vec<(VirtRange, Prot)>,
+    /// Those in clean chunks: what was written to them since moves along.
+    pub(super) clean: Vec<VirtRange>,
+    /// Up to where they were moved.
+    pub(super) moved_to: usize,
+    /// How many of them are private now.
+    pub(super) done: usize,
+    /// Of what is frozen now.
+    pub(super) generation: u64,
+    pub(super) view: VirtRange,
+    /// The address of the arena that the view begins with, a multiple of 1 GiB.
+    pub(super) view_of: usize,
+    /// What children get instead of what would have been frozen.
+    pub(in crate::freeze) copies: Copies,
+}
+
+impl<'a> Snapshot<'a> {
+    /// Works out what to snapshot and gets ready all that can fail beforehand. Somebody keeps the view, or
+    /// it is only where the pages go.
+    pub(crate) fn plan(
+        shared: &'a Shared,
+        mut state: MutexGuard<'a, State>,
+        keeps_view: bool,
+    ) -> Result<Self> {
+        if state.is_empty() {
+            return Ok(Self::nothing(shared, state));
+        }
+        shared.backing_file.check()?;
+        thaw::mend(shared, &mut state)?;
+        shared.counters.has_userfaultfd.store(u64::from(shared.service(&state).is_some()), Relaxed);
+        if state.is_pinned && !keeps_view {
+            let copies = Copies::make(shared, &state)
+                .map_err(|errno| Error::from_errno(OPERATION, errno).on(shared.range))?;
+            let mut snapshot = Self::nothing(shared, state);
+            snapshot.copies = copies;
+            return Ok(snapshot);
+        }
+        if keeps_view && state.clean() > 0 {
+            thaw::clean::thaw_written(shared, &mut state)
+                .and_then(|()| thaw::clean::thaw_short_runs(shared, &mut state))
+                .map_err(|errno| Error::from_errno(OPERATION, errno).on(shared.range))?;
+        }
+        let mut snapshot = Self::nothing(shared, state);
+        snapshot.choose(keeps_view)?;
+        if keeps_view || !snapshot.pieces.is_empty() {
+            snapshot.generation = snapshot.state.generations.begin()?;
+            let whole = if keeps_view { shared.range } else { snapshot.moved_range() };
+            snapshot.view = memory::reserve(whole.len, GIB_BYTES).during(OPERATION)?;
+            snapshot.view_of = whole.start;
+        }
+        Ok(snapshot)
+    }
+
+    /// What is moved, and no more than that: a view that nobody keeps needs no more address space. Pages move as
+    /// whole page tables if both places lie alike in 1 GiB.
+    fn moved_range(&self) -> VirtRange {
+        let start = self.pieces.first().map_or(self.shared.range.start, |(first, _)| first.start);
+        let end = self.pieces.last().map_or(start, |(last, _)| last.end());
+        VirtRange::between(start - start % GIB_BYTES, end)
+    }
+
+    /// Works out what to snapshot: of clean chunks nothing for a fork, whose children read their base as they
+    /// read that of frozen ones.
+    fn choose(&mut self, keeps_view: bool) -> Result<()> {
+        let Self { shared, state, pieces, clean, .. } = self;
+        let is_wanted = |chunk| chunk == Chunk::Live || (chunk == Chunk::Clean && keeps_view);
+        let mut from = 0;
+        while let Some(first) = state.next_run(from, 1, is_wanted) {
+            let kind = state.chunk(first.start);
+            let run = state.next_run(first.start, usize::MAX, |chunk| chunk == kind);
+            let run = run.expect("one chunk at least");
+            from = run.end;
+            if let Some(range) = used_part(shared, state, run) {
+                open_free_space(state, range)?;
+                let of_run = state.vma_map.pieces(range);
+                if kind == Chunk::Clean {
+                    clean.extend(of_run.iter().map(|(piece, _)| *piece));
+                }
+                pieces.extend(of_run);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes clean chunks live: what a freeze without userfaultfd maps over is live.
+    pub(super) fn thaw_clean(&mut self) -> Result<()> {
+        if self.clean.is_empty() {
+            return Ok(());
+        }
+        self.pieces.clear();
+        self.clean.clear();
+        thaw::clean::thaw_all(self.shared, &mut self.state)
+            .map_err(|errno| Error::from_errno(OPERATION, errno).on(self.shared.range))?;
+        self.choose(true)
+    }
+
+    /// A locked arena of which nothing is to be frozen.
+    pub(crate) fn nothing(shared: &'a Shared, state: MutexGuard<'a, State>) -> Self {
+        Self {
+            shared,
+            state,
+            pieces: Vec::new(),
+            clean: Vec::new(),
+            moved_to: 0,
+            done: 0,
+            generation: 0,
+            view: VirtRange::default(),
+            view_of: shared.range.start,
+            copies: Copies::default(),
+        }
+    }
+
+    /// Nothing is live that a fork would share.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Of its arena, which is locked.
+    pub(in crate::freeze) fn service(&self) -> Option<Arc<Service>> {
+        self.shared.service(&self.state)
+    }
+
+    pub(super) fn in_view(&self, piece: VirtRange) -> VirtRange {
+        VirtRange::new(self.view.start + (piece.start - self.view_of), piece.len)
+    }
+
+    /// The first `done` pieces are private now. If not all are, the chunk at the border is partial.
+    pub(super) fn mark_frozen(&mut self, done: usize) {
+        self.done = done;
+        let state = &mut *self.state;
+        for (piece, _) in &self.pieces[..done] {
+            for chunk in self.shared.chunks_of(*piece) {
+                state.set_chunk(chunk, Chunk::Frozen);
+                state.set_since(chunk, self.generation);
+            }
+            state.unmapped.add_frozen(*piece);
+            let free: Vec<_> = state.vma_map.free_within(*piece).collect();
+            for whole in free.into_iter().map(|free| free.inner_aligned(CHUNK_BYTES)) {
+                for chunk in self.shared.chunks_of(whole) {
+                    state.set_chunk(chunk, Chunk::FreePrivate);
+                }
+            }
+        }
+        self.state.thaw.armed = false;
+        self.state.thaw.clean_from = 0;
+        if let Some((next, _)) = self.pieces.get(done) {
+            let border = self.shared.chunks_of(*next).start;
+            if self.state.chunk(border) != Chunk::Live {
+                self.state.partial_chunks.push(border);
+            }
+        }
+    }
+
+    /// Makes live again what a freeze that failed made private. What cannot be is left to the
+    /// service thread.
+    pub(super) fn undo(&mut self) {
+        for (piece, _) in &self.pieces[..self.done] {
+            for chunk in self.shared.chunks_of(*piece) {
+                if at_once(self.shared, &mut self.state, chunk).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// From the first to the last chunk of a run that holds used memory.
+fn used_part(shared: &Shared, state: &State, run: std::ops::Range<usize>) -> Option<VirtRange> {
+    let whole = shared.chunk_range(run.start, run.len());
+    let mut used = state.vma_map.within(whole).filter(|span| span.usage == Usage::Used);
+    let first = used.next()?;
+    let last = used.last().unwrap_or(first);
+    Some(VirtRange::between(first.range.start, last.range.end()).outer_aligned(CHUNK_BYTES))
+}
+
+/// Gives free space between used memory the protection of its neighbours, so that all of it is one
+/// mapping to the kernel, which moves at once. Until it is used again an access to it is not caught.
+fn open_free_space(state: &mut State, range: VirtRange) -> Result<()> {
+    let closed: Vec<_> = state
+        .vma_map
+        .within(range)
+        .filter(|span| span.usage == Usage::Free && span.prot != Prot::RW)
+        .map(|span| span.range)
+        .collect();
+    for free in closed {
+        // SAFETY: see the module; nobody's memory.
+        unsafe {
+            memory::protect(free, Prot::RW).during(OPERATION)?;
+            memory::advise(free, Advice::DoDump).during(OPERATION)?;
+        }
+        state.vma_map.set(free, Usage::Free, Prot::RW);
+    }
+    Ok(())
+}

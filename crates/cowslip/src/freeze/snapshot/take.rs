@@ -1,0 +1,158 @@
+#![allow(unsafe_code)]
+//! The step itself: all of the snapshots at one instant.
+//!
+//! # Safety
+//! As in [`super`].
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip_sys::Errno;
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::memory::{self, Sharing};
+use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::uffd::RegisterMode;
+
+use super::plan::{MAP_HINT, OPERATION, Snapshot};
+use super::{clean, without_userfaultfd};
+use crate::arena::backing_file::{Pages, offset};
+use crate::freeze::colocate::Colocate;
+use crate::freeze::method::FreezeMethod;
+use crate::insist::insist;
+
+/// Freezes all of `snapshots` at one instant.
+pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
+    let can_move = snapshots.iter().all(|snapshot| {
+        snapshot.service().is_some_and(|service| !service.is_blind())
+            && snapshot.shared.backing_file.pages != Pages::Hugetlb
+            && !process::stands_in(snapshot.shared.range)
+    });
+    // A handler could touch what waits for this very thread.
+    let blocked = can_move.then(BlockedSignals::enter);
+    let colocate = can_move.then(|| Colocate::begin(snapshots));
+    let began = process::now_ns();
+    let mapped_over = |snapshots: &mut [Snapshot<'_>]| {
+        snapshots.iter_mut().try_for_each(Snapshot::thaw_clean)?;
+        without_userfaultfd::map_over(snapshots).map(|()| FreezeMethod::WithoutUserfaultfd)
+    };
+    let result = if can_move {
+        match move_all(snapshots) {
+            Ok(()) => map_all(snapshots).map(|()| FreezeMethod::Userfaultfd),
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(error),
+            // What was live is so still: the other way may work.
+            Err(_) => mapped_over(snapshots),
+        }
+    } else {
+        mapped_over(snapshots)
+    };
+    let ns = process::now_ns() - began;
+    drop(colocate);
+    drop(blocked);
+    if result.is_err() {
+        snapshots.iter_mut().for_each(Snapshot::undo);
+    }
+    for snapshot in snapshots.iter_mut() {
+        let counters = snapshot.shared.counters;
+        if result.is_err() {
+            counters.failed_freezes.fetch_add(1, Relaxed);
+            continue;
+        }
+        counters.freezes.fetch_add(1, Relaxed);
+        counters
+            .plain_freezes
+            .fetch_add(u64::from(matches!(result, Ok(FreezeMethod::WithoutUserfaultfd))), Relaxed);
+        counters.last_freeze_ns.store(ns, Relaxed);
+        counters.longest_freeze_ns.fetch_max(ns, Relaxed);
+        counters.stalled(ns);
+        counters.frozen_chunks.store(snapshot.state.not_live() as u64, Relaxed);
+    }
+    result
+}
+
+/// Moves the pages away, so that every access waits, and has what is under them be their content. If that
+/// fails, all is live again.
+fn move_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
+    let moved = try_move(snapshots);
+    // For all of them, whatever happened to one.
+    let ended = snapshots.iter().filter_map(Snapshot::service);
+    let ended = ended.map(|service| service.sight.end_moves()).fold(Ok(()), Result::and);
+    let moved = moved.and(ended).and_then(|()| snapshots.iter_mut().try_for_each(clean::settle));
+    if moved.is_err() {
+        for snapshot in snapshots.iter() {
+            let Some(service) = snapshot.service() else { continue };
+            clean::move_back(snapshot, &service);
+            for (piece, _) in &snapshot.pieces {
+                // Not registered is fine; what was moved is a shared mapping again, and live.
+                _ = insist(|| service.uffd.unregister(*piece));
+                _ = insist(|| service.uffd.wake(*piece));
+            }
+        }
+    }
+    moved.map_err(|errno| Error::from_errno(OPERATION, errno).on(snapshots[0].shared.range))
+}
+
+fn try_move(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
+    for snapshot in snapshots.iter() {
+        let service = snapshot.service().ok_or(Errno::NODEV)?;
+        service.begin_moves()?;
+        for (piece, _) in &snapshot.pieces {
+            service.uffd.register(*piece, RegisterMode::MISSING | RegisterMode::MINOR)?;
+        }
+    }
+    for snapshot in snapshots {
+        let mut clean_pieces = snapshot.clean.iter().peekable();
+        for (piece, _) in &snapshot.pieces {
+            if clean_pieces.next_if_eq(&piece).is_some() {
+                let place = snapshot.in_view(*piece);
+                clean::move_out(*piece, place, &mut snapshot.moved_to)?;
+            } else {
+                // SAFETY: see the module.
+                unsafe { memory::move_pages_out(*piece, snapshot.in_view(*piece)) }?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Maps everything privately and wakes who waits.
+fn map_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
+    let mapped = try_map(snapshots);
+    for snapshot in snapshots.iter() {
+        let Some(service) = snapshot.service() else { continue };
+        if mapped.is_err() {
+            // What was not mapped privately is live again.
+            for (piece, _) in &snapshot.pieces {
+                _ = insist(|| service.uffd.unregister(*piece));
+            }
+        }
+        _ = insist(|| service.uffd.wake(snapshot.shared.range));
+        // The view took the registration along; a reader of it must not wait for anybody.
+        for (piece, _) in &snapshot.pieces {
+            _ = insist(|| service.uffd.unregister(snapshot.in_view(*piece)));
+        }
+    }
+    mapped.map_err(|errno| Error::from_errno(OPERATION, errno).hint(MAP_HINT))
+}
+
+fn try_map(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
+    for snapshot in snapshots.iter_mut() {
+        let mut done = 0;
+        let mapped = snapshot.pieces.iter().try_for_each(|(piece, prot)| {
+            let at = offset(snapshot.shared.range, *piece);
+            // SAFETY: see the module.
+            unsafe {
+                memory::map_file(
+                    *piece,
+                    snapshot.shared.backing_file.fd(),
+                    at,
+                    Sharing::Private,
+                    *prot,
+                )
+            }?;
+            done += 1;
+            Ok(())
+        });
+        snapshot.mark_frozen(done);
+        mapped?;
+    }
+    Ok(())
+}

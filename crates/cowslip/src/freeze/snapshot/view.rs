@@ -1,0 +1,95 @@
+#![allow(unsafe_code)]
+//! The view of a snapshot: kept for a reader, or given up.
+//!
+//! # Safety
+//! As in [`super`].
+
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::units::VirtRange;
+
+use super::plan::Snapshot;
+use crate::arena::backing_file::offset;
+use crate::arena::inheritance::set_inherited;
+use crate::freeze::method::FreezeMethod;
+use crate::freeze::thaw;
+
+impl Snapshot<'_> {
+    /// Keeps the view for a reader in this process.
+    pub(crate) fn into_view(mut self, method: FreezeMethod) -> Result<VirtRange> {
+        self.state.views += 1;
+        // If it fails, a fork that goes around us shares what a thaw will change.
+        let _ = set_inherited(self.shared, &self.state, Advice::DontFork);
+        let mapped: Result<()> = (|| {
+            if method == FreezeMethod::WithoutUserfaultfd {
+                for (piece, _) in &self.pieces {
+                    let place = self.in_view(*piece);
+                    let at = offset(self.shared.range, *piece);
+                    // SAFETY: see the module.
+                    unsafe {
+                        memory::map_file(
+                            place,
+                            self.shared.backing_file.fd(),
+                            at,
+                            Sharing::Shared,
+                            Prot::READ,
+                        )
+                    }
+                    .during("map a view")?;
+                }
+            }
+            // What is allocated later was free at the freeze, and shows zeroes. What was writable stays
+            // so: taking that away would walk every entry of the page tables, and nobody is handed
+            // more than a shared reference.
+            let mut rest = self.view;
+            for (piece, prot) in &self.pieces {
+                let shown = self.in_view(*piece);
+                let gap = VirtRange::between(rest.start, shown.start);
+                let guarded = if prot.contains(Prot::READ) { VirtRange::default() } else { shown };
+                for part in [gap, guarded].into_iter().filter(|part| !part.is_empty()) {
+                    make_readable(part)?;
+                }
+                rest = VirtRange::between(shown.end(), rest.end());
+            }
+            if rest.is_empty() { Ok(()) } else { make_readable(rest) }
+        })();
+        if let Err(error) = mapped {
+            self.state.views -= 1;
+            if self.discard_view() {
+                self.shared.notify(&self.state);
+            }
+            return Err(error);
+        }
+        Ok(std::mem::take(&mut self.view))
+    }
+
+    /// Gives the view up. Whether there is a part of that to do in the background: a large one's page tables go bit by bit.
+    pub(crate) fn discard_view(&mut self) -> bool {
+        let view = std::mem::take(&mut self.view);
+        if view.is_empty() {
+            return false;
+        }
+        let moved_bytes: usize = self.pieces.iter().map(|(piece, _)| piece.len).sum();
+        let is_left = moved_bytes > thaw::VIEW_STEP_BYTES && self.service().is_some();
+        if is_left {
+            self.state.retired_views.push(view);
+        } else {
+            // SAFETY: nobody has this view.
+            let _ = unsafe { memory::unmap(view) };
+        }
+        is_left
+    }
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        if self.discard_view() {
+            self.shared.notify(&self.state);
+        }
+    }
+}
+
+fn make_readable(part_of_view: VirtRange) -> Result<()> {
+    // SAFETY: the view was made by this freeze and nobody has it yet.
+    unsafe { memory::protect(part_of_view, Prot::READ) }.during("make a view readable")
+}

@@ -1,0 +1,38 @@
+//! What must be done for threads that wait (I6) is tried until the kernel agrees, within reason.
+
+use cowslip_sys::Errno;
+
+const ATTEMPTS: usize = 1000;
+
+/// Tries again and again. Not if a descriptor is gone, for which nobody waits.
+pub(crate) fn insist(mut request: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    for _ in 1..ATTEMPTS {
+        match request() {
+            Ok(()) => return Ok(()),
+            Err(errno @ (Errno::BADF | Errno::NOTTY)) => return Err(errno),
+            Err(_) => std::thread::yield_now(),
+        }
+    }
+    request()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_ends_when_the_kernel_agrees_or_never_will() {
+        let mut calls = 0;
+        let mut answers = |last: Result<(), Errno>| {
+            calls = 0;
+            let answered = insist(|| {
+                calls += 1;
+                if calls < 5 { Err(Errno::AGAIN) } else { last }
+            });
+            (answered, calls)
+        };
+        assert_eq!(answers(Ok(())), (Ok(()), 5));
+        assert_eq!(answers(Err(Errno::BADF)), (Err(Errno::BADF), 5));
+        assert_eq!(answers(Err(Errno::NOMEM)), (Err(Errno::NOMEM), ATTEMPTS));
+    }
+}

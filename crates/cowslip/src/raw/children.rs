@@ -1,0 +1,96 @@
+//! Children of a program whose `fork` is another's, and what they become.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::units::ByteCount;
+
+use super::RawArena;
+use crate::arena::readers::UsersToken;
+use crate::arena::state::{Chunk, ForkInheritance, Role, State};
+use crate::arena::vma_map::Usage;
+use crate::freeze::fork;
+
+impl RawArena<'_> {
+    /// Has the child `pid`, forked just now, looked at: its end, so that thawing starts sooner than by looking now and
+    /// then, and [what it gets](crate::Arena::set_child_cpu_share) of the processors.
+    ///
+    /// Nothing is done while the program forks often: looking now and then is cheaper.
+    pub fn watch_child(&self, pid: i32) {
+        fork::watch_child(self.shared(), pid);
+    }
+
+    /// Whether this process was forked from the arena's owner and has not become the owner itself.
+    pub fn is_reader(&self) -> bool {
+        self.shared().lock().role == Role::Reader
+    }
+
+    /// In a forked child: becomes the owner of the arena if no other process has any of it, neither the one that it was
+    /// forked from nor a sibling, so that it can be thawed and used in full (a daemon whose parent exited). Whether it is
+    /// the owner now. An arena of which there was a template stays its readers'.
+    ///
+    /// # Errors
+    /// The kernel's, if parts of the arena could not be mapped again; it stays a reader then.
+    pub fn adopt(&self) -> Result<bool> {
+        const OPERATION: &str = "take over an arena";
+        let shared = self.shared();
+        let mut state = shared.lock();
+        if state.role == Role::Owner {
+            return Ok(true);
+        }
+        // A fork must not need a descriptor that may not be to be had then.
+        let has_token = state.users.is_some() && state.generations.begin().is_ok();
+        if !has_token || !state.users.as_ref().is_some_and(UsersToken::is_sole) {
+            return Ok(false);
+        }
+        // At once: children of this process are to be counted, whatever fails below. Without a token they never take over.
+        state.users = UsersToken::new().ok();
+        // Live parts held nothing of ours, and the fork left them out.
+        let mut from = 0;
+        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
+            from = run.end;
+            for (piece, prot) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
+                shared.backing_file.map_live(shared.range, piece, prot).during(OPERATION)?;
+            }
+        }
+        // What is frozen is inherited still, until somebody is asked who reads it.
+        state.inheritance = ForkInheritance::Part;
+        state.role = Role::Owner;
+        let is_limbo = |state: &State, chunk: &usize| {
+            state.chunk(*chunk).is_private()
+                && state.vma_map.is_all(shared.chunk_range(*chunk, 1), Usage::Free)
+        };
+        for chunk in shared.chunks_of(shared.range) {
+            if is_limbo(&state, &chunk) {
+                state.limbo.add(chunk);
+            }
+        }
+        shared.counters.is_owner.store(1, Relaxed);
+        Ok(true)
+    }
+
+    /// Has the youngest child that still reads frozen memory ended as soon as this process has more private copies than
+    /// `most` because of that: by `SIGTERM`, and a second later by `SIGKILL`. `None`, as at first: children may cost what
+    /// they cost, which is as much memory again at most.
+    ///
+    /// It is about children that are forked from now on with this arena ([`crate::fork`], or [`Self::watch_child`]), that
+    /// have not executed another program, and whose parent is this process. Their number is
+    /// [`Metrics::ended_children`](crate::Metrics::ended_children). It takes the service thread.
+    ///
+    /// ```
+    /// use cowslip::{Arena, units::ByteCount};
+    ///
+    /// let arena = Arena::new(ByteCount::mib(64))?;
+    /// arena.raw().limit_copies_for_children(Some(ByteCount::mib(16)));
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    pub fn limit_copies_for_children(&self, most: Option<ByteCount>) {
+        self.shared().copy_limit.set(most);
+    }
+
+    /// Has the service thread call `tell` with the id of each child that it [ends](Self::limit_copies_for_children). For a
+    /// log: it must not use this arena, or wait for anybody. The first of several is called.
+    pub fn on_child_ended(&self, tell: fn(i32)) {
+        self.shared().copy_limit.on_child_ended(tell);
+    }
+}

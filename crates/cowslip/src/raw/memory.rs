@@ -1,0 +1,131 @@
+#![allow(unsafe_code)]
+//! The address space of an arena, changed as a program's `mmap`, `mremap` and `madvise` change it.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip_sys::error::Result;
+use cowslip_sys::memory::Prot;
+use cowslip_sys::units::{ByteCount, VirtRange};
+
+use super::{Departure, RawArena, Usage};
+
+impl RawArena<'_> {
+    /// What the parts of `range` are for, in order, as far as they lie in the arena.
+    pub fn parts(&self, range: VirtRange) -> Vec<(VirtRange, Usage, Prot)> {
+        let shared = self.shared();
+        let state = shared.lock();
+        let range = range.intersect(shared.range);
+        state.vma_map.within(range).map(|span| (span.range, span.usage, span.prot)).collect()
+    }
+
+    /// Makes the allocation at `range` `len` bytes long without moving it; `false` if it cannot.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn grow(&self, range: VirtRange, len: ByteCount) -> Result<bool> {
+        let shared = self.shared();
+        shared.grow(&mut shared.lock_restored(range), range, len.0 as usize)
+    }
+
+    /// Makes memory as good as new: zeroes, with this protection (`mmap` with `MAP_FIXED` over it).
+    /// `false` if a part of it is not handed out; then nothing is changed.
+    ///
+    /// # Errors
+    /// As [`Arena::discard`](crate::Arena::discard) and [`Arena::protect`](crate::Arena::protect).
+    ///
+    /// # Safety
+    /// As for both of them.
+    pub unsafe fn remap_zeroed(&self, range: VirtRange, prot: Prot) -> Result<bool> {
+        let shared = self.shared();
+        shared.remap_zeroed(&mut shared.lock_restored(range), range, prot)
+    }
+
+    /// Takes memory out of the arena: under the same addresses it becomes private anonymous memory
+    /// with the same content and protection, which freezes and forks leave to the kernel. For what an
+    /// arena cannot follow, such as `mlock(2)` and `MADV_DONTFORK`. Threads that write to it wait; where nothing can make
+    /// them, it stays a private mapping of the arena's file ([`Usage::Left`]).
+    ///
+    /// # Errors
+    /// `ENOMEM` if a part of it is not handed out, or memory or mappings run out: then what is not
+    /// detached yet stays in the arena.
+    ///
+    /// # Safety
+    /// `range` is page-aligned, and no Rust reference into it is used meanwhile.
+    pub unsafe fn detach(&self, range: VirtRange, why: Departure) -> Result<()> {
+        let shared = self.shared();
+        shared.detach(&mut shared.lock_restored(range), range, why)
+    }
+
+    /// Has children find zeroes in memory that [left](Usage::Left), or no longer (`MADV_WIPEONFORK`, `MADV_KEEPONFORK`),
+    /// which the kernel does for anonymous memory only.
+    pub fn wipe_on_fork(&self, range: VirtRange, wiped: bool) {
+        let shared = self.shared();
+        shared.wipe_on_fork(&mut shared.lock(), range, wiped);
+    }
+
+    /// As [`Self::detach`], of all that is in use and live: what a fork cannot share because a freeze was refused.
+    ///
+    /// # Errors
+    /// As [`Self::detach`].
+    pub fn detach_live(&self, why: Departure) -> Result<()> {
+        let shared = self.shared();
+        shared.detach_live(&mut shared.lock(), why)
+    }
+
+    /// Has the caller `map` something else over `range` if all parts of it are for what they `may` be
+    /// for. If it did, the arena has no part in `range` any more. No freeze comes in between.
+    pub fn replace_mapping<T>(
+        &self,
+        range: VirtRange,
+        may: impl Fn(Usage) -> bool,
+        map: impl FnOnce() -> Option<T>,
+    ) -> Option<T> {
+        let shared = self.shared();
+        let range = range.intersect(shared.range);
+        let mut state = shared.lock_restored(range);
+        let may = state.vma_map.within(range).all(|span| may(span.usage));
+        let mapped = may.then(map)??;
+        shared.replace_mapping(&mut state, range);
+        Some(mapped)
+    }
+
+    /// The kernel has resized or moved memory that [is detached](Usage::Detached), from `old` to `new` (`mremap(2)`).
+    pub fn note_remap(&self, old: VirtRange, new: VirtRange) {
+        let shared = self.shared();
+        let mut state = shared.lock();
+        let prot = state.vma_map.within(old).next().map_or(Prot::RW, |span| span.prot);
+        shared.replace_mapping(&mut state, old);
+        if new.start == old.start {
+            shared.set_detached(&mut state, new.intersect(shared.range), prot);
+        }
+    }
+
+    /// Copies what memory shows to `target`, which is all zeroes. Holes are not read, and stay holes.
+    ///
+    /// # Errors
+    /// The kernel's.
+    ///
+    /// # Safety
+    /// `range` is page-aligned and handed out with one protection; nobody writes to it meanwhile.
+    /// `target` is writable memory of its length, elsewhere.
+    pub unsafe fn copy_to(&self, range: VirtRange, target: usize) -> Result<()> {
+        let shared = self.shared();
+        // SAFETY: as the caller promised.
+        unsafe { shared.copy_out(&shared.lock_restored(range), range, target) }
+    }
+
+    /// Counts a mapping that had to be made elsewhere.
+    pub fn count_passed_mapping(&self) {
+        self.shared().counters.passed_mappings.fetch_add(1, Relaxed);
+    }
+
+    /// Takes nothing in any more, and gives the address space back that is not handed out: something else may be mapped
+    /// there from now on. What is handed out stays as it is.
+    ///
+    /// # Errors
+    /// The kernel's, if it is out of mappings (`vm.max_map_count`); the rest of the address space stays reserved.
+    pub fn close(&self) -> Result<()> {
+        let shared = self.shared();
+        shared.close(&mut shared.lock_restored(shared.range))
+    }
+}

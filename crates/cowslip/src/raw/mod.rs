@@ -1,0 +1,48 @@
+//! What those need who stand in for libc's memory calls; it may change in any release.
+//!
+//! A program that allocates in an [`Arena`], freezes it and forks with [`fork`](crate::fork) needs nothing of this. It is for a
+//! library that serves a program's own `mmap`, `madvise` and `fork` from an arena, as `cowslip run` does, and for
+//! commands that look at such a program from outside.
+//!
+//! * [`Arena::raw`] gives the operations that such a library has beside those of [`Arena`].
+//! * [`PreparedFork`] is what happens around a call of `fork` that somebody else makes.
+//! * [`Usage`] and [`Departure`] say what a part of an arena is for, and why memory left it.
+//! * [`PAGE_NAME`] is the mapping in which [`Metrics::from_page`](crate::Metrics::from_page) finds the counters.
+//!
+//! ```
+//! use cowslip::raw::Usage;
+//! use cowslip::{Arena, Prot, units::ByteCount};
+//!
+//! let arena = Arena::new(ByteCount::mib(4))?;
+//! let range = arena.allocate(ByteCount(64 << 10), Prot::RW)?;
+//! assert_eq!(arena.raw().parts(range), [(range, Usage::Used, Prot::RW)]);
+//! # Ok::<(), cowslip::Error>(())
+//! ```
+
+mod children;
+mod memory;
+mod service;
+
+use crate::arena::Arena;
+use crate::arena::state::Shared;
+
+pub use crate::arena::{Departure, Usage};
+pub use crate::freeze::PreparedFork;
+pub use crate::metrics::PAGE_NAME;
+
+/// An arena, with the operations of who stands in for libc's memory calls: see [`Arena::raw`].
+#[derive(Clone, Copy, Debug)]
+pub struct RawArena<'a>(&'a Arena);
+
+impl Arena {
+    /// The operations for those who stand in for libc's memory calls.
+    pub fn raw(&self) -> RawArena<'_> {
+        RawArena(self)
+    }
+}
+
+impl<'a> RawArena<'a> {
+    fn shared(self) -> &'a Shared {
+        self.0.shared()
+    }
+}

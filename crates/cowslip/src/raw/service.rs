@@ -1,0 +1,76 @@
+//! The service thread of an arena, where somebody else says when it may start and what it may thaw.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip_sys::process;
+
+use super::RawArena;
+use crate::arena::readers::Generations;
+use crate::freeze::serve;
+use crate::service::Running;
+
+impl RawArena<'_> {
+    /// Starts the arena's service thread, if userfaultfd is to be had and wanted. A freeze does so by
+    /// itself; before a [`PreparedFork`](super::PreparedFork) it must be asked for, where starting a thread is safe.
+    /// Whether it runs now.
+    pub fn start_service(&self) -> bool {
+        serve::ensure(self.shared())
+    }
+
+    /// Ends the service thread, and waits for it; if all memory has left, it gives up what a freeze would need, so that forks
+    /// make no call for this arena.
+    pub fn retire(&self) {
+        let shared = self.shared();
+        let running = {
+            let _locked = shared.lock();
+            shared.services.take()
+        };
+        running.into_iter().for_each(Running::stop);
+        let mut state = shared.lock();
+        if state.is_empty() {
+            state.generations = Generations::default();
+        }
+    }
+
+    /// Whether the service thread is one of this process' threads.
+    pub fn has_service(&self) -> bool {
+        let shared = self.shared();
+        // A child that was forked by a system call of its own has the value without the thread.
+        let is_ours = || shared.counters.pid.load(Relaxed) == process::pid() as u64;
+        shared.service(&shared.lock()).is_some() && is_ours()
+    }
+
+    /// Has the arena stay where it is from now on: the kernel or a device knows its page frames, by a registration that
+    /// came too late to take that memory out of the arena ([`Self::detach`]). Children get copies, views are refused.
+    ///
+    /// ```
+    /// use cowslip::{Arena, ErrorKind, units::ByteCount};
+    ///
+    /// let arena = Arena::new(ByteCount::mib(4))?;
+    /// arena.raw().pin();
+    /// assert_eq!(arena.freeze().unwrap_err().kind(), ErrorKind::Busy);
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    pub fn pin(&self) {
+        self.shared().lock().is_pinned = true;
+    }
+
+    /// Has the service thread ask, before each thaw, whether somebody may know page frames of the arena. If so, nothing is
+    /// thawed for now, and it asks again. `asks` must not wait for anything, nor touch an arena.
+    pub fn ask_before_thaws(&self, asks: fn() -> bool) {
+        self.shared().lock().ask_before_thaw = Some(asks);
+    }
+
+    /// Keeps the thaw from going on after the chunk it is at, until [`Self::resume_thaw`].
+    pub fn pause_thaw(&self) {
+        self.shared().lock().thaw.paused = true;
+    }
+
+    /// Lets the thaw go on.
+    pub fn resume_thaw(&self) {
+        let shared = self.shared();
+        let mut state = shared.lock();
+        state.thaw.paused = false;
+        shared.notify(&state);
+    }
+}

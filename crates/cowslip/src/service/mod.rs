@@ -1,0 +1,240 @@
+//! The service thread of an arena, as the others see it: what they share with it, and whether they may rely on it.
+//!
+//! What the thread does is in `freeze::serve`. A freeze waits in `mremap` until it has read the event.
+
+mod pressure;
+mod sight;
+mod window;
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use cowslip_sys::error::{During, Result};
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::scheduling::Processors;
+use cowslip_sys::thread::Thread;
+use cowslip_sys::uffd::{self, Features, Uffd};
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{AsFd, BorrowedFd, memfile, process, scheduling};
+
+use pressure::Gauge;
+pub(crate) use sight::Sight;
+pub(crate) use window::Window;
+
+const THIS_THREAD: i32 = 0;
+
+/// The features a freeze and a thaw need.
+pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
+    .union(Features::EVENT_REMAP)
+    .union(Features::MISSING_SHMEM)
+    .union(Features::MINOR_SHMEM)
+    .union(Features::WP_HUGETLBFS_SHMEM);
+
+/// What the service thread shares with those who rely on it.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) uffd: Uffd<ReservedFd>,
+    wake: ReservedFd,
+    pub(crate) scanner: Scanner<ReservedFd>,
+    /// For who has the arena's lock.
+    pub(crate) window: Window,
+    closing: AtomicBool,
+    pub(crate) sight: Sight,
+    pub(crate) gauge: Gauge,
+    /// The service thread, once it runs with the ordinary scheduling policy; else 0.
+    thread_id: AtomicI32,
+    /// Where it runs, unless a freeze has it run elsewhere.
+    processors: Option<Processors>,
+    /// The processor that a freeze has it run on, and one; 0 if it runs where it likes.
+    pinned_to: AtomicUsize,
+    is_urgent: AtomicBool,
+    /// Whether others waited for a processor the last time it looked.
+    pub(crate) is_crowded: AtomicBool,
+}
+
+impl Service {
+    /// Opens what a service thread works with, in this thread.
+    pub(crate) fn open(operation: &'static str) -> Result<Self> {
+        let (fd, _) = uffd::open().during(operation)?;
+        let uffd = Uffd::new(ReservedFd::hold(fd), FEATURES).during(operation)?;
+        // What this thread may not do the new one may not.
+        uffd.read_events().during(operation)?;
+        let wake = ReservedFd::hold(process::eventfd().during(operation)?);
+        let pagemap = ReservedFd::hold(memfile::open_proc_self("pagemap").during(operation)?);
+        let mut scanner = Scanner::new(pagemap);
+        // Without it every page that is not present counts as private: slower, as right.
+        let _ = scanner.learn_markers();
+        Ok(Self {
+            uffd,
+            wake,
+            scanner,
+            window: Window::reserve().during(operation)?,
+            closing: AtomicBool::new(false),
+            sight: Sight::default(),
+            gauge: Gauge::default(),
+            thread_id: AtomicI32::new(0),
+            processors: Processors::of(THIS_THREAD).ok(),
+            pinned_to: AtomicUsize::new(0),
+            is_urgent: AtomicBool::new(false),
+            is_crowded: AtomicBool::new(false),
+        })
+    }
+
+    /// By the service thread: others may give it another priority, and it has `urgent` now.
+    pub(crate) fn lend(&self, urgent: bool) {
+        self.thread_id.store(process::thread_id(), Relaxed);
+        self.is_urgent.store(urgent, Relaxed);
+    }
+
+    /// Lets the service thread run before ordinary threads, or no longer. On a busy machine it would
+    /// otherwise wait for its turn, and with it everybody who waits for it. Needs `CAP_SYS_NICE`;
+    /// without, it is as it is.
+    pub(crate) fn set_urgent(&self, urgent: bool) {
+        let thread = self.thread_id.load(Relaxed);
+        if thread != 0 && self.is_urgent.swap(urgent, Relaxed) != urgent {
+            let _ = scheduling::set_urgent(thread, urgent);
+        }
+    }
+
+    /// Has the service thread run on this processor, at once when its event comes, until it has work of its own: it
+    /// leaves by itself, as whoever brought it is in a hurry.
+    pub(crate) fn pin_to_cpu(&self, processor: usize, here: Processors) {
+        self.set_urgent(true);
+        let thread = self.thread_id.load(Relaxed);
+        if thread != 0
+            && self.processors.is_some()
+            && self.pinned_to.load(Relaxed) != processor + 1
+            && here.assign(thread).is_ok()
+        {
+            self.pinned_to.store(processor + 1, Relaxed);
+        }
+    }
+
+    /// By the service thread: it runs where it likes again.
+    pub(crate) fn unpin(&self) {
+        if self.pinned_to.swap(0, Relaxed) != 0
+            && let Some(processors) = self.processors
+        {
+            let _ = processors.assign(THIS_THREAD);
+        }
+    }
+
+    /// Readable when somebody has [notified](Self::notify) it.
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    /// Has the service thread look at what there is to do.
+    pub(crate) fn notify(&self) {
+        process::notify(self.wake.as_fd());
+    }
+
+    /// Whether it shall end.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Relaxed)
+    }
+
+    /// No freeze may rely on the thread: it has ended, or is about to.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.sight.is_blind()
+    }
+
+    /// From here on a freeze waits for the thread to read events.
+    pub(crate) fn begin_moves(&self) -> cowslip_sys::Result<()> {
+        self.sight.begin_moves()?;
+        // What keeps this thread from reading may keep the other: a filter, a descriptor that is gone.
+        self.uffd.read_events().map(drop)
+    }
+
+    /// Gives up the userfaultfd: the kernel forgets what was registered, and lets go whoever waits.
+    pub(crate) fn let_go(&self, arena: VirtRange) {
+        // A child that was forked around us may keep the file open, and with it what is registered.
+        let _ = self.uffd.unregister(arena);
+        self.uffd.get_ref().give_up_for(&self.wake);
+        self.sight.set_gone();
+    }
+}
+
+/// A service, and the thread that serves.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) service: Arc<Service>,
+    pub(crate) thread: Thread,
+}
+
+impl Running {
+    /// Ends the thread and waits for it, unless it is this very thread.
+    pub(crate) fn stop(self) {
+        self.service.closing.store(true, Relaxed);
+        self.service.notify();
+        if !self.thread.is_current() {
+            self.thread.join();
+        }
+    }
+
+    /// In a forked child, which has the descriptors but not the thread; if it shares the table of descriptors with
+    /// its parent, they are the parent's.
+    fn abandon(self, shares_descriptors: bool) {
+        // A handle whose thread does not exist here can be neither joined nor detached.
+        self.thread.forget_in_child();
+        let give_up =
+            if shares_descriptors { ReservedFd::leave_open } else { ReservedFd::close_early };
+        [self.service.uffd.get_ref(), &self.service.wake, self.service.scanner.get_ref()]
+            .into_iter()
+            .for_each(give_up);
+    }
+}
+
+/// The service thread of an arena, if it has one. Changed and looked at by who has the arena's lock, for an instant each, so
+/// that it stays while that is held.
+#[derive(Debug, Default)]
+pub(crate) struct Services(Mutex<Slot>);
+
+#[derive(Debug, Default)]
+struct Slot {
+    running: Option<Running>,
+    /// Those on which nobody can rely any more, to be ended where that is safe.
+    buried: Vec<Running>,
+}
+
+impl Services {
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(crate) fn current(&self) -> Option<Arc<Service>> {
+        self.slot().running.as_ref().map(|running| Arc::clone(&running.service))
+    }
+
+    /// There is none.
+    pub(crate) fn install(&self, running: Running) {
+        self.slot().running = Some(running);
+    }
+
+    /// There is no service thread once it cannot do its work, though it has not ended yet. Whether that was so.
+    pub(crate) fn bury_blind(&self) -> bool {
+        let mut slot = self.slot();
+        let blind = slot.running.take_if(|running| running.service.is_blind());
+        let is_blind = blind.is_some();
+        slot.buried.extend(blind);
+        is_blind
+    }
+
+    pub(crate) fn take(&self) -> Option<Running> {
+        self.slot().running.take()
+    }
+
+    /// Those that nobody relies on, to be stopped without the arena's lock: who ends a thread frees what libc allocated
+    /// for it.
+    pub(crate) fn take_buried(&self) -> Vec<Running> {
+        std::mem::take(&mut self.slot().buried)
+    }
+
+    /// In a forked child.
+    pub(crate) fn in_child(&self, shares_descriptors: bool) {
+        let Slot { running, buried } = &mut *self.slot();
+        let services = running.take().into_iter().chain(buried.drain(..));
+        services.for_each(|running| running.abandon(shares_descriptors));
+    }
+}

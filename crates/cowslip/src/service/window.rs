@@ -1,0 +1,79 @@
+#![allow(unsafe_code)]
+//! A part of an arena's file, mapped for as long as the arena is locked, so that a thaw can copy into it.
+//!
+//! # Safety
+//! The place is the window's own, and nobody keeps an address in it.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{BorrowedFd, Errno};
+
+/// What is thawed while the arena is locked once lies in one window, mostly.
+const WINDOW_BYTES: usize = 8 * CHUNK_BYTES;
+const NOTHING: usize = 0;
+
+/// Address space for a part of the file. Used by who has the arena's lock, and closed before it is
+/// given up: a second mapping counts as memory of the program, and a fork would share it.
+#[derive(Debug)]
+pub(crate) struct Window {
+    place: VirtRange,
+    /// Where the part of the arena begins that it shows, or [`NOTHING`].
+    shown: AtomicUsize,
+}
+
+impl Window {
+    /// Sets the address space aside.
+    pub(crate) fn reserve() -> Result<Self, Errno> {
+        let place = memory::reserve(WINDOW_BYTES, CHUNK_BYTES)?;
+        Ok(Self { place, shown: AtomicUsize::new(NOTHING) })
+    }
+
+    /// Where it shows `chunk` of the arena's file, if it can be shown at once and all of it: by one huge page, as hugetlbfs
+    /// does for certain.
+    pub(crate) fn show(
+        &self,
+        file: BorrowedFd<'_>,
+        is_hugetlb: bool,
+        arena: VirtRange,
+        chunk: VirtRange,
+        scanner: &Scanner<ReservedFd>,
+    ) -> Result<VirtRange, Errno> {
+        let start = chunk.start - (chunk.start - arena.start) % WINDOW_BYTES;
+        if self.shown.load(Relaxed) != start {
+            self.close();
+            let part = VirtRange::new(start, WINDOW_BYTES).intersect(arena);
+            let place = VirtRange::new(self.place.start, part.len);
+            // SAFETY: the place is this window's own.
+            unsafe {
+                let at = (part.start - arena.start) as u64;
+                memory::map_file(place, file, at, Sharing::Shared, Prot::RW)
+            }?;
+            self.shown.store(start, Relaxed);
+        }
+        let place = VirtRange::new(self.place.start + (chunk.start - start), CHUNK_BYTES);
+        let first = VirtRange::new(place.start, page_size_bytes());
+        // SAFETY: as above.
+        unsafe { memory::advise(first, Advice::PopulateWrite) }?;
+        if is_hugetlb || scanner.is_huge(place)? { Ok(place) } else { Err(Errno::NOTSUP) }
+    }
+
+    /// Shows nothing any more.
+    pub(crate) fn close(&self) {
+        if self.shown.swap(NOTHING, Relaxed) != NOTHING {
+            // If what is there stays, the next part replaces it.
+            // SAFETY: the place is this window's own.
+            let _ = unsafe { memory::map_anonymous(self.place, Prot::NONE) };
+        }
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: the place is this window's own.
+        let _ = unsafe { memory::unmap(self.place) };
+    }
+}

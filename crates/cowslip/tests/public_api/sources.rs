@@ -1,0 +1,189 @@
+//! The modules of crates, read from their files, and what names in them refer to.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use syn::{Attribute, Ident, Item, UseTree, Visibility};
+
+use super::expand;
+
+/// A module's path: its crate's name first.
+pub type ModulePath = Vec<String>;
+
+#[derive(Default)]
+pub struct Sources {
+    pub modules: BTreeMap<ModulePath, Module>,
+}
+
+pub struct Module {
+    pub is_public: bool,
+    pub items: Vec<Item>,
+    pub uses: Vec<Use>,
+}
+
+/// One name that a `use` brings in.
+pub struct Use {
+    pub is_public: bool,
+    pub path: Vec<String>,
+    pub name: String,
+}
+
+/// What a name refers to.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Target {
+    Module(ModulePath),
+    /// The items of that name in a module: a type and a function may share one.
+    Items(ModulePath, String),
+    /// Something of another crate.
+    Elsewhere(Vec<String>),
+}
+
+impl Sources {
+    /// Reads a crate from its root file.
+    pub fn add(&mut self, name: &str, root: &Path) {
+        let directory = root.parent().expect("a file is in a directory");
+        self.add_file(vec![name.to_owned()], true, root, directory);
+    }
+
+    fn add_file(&mut self, path: ModulePath, is_public: bool, file: &Path, children: &Path) {
+        let text = std::fs::read_to_string(file)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let parsed =
+            syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        self.add_items(path, is_public, parsed.items, children);
+    }
+
+    fn add_items(&mut self, path: ModulePath, is_public: bool, items: Vec<Item>, children: &Path) {
+        let mut module = Module { is_public, items: Vec::new(), uses: Vec::new() };
+        for item in expand::macros(items) {
+            match item {
+                Item::Mod(it) if is_for_tests(&it.attrs) => drop(it),
+                Item::Mod(it) => {
+                    let name = it.ident.to_string();
+                    let below = children.join(&name);
+                    let mut child = path.clone();
+                    child.push(name.clone());
+                    let is_public = matches!(it.vis, Visibility::Public(_));
+                    match it.content {
+                        Some((_, items)) => self.add_items(child, is_public, items, &below),
+                        None => {
+                            let beside = children.join(format!("{name}.rs"));
+                            let file = if beside.exists() { beside } else { below.join("mod.rs") };
+                            self.add_file(child, is_public, &file, &below);
+                        }
+                    }
+                }
+                Item::Use(it) => {
+                    let is_public = matches!(it.vis, Visibility::Public(_));
+                    names(&it.tree, &mut Vec::new(), is_public, &mut module.uses);
+                }
+                item => module.items.push(item),
+            }
+        }
+        self.modules.insert(path, module);
+    }
+
+    /// What a path means in a module.
+    pub fn resolve(&self, module: &[String], path: &[String]) -> Option<Target> {
+        let (first, rest) = path.split_first()?;
+        let start = match first.as_str() {
+            "crate" => Target::Module(module[..1].to_vec()),
+            "self" => Target::Module(module.to_vec()),
+            "super" => Target::Module(module[..module.len() - 1].to_vec()),
+            name => self.name(module, name, rest.is_empty())?,
+        };
+        let mut at = start;
+        for (i, name) in rest.iter().enumerate() {
+            at = match at {
+                Target::Module(at) if name == "super" => {
+                    Target::Module(at[..at.len() - 1].to_vec())
+                }
+                Target::Module(at) => self.member(&at, name, i + 1 == rest.len())?,
+                Target::Elsewhere(at) => Target::Elsewhere([at, vec![name.clone()]].concat()),
+                // A variant, or an associated item.
+                Target::Items(..) => return None,
+            };
+        }
+        Some(at)
+    }
+
+    /// The first name of a path that is used in a module.
+    fn name(&self, module: &[String], name: &str, is_last: bool) -> Option<Target> {
+        self.member(module, name, is_last).or_else(|| {
+            let other_crate = vec![name.to_owned()];
+            Some(match self.modules.contains_key(&other_crate) {
+                true => Target::Module(other_crate),
+                false => Target::Elsewhere(other_crate),
+            })
+        })
+    }
+
+    /// What a module has under this name. What a path goes on from is a module, where there is one: after `mod fork;` the
+    /// function in `pub use fork::fork;` is what the last name means.
+    fn member(&self, module: &[String], name: &str, is_last: bool) -> Option<Target> {
+        let child = [module, &[name.to_owned()]].concat();
+        let is_module = self.modules.contains_key(&child);
+        if is_module && !is_last {
+            return Some(Target::Module(child));
+        }
+        if self.defines(module, name) {
+            return Some(Target::Items(module.to_vec(), name.to_owned()));
+        }
+        let uses = &self.modules.get(module)?.uses;
+        let used = uses.iter().find(|it| it.name == name).filter(|it| it.path != [name]);
+        match used {
+            Some(used) => self.resolve(module, &used.path),
+            None => is_module.then_some(Target::Module(child)),
+        }
+    }
+
+    fn defines(&self, module: &[String], name: &str) -> bool {
+        let items = self.modules.get(module).map_or(&[][..], |it| &it.items);
+        items.iter().any(|item| ident(item).is_some_and(|it| it == name))
+    }
+}
+
+/// The name that an item defines.
+pub fn ident(item: &Item) -> Option<&Ident> {
+    match item {
+        Item::Const(it) => Some(&it.ident),
+        Item::Enum(it) => Some(&it.ident),
+        Item::Fn(it) => Some(&it.sig.ident),
+        Item::Static(it) => Some(&it.ident),
+        Item::Struct(it) => Some(&it.ident),
+        Item::Trait(it) => Some(&it.ident),
+        Item::Type(it) => Some(&it.ident),
+        Item::Union(it) => Some(&it.ident),
+        _ => None,
+    }
+}
+
+fn is_for_tests(attributes: &[Attribute]) -> bool {
+    let cfgs = attributes.iter().filter(|it| it.path().is_ident("cfg"));
+    let mut lists = cfgs.filter_map(|it| it.meta.require_list().ok());
+    lists.any(|it| {
+        it.tokens.to_string().split(|c: char| !c.is_alphanumeric()).any(|it| it == "test")
+    })
+}
+
+fn names(tree: &UseTree, path: &mut Vec<String>, is_public: bool, uses: &mut Vec<Use>) {
+    let mut add = |path: Vec<String>, name: String| uses.push(Use { is_public, path, name });
+    let with = |path: &[String], name: &Ident| [path, &[name.to_string()]].concat();
+    match tree {
+        UseTree::Path(it) => {
+            path.push(it.ident.to_string());
+            names(&it.tree, path, is_public, uses);
+            path.pop();
+        }
+        UseTree::Name(it) if it.ident == "self" => {
+            let name = path.last().expect("a module").clone();
+            add(path.clone(), name);
+        }
+        UseTree::Name(it) => add(with(path, &it.ident), it.ident.to_string()),
+        UseTree::Rename(it) if it.rename == "_" => {}
+        UseTree::Rename(it) => add(with(path, &it.ident), it.rename.to_string()),
+        UseTree::Group(it) => it.items.iter().for_each(|it| names(it, path, is_public, uses)),
+        // What it brings in is not known.
+        UseTree::Glob(_) => add(path.clone(), "*".to_owned()),
+    }
+}

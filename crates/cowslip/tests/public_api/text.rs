@@ -1,0 +1,121 @@
+//! Tokens as one writes them, on one line.
+
+use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
+use quote::ToTokens;
+
+/// What was written last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    /// Nothing, or what is followed by no space: an opening bracket, `&`, `::`, a space.
+    Open,
+    Word,
+    /// `>`, or a closing bracket.
+    Closed,
+    Lifetime,
+}
+
+pub fn of(tokens: impl ToTokens) -> String {
+    let mut text = String::new();
+    write(tokens.into_token_stream(), &mut text);
+    text.trim_end().to_owned()
+}
+
+fn write(tokens: TokenStream, text: &mut String) {
+    let mut last = Last::Open;
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some(token) = tokens.next() {
+        match token {
+            TokenTree::Ident(it) => last = word(&it.to_string(), last, text),
+            TokenTree::Literal(it) => last = word(&it.to_string(), last, text),
+            TokenTree::Group(it) => {
+                let (open, close) = match it.delimiter() {
+                    Delimiter::Parenthesis => ("(", ")"),
+                    Delimiter::Bracket => ("[", "]"),
+                    Delimiter::Brace => ("{ ", " }"),
+                    Delimiter::None => ("", ""),
+                };
+                let is_apart = match it.delimiter() {
+                    Delimiter::Parenthesis => last == Last::Lifetime,
+                    _ => last != Last::Open,
+                };
+                if is_apart {
+                    text.push(' ');
+                }
+                text.push_str(open);
+                let mut inside = String::new();
+                write(it.stream(), &mut inside);
+                text.push_str(inside.trim_end().trim_end_matches(','));
+                text.push_str(close);
+                last = Last::Closed;
+            }
+            TokenTree::Punct(it) if it.as_char() == '\'' => {
+                if last != Last::Open {
+                    text.push(' ');
+                }
+                let name = tokens.next().map(|name| name.to_string()).unwrap_or_default();
+                text.push('\'');
+                text.push_str(&name);
+                last = Last::Lifetime;
+            }
+            TokenTree::Punct(it) => {
+                let mut sign = it.as_char().to_string();
+                let mut spacing = it.spacing();
+                while spacing == Spacing::Joint
+                    && let Some(TokenTree::Punct(next)) = tokens.peek()
+                    && is_one_sign(&sign, next.as_char())
+                {
+                    sign.push(next.as_char());
+                    spacing = next.spacing();
+                    tokens.next();
+                }
+                last = punctuation(&sign, last, text);
+            }
+        }
+    }
+}
+
+fn is_one_sign(begun: &str, next: char) -> bool {
+    matches!((begun, next), (":", ':') | ("-" | "=", '>') | (".", '.') | ("..", '.' | '='))
+}
+
+fn word(text_of: &str, last: Last, text: &mut String) -> Last {
+    if last != Last::Open {
+        text.push(' ');
+    }
+    text.push_str(text_of);
+    Last::Word
+}
+
+fn punctuation(sign: &str, last: Last, text: &mut String) -> Last {
+    match sign {
+        "," | ";" | ":" => {
+            text.push_str(sign);
+            text.push(' ');
+            Last::Open
+        }
+        "->" | "=>" | "=" | "+" => {
+            if !text.ends_with(' ') {
+                text.push(' ');
+            }
+            text.push_str(sign);
+            text.push(' ');
+            Last::Open
+        }
+        ">" => {
+            text.push('>');
+            Last::Closed
+        }
+        "&" | "*" | "?" | "!" | "#" => {
+            if last != Last::Open {
+                text.push(' ');
+            }
+            text.push_str(sign);
+            Last::Open
+        }
+        // `<`, `::`, `..`
+        _ => {
+            text.push_str(sign);
+            Last::Open
+        }
+    }
+}
