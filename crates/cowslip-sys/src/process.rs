@@ -272,6 +272,20 @@ pub unsafe fn fork() -> Result<i32> {
     }
 }
 
+/// Has these called around every fork of this process through libc (`pthread_atfork(3)`): the first before it, the others
+/// after it in the parent (also if it failed) and in the child. For ever: the library that they are in must not be unloaded.
+pub fn at_fork(
+    prepare: extern "C" fn(),
+    in_parent: extern "C" fn(),
+    in_child: extern "C" fn(),
+) -> Result<()> {
+    // SAFETY: the functions take nothing and live as long as their library.
+    match unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) } {
+        0 => Ok(()),
+        errno => Err(Errno::from_raw_os_error(errno)),
+    }
+}
+
 /// Ends this process at once (`_exit(2)`).
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: ends the process; nothing runs afterwards.

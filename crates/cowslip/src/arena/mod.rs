@@ -45,7 +45,7 @@ const BUILD: &str = "make an arena";
 /// Handles are cheap to clone; the arena ends with the last of its handles, slices and views.
 ///
 /// A `fork()` that Cowslip does not know of leaves live parts of an arena out of the child
-/// (`MADV_DONTFORK`): use [`crate::fork`].
+/// (`MADV_DONTFORK`): use [`crate::fork`], or [`Arena::install_at_fork`] where others fork.
 ///
 /// ```
 /// use cowslip::{Arena, units::ByteCount};

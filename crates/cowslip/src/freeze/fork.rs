@@ -24,6 +24,7 @@ use cowslip_sys::error::{During, Result};
 use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::process;
 
+use super::at_fork;
 use super::method::FreezeMethod;
 use super::serve;
 use super::snapshot::{self, Snapshot};
@@ -218,7 +219,8 @@ pub enum Fork {
 }
 
 /// `fork(2)` of a process with arenas: the child has their content at this instant, and huge pages are
-/// neither copied nor split. Arenas that are not named are missing in the child.
+/// neither copied nor split. Arenas that are not named are missing in the child. [`Arena::install_at_fork`] has the same
+/// done by forks that others call.
 ///
 /// # Errors
 /// As [`PreparedFork::prepare`], or the kernel's for the fork itself.
@@ -232,7 +234,7 @@ pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
     }
     let prepared = PreparedFork::prepare(arenas)?;
     // SAFETY: the caller keeps to what a child may do; `in_child` takes no lock and starts nothing.
-    match unsafe { process::fork() } {
+    match at_fork::without_handlers(|| unsafe { process::fork() }) {
         Ok(0) => {
             prepared.in_child();
             Ok(Fork::Child)

@@ -59,6 +59,7 @@
 //! Without userfaultfd one `mmap` with `MAP_FIXED` does 2 and 3 at once: as atomic for
 //! each mapping, 0.25 ms/GiB, and the arena stays frozen, as nothing could hold writers off a thaw.
 
+mod at_fork;
 mod colocate;
 pub(crate) mod fork;
 mod method;

@@ -7,6 +7,7 @@ mod capability;
 mod faults;
 mod hints;
 mod huge;
+mod json;
 mod limits;
 mod obstacle;
 mod outcome;

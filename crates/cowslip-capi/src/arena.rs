@@ -1,0 +1,254 @@
+//! Arenas: memory that can be frozen.
+
+use std::ffi::{c_char, c_void};
+
+use cowslip::image::Restored;
+use cowslip::units::{ByteCount, VirtRange};
+use cowslip::{Arena, Backing, Prot, host};
+
+use crate::boundary::{self, Answer, Options, boxed, guard, hand_out, shared};
+use crate::error::{self, Failure, cowslip_error, cowslip_status};
+
+/// Memory that can be frozen at one instant.
+#[derive(Debug)]
+pub struct cowslip_arena(pub(crate) Source);
+
+/// Made, or restored from an image: then it knows what is still on its way.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Made(Arena),
+    Restored(Restored),
+}
+
+impl cowslip_arena {
+    pub(crate) fn arena(&self) -> &Arena {
+        match &self.0 {
+            Source::Made(arena) => arena,
+            Source::Restored(restored) => restored.arena(),
+        }
+    }
+}
+
+/// What the memory of an arena is made of.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum cowslip_backing {
+    /// Transparent huge pages where the system gives them, else base pages.
+    COWSLIP_BACKING_THP = 0,
+    /// Base pages.
+    COWSLIP_BACKING_BASE = 1,
+    /// Pages of the hugetlb pool.
+    COWSLIP_BACKING_HUGETLB = 2,
+}
+
+/// How to make an arena.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct cowslip_arena_options {
+    /// sizeof(struct cowslip_arena_options).
+    pub size: usize,
+    /// A cowslip_backing.
+    pub backing: u32,
+    /// 1: freeze without userfaultfd even where it is to be had.
+    pub no_userfaultfd: u32,
+    /// Where it begins, a multiple of 1 GiB; 0: anywhere.
+    pub address: usize,
+}
+
+// SAFETY: plain numbers, the size first.
+unsafe impl Options for cowslip_arena_options {}
+
+pub(crate) fn backing(number: u32) -> Answer<Backing> {
+    match number {
+        0 => Ok(Backing::Thp),
+        1 => Ok(Backing::Base),
+        2 => Ok(Backing::Hugetlb),
+        _ => Err(Failure::Usage(format!("no cowslip_backing is {number}"))),
+    }
+}
+
+/// Reserves `capacity` bytes of address space, at most the machine's memory and swap. Memory is taken as it is touched.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_arena_new(
+    capacity: u64,
+    options: *const cowslip_arena_options,
+    arena: *mut *mut cowslip_arena,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let make = || {
+        // SAFETY: C's contract.
+        let options = unsafe { boundary::options(options) }?;
+        let mut builder = Arena::builder(ByteCount(capacity))
+            .backing(backing(options.backing)?)
+            .userfaultfd(options.no_userfaultfd == 0);
+        if options.address != 0 {
+            builder = builder.at(options.address);
+        }
+        let made = cowslip_arena(Source::Made(builder.build()?));
+        // SAFETY: C's contract.
+        unsafe { hand_over(arena, "arena", made) }
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, make) }
+}
+
+/// # Safety
+/// `to` is NULL or may be written to.
+pub(crate) unsafe fn hand_over<T>(to: *mut *mut T, name: &'static str, value: T) -> Answer {
+    if to.is_null() {
+        return Err(Failure::Null(name));
+    }
+    // SAFETY: the caller's.
+    unsafe { hand_out(to, name, boxed(value)) }
+}
+
+/// Frees the handle. The arena and all memory of it end with the last view of it.
+///
+/// Nobody uses memory that was allocated from it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_arena_free(arena: *mut cowslip_arena) {
+    // SAFETY: C's contract.
+    unsafe { boundary::free(arena) };
+}
+
+/// The arena's addresses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_arena_range(
+    arena: *const cowslip_arena,
+    start: *mut *mut c_void,
+    length: *mut usize,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let tell = || {
+        // SAFETY: C's contract.
+        let range = unsafe { shared(arena, "arena") }?.arena().range();
+        // SAFETY: C's contract.
+        unsafe {
+            hand_out(start, "start", range.start as *mut c_void)?;
+            hand_out(length, "length", range.len)
+        }
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, tell) }
+}
+
+/// Hands out zeroed memory: whole pages, aligned to 2 MiB from that length on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_alloc(
+    arena: *const cowslip_arena,
+    length: usize,
+    memory: *mut *mut c_void,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let allocate = || {
+        if memory.is_null() {
+            return Err(Failure::Null("memory"));
+        }
+        // SAFETY: C's contract.
+        let arena = unsafe { shared(arena, "arena") }?.arena();
+        let range = arena.allocate(ByteCount(length as u64), Prot::RW)?;
+        // SAFETY: C's contract.
+        unsafe { hand_out(memory, "memory", range.start as *mut c_void) }
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, allocate) }
+}
+
+/// Whole pages, as they were handed out.
+fn pages(memory: *mut c_void, length: usize) -> Answer<VirtRange> {
+    let page = cowslip::units::page_size_bytes();
+    let length = length.checked_next_multiple_of(page).ok_or(Failure::Null("length"));
+    if memory.is_null() {
+        return Err(Failure::Null("memory"));
+    }
+    Ok(VirtRange::new(memory as usize, length?))
+}
+
+/// Gives memory back that cowslip_alloc handed out: `length` as it was asked for.
+///
+/// Nobody uses the memory any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_dealloc(
+    arena: *const cowslip_arena,
+    memory: *mut c_void,
+    length: usize,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let release = || {
+        // SAFETY: C's contract.
+        let arena = unsafe { shared(arena, "arena") }?.arena();
+        // SAFETY: C's contract.
+        unsafe { arena.release(pages(memory, length)?) }.map_err(Failure::from)
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, release) }
+}
+
+/// Makes whole pages zeroes and gives their memory back to the system; they stay handed out.
+///
+/// Nobody else uses the memory meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_discard(
+    arena: *const cowslip_arena,
+    memory: *mut c_void,
+    length: usize,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let discard = || {
+        // SAFETY: C's contract.
+        let arena = unsafe { shared(arena, "arena") }?.arena();
+        // SAFETY: C's contract.
+        unsafe { arena.discard(pages(memory, length)?) }.map_err(Failure::from)
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, discard) }
+}
+
+/// The arena's counters as a JSON object of numbers; for cowslip_text_free.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_metrics_json(
+    arena: *const cowslip_arena,
+    json: *mut *mut c_char,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let tell = || {
+        // SAFETY: C's contract.
+        let fields = unsafe { shared(arena, "arena") }?.arena().metrics().fields();
+        let object: serde_json::Map<_, _> =
+            fields.into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+        // SAFETY: C's contract.
+        unsafe { hand_text(json, "json", &serde_json::Value::from(object).to_string()) }
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, tell) }
+}
+
+/// What this kernel and these privileges allow, tried out, as `cowslip doctor --json` says it; for
+/// cowslip_text_free. It takes a fraction of a second.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_doctor_json(
+    json: *mut *mut c_char,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    // SAFETY: C's contract.
+    unsafe { guard(error, || hand_text(json, "json", &host::report().to_json().to_string())) }
+}
+
+/// # Safety
+/// `to` is NULL or may be written to.
+unsafe fn hand_text(to: *mut *mut c_char, name: &'static str, text: &str) -> Answer {
+    if to.is_null() {
+        return Err(Failure::Null(name));
+    }
+    // SAFETY: the caller's.
+    unsafe { hand_out(to, name, error::text(text).into_raw()) }
+}
+
+/// Frees a text that the library handed out.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_text_free(text: *mut c_char) {
+    if !text.is_null() {
+        // SAFETY: C's contract: it is from CString::into_raw.
+        drop(unsafe { std::ffi::CString::from_raw(text) });
+    }
+}

@@ -1,0 +1,152 @@
+//! Between C and Rust: no panic leaves, no pointer is used unseen, everything handed out is remembered as a box.
+
+use std::any::Any;
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::{mem, ptr, slice};
+
+use crate::error::{Failure, cowslip_error, cowslip_status};
+
+pub(crate) type Answer<T = ()> = Result<T, Failure>;
+
+/// Does `call`; tells its failure, or that it panicked.
+///
+/// # Safety
+/// `error` is NULL or may be written to.
+pub(crate) unsafe fn guard(
+    error: *mut *mut cowslip_error,
+    call: impl FnOnce() -> Answer,
+) -> cowslip_status {
+    let answer = catch_unwind(AssertUnwindSafe(call));
+    let answer = answer.unwrap_or_else(|panic| Err(Failure::Panic(message(&*panic))));
+    let (status, reason) = match answer {
+        Ok(()) => (cowslip_status::COWSLIP_OK, ptr::null_mut()),
+        Err(failure) => (failure.status(), boxed(failure.into_error())),
+    };
+    if error.is_null() {
+        // SAFETY: boxed just now, or NULL.
+        unsafe { free(reason) };
+    } else {
+        // SAFETY: the caller's.
+        unsafe { error.write(reason) };
+    }
+    status
+}
+
+/// As [`guard`], for what cannot fail but by a defect: `or` then.
+pub(crate) fn contained<T>(or: T, call: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or(or)
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+}
+
+pub(crate) fn boxed<T>(value: T) -> *mut T {
+    Box::into_raw(Box::new(value))
+}
+
+/// # Safety
+/// NULL, or what [`boxed`] gave, once.
+pub(crate) unsafe fn free<T>(pointer: *mut T) {
+    if !pointer.is_null() {
+        // SAFETY: the caller's.
+        let value = unsafe { Box::from_raw(pointer) };
+        contained((), || drop(value));
+    }
+}
+
+/// # Safety
+/// NULL, or points to a T for as long as the result is used.
+pub(crate) unsafe fn shared<'a, T>(pointer: *const T, name: &'static str) -> Answer<&'a T> {
+    // SAFETY: the caller's.
+    unsafe { pointer.as_ref() }.ok_or(Failure::Null(name))
+}
+
+/// # Safety
+/// NULL, or points to where a T may be written.
+pub(crate) unsafe fn hand_out<T>(to: *mut T, name: &'static str, value: T) -> Answer {
+    if to.is_null() {
+        return Err(Failure::Null(name));
+    }
+    // SAFETY: the caller's, and not NULL.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+/// # Safety
+/// `count` elements, or NULL.
+pub(crate) unsafe fn array<'a, T>(
+    first: *const T,
+    count: usize,
+    name: &'static str,
+) -> Answer<&'a [T]> {
+    match (first.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Failure::Null(name)),
+        // SAFETY: the caller's.
+        (false, _) => Ok(unsafe { slice::from_raw_parts(first, count) }),
+    }
+}
+
+/// # Safety
+/// NULL, or a string that ends with a NUL.
+pub(crate) unsafe fn string<'a>(text: *const c_char, name: &'static str) -> Answer<&'a str> {
+    if text.is_null() {
+        return Err(Failure::Null(name));
+    }
+    // SAFETY: the caller's.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| Failure::Usage(format!("{name} is not UTF-8")))
+}
+
+/// # Safety
+/// NULL, or a string that ends with a NUL.
+pub(crate) unsafe fn path<'a>(text: *const c_char, name: &'static str) -> Answer<&'a Path> {
+    if text.is_null() {
+        return Err(Failure::Null(name));
+    }
+    // SAFETY: the caller's.
+    let text = unsafe { CStr::from_ptr(text) };
+    Ok(Path::new(OsStr::from_bytes(text.to_bytes())))
+}
+
+/// Options: a structure of plain fields, of which zeroes are the defaults, that begins with its size.
+///
+/// # Safety
+/// `repr(C)`, its first field is the `size_t` of its size, and any bytes, zeroes too, are valid for the others.
+pub(crate) unsafe trait Options: Copy {}
+
+/// What the caller knows of the options; the rest, which a newer library has, is zero.
+///
+/// # Safety
+/// NULL, or points to as many bytes as its first field says.
+pub(crate) unsafe fn options<T: Options>(given: *const T) -> Answer<T> {
+    // SAFETY: zeroes are valid (Options).
+    let mut options: T = unsafe { mem::zeroed() };
+    if given.is_null() {
+        return Ok(options);
+    }
+    // SAFETY: its first field is a size_t.
+    let size_bytes = unsafe { given.cast::<usize>().read() };
+    if size_bytes < size_of::<usize>() {
+        return Err(Failure::Usage("options must begin with their size".to_owned()));
+    }
+    let known = size_bytes.min(size_of::<T>());
+    // SAFETY: so many bytes are readable (the caller's) and writable, and any bytes are valid.
+    unsafe { ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut options).cast(), known) };
+    let size_known = size_of::<T>();
+    if size_bytes > size_known {
+        // SAFETY: so many bytes are readable (the caller's).
+        let rest = unsafe {
+            slice::from_raw_parts(given.cast::<u8>().add(size_known), size_bytes - size_known)
+        };
+        if rest.iter().any(|&byte| byte != 0) {
+            return Err(Failure::Usage("options that this library is too old for".to_owned()));
+        }
+    }
+    Ok(options)
+}

@@ -1,0 +1,128 @@
+//! What went wrong, in C.
+
+use std::ffi::{CString, c_char, c_int};
+use std::ptr;
+
+use cowslip::ErrorKind;
+
+/// How a call ended. Numbers are never used again for something else.
+#[repr(i32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum cowslip_status {
+    /// Done.
+    COWSLIP_OK = 0,
+    /// The request makes no sense, or a pointer that must not be NULL was.
+    COWSLIP_USAGE = 1,
+    /// This kernel cannot do it.
+    COWSLIP_UNSUPPORTED = 2,
+    /// This process may not do it.
+    COWSLIP_DENIED = 3,
+    /// The process asked about is gone.
+    COWSLIP_VANISHED = 4,
+    /// There is not enough memory or address space.
+    COWSLIP_OUT_OF_MEMORY = 5,
+    /// Somebody still uses what would have to change, or a callback broke it off.
+    COWSLIP_BUSY = 6,
+    /// What was received or read is not what it should be.
+    COWSLIP_CORRUPT = 7,
+    /// A file cannot be read or written.
+    COWSLIP_FILE = 8,
+    /// The kernel refused for another reason.
+    COWSLIP_SYSTEM = 9,
+    /// A defect of the library: please report the text.
+    COWSLIP_BUG = 10,
+}
+
+use cowslip_status::*;
+
+/// Why a call failed.
+#[derive(Debug)]
+pub struct cowslip_error {
+    text: CString,
+    advice: Option<CString>,
+    errno: c_int,
+}
+
+/// A failure on its way to C.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Engine(cowslip::Error),
+    /// A pointer that must not be NULL was: its name.
+    Null(&'static str),
+    Usage(String),
+    Panic(String),
+}
+
+impl From<cowslip::Error> for Failure {
+    fn from(error: cowslip::Error) -> Self {
+        Self::Engine(error)
+    }
+}
+
+impl Failure {
+    pub(crate) fn status(&self) -> cowslip_status {
+        let Self::Engine(error) = self else {
+            return if matches!(self, Self::Panic(_)) { COWSLIP_BUG } else { COWSLIP_USAGE };
+        };
+        match error.kind() {
+            ErrorKind::Usage => COWSLIP_USAGE,
+            ErrorKind::Unsupported => COWSLIP_UNSUPPORTED,
+            ErrorKind::Denied => COWSLIP_DENIED,
+            ErrorKind::Vanished => COWSLIP_VANISHED,
+            ErrorKind::OutOfMemory => COWSLIP_OUT_OF_MEMORY,
+            ErrorKind::Busy => COWSLIP_BUSY,
+            ErrorKind::Corrupt => COWSLIP_CORRUPT,
+            ErrorKind::File => COWSLIP_FILE,
+            _ => COWSLIP_SYSTEM,
+        }
+    }
+
+    pub(crate) fn into_error(self) -> cowslip_error {
+        let (advice, errno) = match &self {
+            Self::Engine(error) => (error.advice().map(text), error.errno().unwrap_or(0)),
+            _ => (None, 0),
+        };
+        let said = match self {
+            Self::Engine(error) => error.to_string(),
+            Self::Null(name) => format!("{name} is NULL"),
+            Self::Usage(what) => what,
+            Self::Panic(what) => format!("a defect of Cowslip: {what}"),
+        };
+        cowslip_error { text: text(&said), advice, errno }
+    }
+}
+
+/// For C: up to a NUL, which no text of ours has.
+pub(crate) fn text(said: &str) -> CString {
+    let end = said.find('\0').unwrap_or(said.len());
+    CString::new(&said[..end]).unwrap_or_default()
+}
+
+/// What failed, on what, and what to do about it, in a line; as long as the error lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_error_text(error: *const cowslip_error) -> *const c_char {
+    // SAFETY: C's contract.
+    unsafe { error.as_ref() }.map_or(c"".as_ptr(), |error| error.text.as_ptr())
+}
+
+/// What to do about it, or NULL if that is not known; as long as the error lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_error_advice(error: *const cowslip_error) -> *const c_char {
+    // SAFETY: C's contract.
+    let advice = unsafe { error.as_ref() }.and_then(|error| error.advice.as_ref());
+    advice.map_or(ptr::null(), |advice| advice.as_ptr())
+}
+
+/// The kernel's error number (errno.h), or 0 if it was not the kernel who refused.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_error_errno(error: *const cowslip_error) -> c_int {
+    // SAFETY: C's contract.
+    unsafe { error.as_ref() }.map_or(0, |error| error.errno)
+}
+
+/// Frees an error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_error_free(error: *mut cowslip_error) {
+    // SAFETY: C's contract.
+    unsafe { crate::boundary::free(error) };
+}

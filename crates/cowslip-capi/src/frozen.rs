@@ -1,0 +1,67 @@
+//! Views of an arena at one instant.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::time::Duration;
+
+use cowslip::Frozen;
+use cowslip::units::VirtRange;
+
+use crate::arena::{cowslip_arena, hand_over};
+use crate::boundary::{self, contained, guard, shared};
+use crate::error::{Failure, cowslip_error, cowslip_status};
+
+/// What an arena held at one instant.
+#[derive(Debug)]
+pub struct cowslip_frozen {
+    pub(crate) frozen: Frozen,
+    pub(crate) arena: VirtRange,
+}
+
+/// Freezes the arena: its memory goes on under the same addresses, its content now is in the view until that is freed.
+/// While an earlier view or a thaw needs the arena it waits, up to `timeout_ns`, and is COWSLIP_BUSY then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_freeze(
+    arena: *const cowslip_arena,
+    timeout_ns: u64,
+    frozen: *mut *mut cowslip_frozen,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let freeze = || {
+        if frozen.is_null() {
+            return Err(Failure::Null("frozen"));
+        }
+        // SAFETY: C's contract.
+        let arena = unsafe { shared(arena, "arena") }?.arena();
+        let view = arena.freeze_timeout(Duration::from_nanos(timeout_ns))?;
+        let view = cowslip_frozen { frozen: view, arena: arena.range() };
+        // SAFETY: C's contract.
+        unsafe { hand_over(frozen, "frozen", view) }
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, freeze) }
+}
+
+/// Where the view shows what the arena has at `address`, to be read only, up to the end of what was allocated there;
+/// NULL if `address` is not the arena's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_frozen_view(
+    frozen: *const cowslip_frozen,
+    address: *const c_void,
+) -> *const c_void {
+    contained(ptr::null(), || {
+        // SAFETY: C's contract.
+        let Ok(view) = (unsafe { shared(frozen, "frozen") }) else { return ptr::null() };
+        if !view.arena.contains(address as usize) {
+            return ptr::null();
+        }
+        view.frozen.view_address(address as usize) as *const c_void
+    })
+}
+
+/// Ends the view; the arena thaws in the background.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_frozen_free(frozen: *mut cowslip_frozen) {
+    // SAFETY: C's contract.
+    unsafe { boundary::free(frozen) };
+}

@@ -1,0 +1,40 @@
+#![allow(unsafe_code)]
+#![allow(non_camel_case_types, reason = "the names are C's")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "what C must keep to is below, and with each function in its own words"
+)]
+//! Cowslip for C and C++: the functions of `include/cowslip.h`, which is generated from here.
+//!
+//! | module | what C has of it |
+//! | --- | --- |
+//! | [`arena`] | memory, allocation, metrics |
+//! | [`frozen`] | views of an instant |
+//! | [`fork`] | forks that take arenas along |
+//! | [`template`] | templates and their clones |
+//! | [`image`] | save, verify, restore |
+//! | [`error`], [`boundary`] | statuses, reasons, and what keeps a panic from leaving Rust |
+//!
+//! # Safety
+//! Every function that takes a pointer trusts its caller in what the header says of it, and in nothing else: a handle is
+//! NULL, which is an error, or one that the library handed out and nobody has freed; an array has as many elements as
+//! is said; a string ends with a NUL. `SAFETY: C's contract` means this.
+
+pub mod arena;
+mod boundary;
+pub mod error;
+pub mod fork;
+pub mod frozen;
+pub mod image;
+pub mod template;
+
+/// The version of this interface. It grows with every function that is added; nothing is taken away while the
+/// library is libcowslip.so.0.
+pub const COWSLIP_ABI: u32 = 1;
+
+/// The version of the interface that the library has: at least COWSLIP_ABI of the header, or the library is older
+/// than the program.
+#[unsafe(no_mangle)]
+pub extern "C" fn cowslip_abi() -> u32 {
+    COWSLIP_ABI
+}

@@ -1,0 +1,185 @@
+//! Templates, of which any process has private clones.
+
+use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
+use std::os::unix::net::UnixStream;
+use std::ptr;
+
+use cowslip::{Place, Template, TemplateClone};
+
+use crate::arena::hand_over;
+use crate::boundary::{self, Answer, contained, guard, shared};
+use crate::error::{Failure, cowslip_error, cowslip_status};
+use crate::frozen::cowslip_frozen;
+
+/// A frozen arena that any process may map.
+#[derive(Debug)]
+pub struct cowslip_template(Template);
+
+/// A private copy of a template, in this process.
+#[derive(Debug)]
+pub struct cowslip_clone(TemplateClone);
+
+/// Where memory goes that had addresses before.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum cowslip_place {
+    /// Wherever there is room.
+    COWSLIP_PLACE_ANYWHERE = 0,
+    /// At the addresses that it had, so that pointers into it stay right.
+    COWSLIP_PLACE_ORIGINAL = 1,
+}
+
+pub(crate) fn place(number: u32) -> Answer<Place> {
+    match number {
+        0 => Ok(Place::Anywhere),
+        1 => Ok(Place::Original),
+        _ => Err(Failure::Usage(format!("no cowslip_place is {number}"))),
+    }
+}
+
+/// Makes a template of a view, which is freed by that, also if it fails.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_template_new(
+    frozen: *mut cowslip_frozen,
+    template: *mut *mut cowslip_template,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let make = || {
+        if frozen.is_null() {
+            return Err(Failure::Null("frozen"));
+        }
+        // SAFETY: C's contract: it is a box of ours, and nobody else's now.
+        let view = unsafe { Box::from_raw(frozen) };
+        let made = cowslip_template(view.frozen.into_template()?);
+        // SAFETY: C's contract.
+        unsafe { hand_over(template, "template", made) }
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, make) }
+}
+
+/// Sends the template over a connected Unix socket to a process that calls cowslip_template_receive. It may be freed
+/// when the other side says that it has it.
+///
+/// `socket` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_template_send(
+    template: *const cowslip_template,
+    socket: c_int,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let send = || {
+        // SAFETY: C's contract.
+        let template = unsafe { shared(template, "template") }?;
+        // SAFETY: C's contract.
+        let socket = unsafe { borrowed(socket) }?;
+        Ok(template.0.send(&socket)?)
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, send) }
+}
+
+/// Receives a template over a connected Unix socket, from a process that the caller trusts not to write to it.
+///
+/// `socket` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_template_receive(
+    socket: c_int,
+    template: *mut *mut cowslip_template,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let receive = || {
+        if template.is_null() {
+            return Err(Failure::Null("template"));
+        }
+        // SAFETY: C's contract.
+        let socket = unsafe { borrowed(socket) }?;
+        // SAFETY: C's contract: the other process is trusted.
+        let received = unsafe { Template::receive(&socket) }?;
+        // SAFETY: C's contract.
+        unsafe { hand_over(template, "template", cowslip_template(received)) }
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, receive) }
+}
+
+/// # Safety
+/// `socket` is open.
+unsafe fn borrowed(socket: c_int) -> Answer<ManuallyDrop<UnixStream>> {
+    if socket < 0 {
+        return Err(Failure::Usage(format!("{socket} is no socket")));
+    }
+    // SAFETY: the caller's; it stays the caller's, as it is not dropped.
+    Ok(ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(socket) }))
+}
+
+/// Frees the handle; clones stay.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_template_free(template: *mut cowslip_template) {
+    // SAFETY: C's contract.
+    unsafe { boundary::free(template) };
+}
+
+/// Maps a private clone, at a cowslip_place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_clone_new(
+    template: *const cowslip_template,
+    place: u32,
+    clone: *mut *mut cowslip_clone,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let make = || {
+        // SAFETY: C's contract.
+        let template = unsafe { shared(template, "template") }?;
+        let made = cowslip_clone(template.0.map(self::place(place)?)?);
+        // SAFETY: C's contract.
+        unsafe { hand_over(clone, "clone", made) }
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, make) }
+}
+
+/// Where the clone has what the arena has at `address`, to be read and written; NULL if the clone has nothing there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_clone_at(
+    clone: *const cowslip_clone,
+    address: *const c_void,
+) -> *mut c_void {
+    contained(ptr::null_mut(), || {
+        // SAFETY: C's contract.
+        let Ok(clone) = (unsafe { shared(clone, "clone") }) else { return ptr::null_mut() };
+        let is_here = |region: &cowslip::Region| region.range().contains(address as usize);
+        if !clone.0.regions().iter().any(is_here) {
+            return ptr::null_mut();
+        }
+        clone.0.address(address as usize) as *mut c_void
+    })
+}
+
+/// Takes the clone back to the template, in place: what was written is dropped.
+///
+/// Nobody uses the clone meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_clone_reset(
+    clone: *mut cowslip_clone,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let reset = || {
+        // SAFETY: C's contract: nobody else has it.
+        let clone = unsafe { clone.as_mut() }.ok_or(Failure::Null("clone"))?;
+        Ok(clone.0.reset()?)
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, reset) }
+}
+
+/// Unmaps the clone.
+///
+/// Nobody uses its memory any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_clone_free(clone: *mut cowslip_clone) {
+    // SAFETY: C's contract.
+    unsafe { boundary::free(clone) };
+}

@@ -1,0 +1,183 @@
+//! The interface as programs in C and C++ see it: natively, with the address sanitizer, and under valgrind.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const PROGRAMS: [&str; 4] = ["freeze", "fork", "template", "image"];
+const STRICT: [&str; 6] = ["-std=gnu99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The folder of the shared library: cargo builds it with the tests, beside their folder.
+fn libraries() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let deps = test.parent().unwrap();
+    for folder in [deps.parent().unwrap(), deps] {
+        if folder.join("libcowslip_c.so").is_file() {
+            return folder.to_owned();
+        }
+    }
+    panic!("no libcowslip_c.so beside {}", test.display());
+}
+
+/// A folder with the library by the name that programs are linked to, and by the one that they look for.
+fn installed() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["libcowslip.so", "libcowslip.so.0"] {
+        let library = libraries().join("libcowslip_c.so");
+        std::os::unix::fs::symlink(library, folder.path().join(name)).unwrap();
+    }
+    folder
+}
+
+fn said(output: &Output) -> String {
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    format!("{}\n{out}{err}", output.status)
+}
+
+fn compile(compiler: &str, source: &Path, folder: &Path, options: &[&str]) -> PathBuf {
+    let program = folder.join(source.file_stem().unwrap());
+    let output = Command::new(compiler)
+        .args(options)
+        .arg(source)
+        .arg("-o")
+        .arg(&program)
+        .arg(format!("-I{}", root().join("include").display()))
+        .arg(format!("-L{}", folder.display()))
+        .arg(format!("-Wl,-rpath,{}", folder.display()))
+        .args(["-lcowslip", "-lpthread"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{compiler} {}: {}", source.display(), said(&output));
+    program
+}
+
+fn source(name: &str) -> PathBuf {
+    root().join(format!("tests/c/{name}.c"))
+}
+
+fn run(command: &mut Command, name: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    if name == "image" {
+        command.arg(folder.path());
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{name}: {}", said(&output));
+}
+
+fn has(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").stdout(Stdio::null()).status();
+    found.is_ok_and(|status| status.success())
+}
+
+/// Said and counted by `./test`.
+fn skip(capability: &str, why: &str) {
+    let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
+    assert!(
+        !expected.split(',').any(|word| word == capability),
+        "{capability} is declared present, but: {why}"
+    );
+    println!("SKIPPED: {capability}: {why}");
+}
+
+#[test]
+fn every_program_in_c_succeeds() {
+    let folder = installed();
+    for name in PROGRAMS {
+        let program = compile("cc", &source(name), folder.path(), &STRICT);
+        run(&mut Command::new(program), name);
+    }
+}
+
+#[test]
+fn the_header_is_clean_in_c_plus_plus() {
+    let folder = installed();
+    let file = folder.path().join("header.cc");
+    std::fs::write(
+        &file,
+        "#include <cowslip.h>\nint main() { return cowslip_abi() >= COWSLIP_ABI ? 0 : 1; }\n",
+    )
+    .unwrap();
+    let options = ["-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic"];
+    let program = compile("c++", &file, folder.path(), &options);
+    run(&mut Command::new(program), "header");
+}
+
+#[test]
+fn the_address_sanitizer_finds_nothing() {
+    let folder = installed();
+    for name in PROGRAMS {
+        let options = [&STRICT[..], &["-fsanitize=address,undefined", "-g"]].concat();
+        let program = compile("cc", &source(name), folder.path(), &options);
+        run(&mut Command::new(program), name);
+    }
+}
+
+#[test]
+fn valgrind_finds_nothing() {
+    if !has("valgrind") {
+        return skip("valgrind", "it is not installed");
+    }
+    let folder = installed();
+    for name in PROGRAMS {
+        let program = compile("cc", &source(name), folder.path(), &[&STRICT[..], &["-g"]].concat());
+        let mut command = Command::new("valgrind");
+        // The counters' page and the descriptors' table live as long as the process.
+        command.args([
+            "-q",
+            "--error-exitcode=9",
+            "--leak-check=full",
+            "--errors-for-leak-kinds=definite",
+        ]);
+        command.arg(program).env("COWSLIP_TEST_PLAIN", "1");
+        run(&mut command, name);
+    }
+}
+
+#[test]
+fn the_store_has_its_content_again() {
+    let folder = installed();
+    let store = compile(
+        "cc",
+        &root().join("examples/store.c"),
+        folder.path(),
+        &["-O2", "-Wall", "-Werror"],
+    );
+    let image = folder.path().join("store.cowslip");
+    let tell = |commands: &str| {
+        let mut child = Command::new(&store)
+            .arg(&image)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let sets: String = (0..1000).map(|i| format!("set key{i} value {i}\n")).collect();
+    let told = tell(&format!("{sets}save\nset key7 changed\nget key7\ncount\nget none\n"));
+    assert!(
+        told.contains("saving, held up for ") && told.ends_with("ok\nchanged\n1000\nnone\n"),
+        "{told}"
+    );
+    // As of the save; and saved again onto the image that it lives on.
+    let told = tell("get key7\ncount\nset key7 again\nsave\nwait\nset key7 lost\n");
+    assert!(told.starts_with("value 7\n1000\nok\nsaving"), "{told}");
+    assert_eq!(tell("get key7\nget key999\n"), "again\nvalue 999\n");
+    let status = Command::new(&store).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(2), "no file named");
+}
+
+#[test]
+fn the_fuzzers_loop_takes_its_state_back() {
+    let folder = installed();
+    let options = ["-O2", "-Wall", "-Werror"];
+    let program = compile("cc", &root().join("examples/afl_snapshot.c"), folder.path(), &options);
+    run(Command::new(program).args(["32", "300"]), "afl_snapshot");
+}

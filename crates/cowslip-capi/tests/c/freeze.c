@@ -1,0 +1,105 @@
+/* Arenas, views, allocation, wrong arguments, errors. */
+#include <errno.h>
+#include <pthread.h>
+
+#include "check.h"
+
+enum { COUNT = 1 << 19 };
+
+static void *freeze_often(void *arena)
+{
+    for (int i = 0; i < 20; i++) {
+        cowslip_frozen *view = NULL;
+        cowslip_error *reason = NULL;
+        cowslip_status status = cowslip_freeze(arena, 10000000000ull, &view, &reason);
+        CHECK(status == COWSLIP_OK);
+        cowslip_frozen_free(view);
+    }
+    return NULL;
+}
+
+int main(void)
+{
+    CHECK(cowslip_abi() >= COWSLIP_ABI);
+    cowslip_arena *arena = arena_of(64 * MIB);
+    uint64_t *words = words_of(arena, COUNT * sizeof *words);
+    CHECK((uintptr_t)words % (2 * MIB) == 0);
+    CHECK(words[0] == 0 && words[COUNT - 1] == 0);
+    void *start = NULL;
+    size_t length = 0;
+    OK(cowslip_arena_range(arena, &start, &length, &why));
+    CHECK(length == 64 * MIB && (char *)words >= (char *)start);
+
+    fill(words, COUNT, 1);
+    cowslip_frozen *view = NULL;
+    OK(cowslip_freeze(arena, 0, &view, &why));
+    fill(words, COUNT, 100);
+    const uint64_t *then = cowslip_frozen_view(view, words);
+    CHECK(holds(then, COUNT, 1) && holds(words, COUNT, 100));
+    CHECK(cowslip_frozen_view(view, &why) == NULL);
+    CHECK(cowslip_frozen_view(NULL, words) == NULL);
+    FAILS(COWSLIP_BUSY, cowslip_freeze(arena, 0, &(cowslip_frozen *){ NULL }, &why), "");
+    cowslip_frozen_free(view);
+
+    OK(cowslip_discard(arena, words, 2 * MIB, &why));
+    CHECK(words[0] == 0 && words[COUNT - 1] == 100 + COUNT - 1);
+    void *more = NULL;
+    OK(cowslip_alloc(arena, 100, &more, &why));
+    memset(more, 1, 100);
+    OK(cowslip_dealloc(arena, more, 100, &why));
+
+    if (getenv("COWSLIP_TEST_PLAIN") == NULL) {
+        pthread_t threads[2];
+        for (int i = 0; i < 2; i++)
+            CHECK(pthread_create(&threads[i], NULL, freeze_often, arena) == 0);
+        for (uint64_t i = 0; i < 100; i++)
+            fill(words, COUNT, i);
+        for (int i = 0; i < 2; i++)
+            CHECK(pthread_join(threads[i], NULL) == 0);
+        CHECK(holds(words, COUNT, 99));
+    }
+
+    char *json = NULL;
+    OK(cowslip_metrics_json(arena, &json, &why));
+    CHECK(json[0] == '{' && strstr(json, "\"freezes\":") != NULL);
+    cowslip_text_free(json);
+    if (getenv("COWSLIP_TEST_PLAIN") == NULL) {
+        OK(cowslip_doctor_json(&json, &why));
+        CHECK(strstr(json, "cowslip.doctor/1") != NULL);
+        cowslip_text_free(json);
+    }
+
+    cowslip_arena *none = NULL;
+    FAILS(COWSLIP_USAGE, cowslip_arena_new(0, NULL, &none, &why), "capacity");
+    FAILS(COWSLIP_USAGE, cowslip_arena_new(MIB, NULL, NULL, &why), "arena is NULL");
+    FAILS(COWSLIP_USAGE, cowslip_alloc(NULL, 1, &more, &why), "arena is NULL");
+    FAILS(COWSLIP_USAGE, cowslip_alloc(arena, 1, NULL, &why), "memory is NULL");
+    FAILS(COWSLIP_OUT_OF_MEMORY, cowslip_alloc(arena, 65 * MIB, &more, &why), "");
+    FAILS(COWSLIP_USAGE, cowslip_freeze(arena, 0, NULL, &why), "frozen is NULL");
+    CHECK(cowslip_freeze(NULL, 0, &view, NULL) == COWSLIP_USAGE);
+    cowslip_arena_options options;
+    memset(&options, 0, sizeof options);
+    FAILS(COWSLIP_USAGE, cowslip_arena_new(MIB, &options, &none, &why), "size");
+    options.size = sizeof options;
+    options.backing = 77;
+    FAILS(COWSLIP_USAGE, cowslip_arena_new(MIB, &options, &none, &why), "77");
+    struct { cowslip_arena_options known; uint64_t later; } newer;
+    memset(&newer, 0, sizeof newer);
+    newer.known.size = sizeof newer;
+    OK(cowslip_arena_new(2 * MIB, &newer.known, &none, &why));
+    cowslip_arena_free(none);
+    newer.later = 1;
+    FAILS(COWSLIP_USAGE, cowslip_arena_new(MIB, &newer.known, &none, &why), "too old");
+    CHECK(cowslip_error_errno(NULL) == 0 && cowslip_error_advice(NULL) == NULL);
+    CHECK(cowslip_error_text(NULL)[0] == '\0');
+    cowslip_error_free(NULL);
+    cowslip_text_free(NULL);
+    cowslip_frozen_free(NULL);
+    cowslip_template_free(NULL);
+    cowslip_clone_free(NULL);
+    cowslip_arena_free(NULL);
+
+    OK(cowslip_dealloc(arena, words, COUNT * sizeof *words, &why));
+    cowslip_arena_free(arena);
+    return 0;
+}

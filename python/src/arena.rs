@@ -1,0 +1,196 @@
+#![allow(unsafe_code)]
+//! Arenas and views of an instant.
+//!
+//! # Safety
+//! See [`crate::memory`]. What is given to [`Arena::discard`] is checked to be the arena's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
+use cowslip::{Backing, Prot};
+use pyo3::prelude::*;
+
+use crate::errors::{raise, usage};
+use crate::memory::{Memory, Owner};
+use crate::template::Template;
+
+/// Memory that can be frozen at one instant.
+#[pyclass(frozen, module = "cowslip._native")]
+#[derive(Debug)]
+pub(crate) struct Arena {
+    pub(crate) arena: cowslip::Arena,
+}
+
+pub(crate) fn backing(name: &str) -> PyResult<Backing> {
+    match name {
+        "thp" => Ok(Backing::Thp),
+        "base" => Ok(Backing::Base),
+        "hugetlb" => Ok(Backing::Hugetlb),
+        _ => Err(usage(format!("backing is \"thp\", \"base\" or \"hugetlb\", not {name:?}"))),
+    }
+}
+
+/// Seconds, as Python has them; negative and endless ones too.
+pub(crate) fn patience(seconds: Option<f64>) -> PyResult<Duration> {
+    match seconds {
+        None => Ok(Duration::from_secs(u64::from(u32::MAX))),
+        Some(seconds) => Duration::try_from_secs_f64(seconds)
+            .map_err(|_| usage(format!("a timeout is seconds from 0 on, not {seconds}"))),
+    }
+}
+
+#[pymethods]
+impl Arena {
+    #[new]
+    #[pyo3(signature = (capacity_bytes, backing = "thp", userfaultfd = true))]
+    fn new(
+        py: Python<'_>,
+        capacity_bytes: u64,
+        backing: &str,
+        userfaultfd: bool,
+    ) -> PyResult<Self> {
+        let backing = self::backing(backing)?;
+        let builder =
+            cowslip::Arena::builder(ByteCount(capacity_bytes)).backing(backing).userfaultfd(userfaultfd);
+        let arena = py.detach(|| builder.build()).map_err(|error| raise(&error))?;
+        Ok(Self { arena })
+    }
+
+    /// First address and length.
+    #[getter]
+    fn range(&self) -> (usize, usize) {
+        let range = self.arena.range();
+        (range.start, range.len)
+    }
+
+    /// Zeroed memory, given back when nobody has a buffer of it any more.
+    fn allocate(&self, py: Python<'_>, length_bytes: u64) -> PyResult<Memory> {
+        let allocated =
+            py.detach(|| self.arena.allocate(ByteCount(length_bytes), Prot::RW));
+        let range = allocated.map_err(|error| raise(&error))?;
+        // SAFETY: handed out just now, until it is released.
+        Ok(unsafe { Memory::new(range, false, Owner::Allocated(self.arena.clone())) })
+    }
+
+    /// Memory that is handed out already, such as a restored root's; it is not given back.
+    fn memory_at(&self, address: usize, length_bytes: usize) -> PyResult<Memory> {
+        let range = self.part(address, length_bytes)?;
+        // SAFETY: of the arena, which is mapped as long as it lives. What was not handed out there is a fault at its touch.
+        Ok(unsafe { Memory::new(range, false, Owner::Arena(self.arena.clone())) })
+    }
+
+    /// Makes the whole pages within a part zeroes and gives their memory back to the system.
+    fn discard(&self, py: Python<'_>, address: usize, length_bytes: usize) -> PyResult<()> {
+        let range = self.part(address, length_bytes)?.inner_aligned(page_size_bytes());
+        if range.len == 0 {
+            return Ok(());
+        }
+        // SAFETY: memory of arrays, which may change at any time as far as Rust is concerned.
+        py.detach(|| unsafe { self.arena.discard(range) }).map_err(|error| raise(&error))
+    }
+
+    /// The content now, as a view; waits so many seconds for an earlier one to be gone.
+    #[pyo3(signature = (timeout = Some(60.0)))]
+    fn freeze(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Frozen> {
+        let patience = patience(timeout)?;
+        let frozen = py.detach(|| self.arena.freeze_timeout(patience));
+        let frozen = frozen.map_err(|error| raise(&error))?;
+        Ok(Frozen { frozen: std::sync::Mutex::new(Some(Arc::new(frozen))), arena: self.arena.clone() })
+    }
+
+    /// Has every later fork of the process take the arena along.
+    fn install_at_fork(&self) -> PyResult<()> {
+        self.arena.install_at_fork().map_err(|error| raise(&error))
+    }
+
+    /// Has the engine remember what is written from now on, so that saves with a parent read only that.
+    fn track_changes(&self, wanted: bool) -> bool {
+        self.arena.track_changes(wanted)
+    }
+
+    /// The counters, by name.
+    fn metrics(&self, py: Python<'_>) -> BTreeMap<&'static str, u64> {
+        py.detach(|| self.arena.metrics()).fields().into_iter().collect()
+    }
+}
+
+impl Arena {
+    fn part(&self, address: usize, length_bytes: usize) -> PyResult<VirtRange> {
+        let range = self.arena.range();
+        if !range.contains(address) || length_bytes > range.end() - address {
+            return Err(usage(format!("{length_bytes} bytes at {address:#x} are not in the arena {range}")));
+        }
+        Ok(VirtRange::new(address, length_bytes))
+    }
+}
+
+/// What an arena held at one instant, until it is closed and no buffer of it is left.
+#[pyclass(frozen, module = "cowslip._native")]
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    frozen: std::sync::Mutex<Option<Arc<cowslip::Frozen>>>,
+    arena: cowslip::Arena,
+}
+
+impl Frozen {
+    pub(crate) fn get(&self) -> PyResult<Arc<cowslip::Frozen>> {
+        let frozen = self.frozen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        frozen.clone().ok_or_else(|| usage("the view is closed"))
+    }
+
+    pub(crate) fn range(&self) -> VirtRange {
+        self.arena.range()
+    }
+}
+
+#[pymethods]
+impl Frozen {
+    /// What the arena held there, for reading.
+    fn memory_at(&self, address: usize, length_bytes: usize) -> PyResult<Memory> {
+        let frozen = self.get()?;
+        let part = Arena { arena: self.arena.clone() }.part(address, length_bytes)?;
+        let here = VirtRange::new(frozen.view_address(part.start), part.len);
+        // SAFETY: the view is mapped as long as it lives, and nobody writes to it.
+        Ok(unsafe { Memory::new(here, true, Owner::Frozen(frozen)) })
+    }
+
+    /// Ends the view, once nobody has a buffer of it.
+    fn close(&self, py: Python<'_>) {
+        let frozen = self.frozen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        py.detach(|| drop(frozen));
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.get().is_err()
+    }
+
+    /// How many have the view, buffers and saves included.
+    #[getter]
+    fn users(&self) -> usize {
+        self.get().map_or(0, |frozen| Arc::strong_count(&frozen) - 1)
+    }
+
+    /// Makes a template of the view, which is closed by that. Nobody may have a buffer of it.
+    fn into_template(&self, py: Python<'_>) -> PyResult<Template> {
+        let taken = self.frozen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        let frozen = taken.ok_or_else(|| usage("the view is closed"))?;
+        let frozen = match Arc::try_unwrap(frozen) {
+            Ok(frozen) => frozen,
+            Err(shared) => {
+                *self.frozen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(shared);
+                return Err(usage("an array or a save still uses the view"));
+            }
+        };
+        let template = py.detach(|| frozen.into_template()).map_err(|error| raise(&error))?;
+        Ok(Template::new(template))
+    }
+}
+
+/// What `cowslip doctor --json` says.
+#[pyfunction]
+pub(crate) fn doctor_json(py: Python<'_>) -> String {
+    py.detach(|| cowslip::host::report().to_json().to_string())
+}

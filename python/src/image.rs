@@ -1,0 +1,204 @@
+//! Images: saves that go on in threads of the engine's, and restores.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cowslip::image::{
+    self, Compression, Image, Progress, RestoreOptions, Restored, Root, SaveOptions, Strategy,
+};
+use cowslip::Place;
+use pyo3::prelude::*;
+
+use crate::arena::{Arena, Frozen, backing, patience};
+use crate::errors::{raise, usage};
+
+/// Between the thread that saves and those that ask.
+#[derive(Debug, Default)]
+struct Shared {
+    done_bytes: AtomicU64,
+    total_bytes: AtomicU64,
+    is_cancelled: AtomicBool,
+    ended: Mutex<Option<cowslip::Result<image::Saved>>>,
+    changed: Condvar,
+}
+
+/// A save under way.
+#[pyclass(frozen, module = "cowslip._native")]
+#[derive(Debug)]
+pub(crate) struct Save {
+    shared: Arc<Shared>,
+}
+
+#[pymethods]
+impl Save {
+    /// Starts to save a view; the thread has the view until it ends.
+    #[staticmethod]
+    #[pyo3(signature = (frozen, path, roots, user, parent = None, compression = "none", threads = 0))]
+    fn start(
+        frozen: &Frozen,
+        path: PathBuf,
+        roots: BTreeMap<String, (usize, usize)>,
+        user: BTreeMap<String, String>,
+        parent: Option<PathBuf>,
+        compression: &str,
+        threads: usize,
+    ) -> PyResult<Self> {
+        let compression: Compression = compression.parse().map_err(|error| raise(&error))?;
+        let (view, start) = (frozen.get()?, frozen.range().start);
+        let root = |(name, (address, length_bytes)): (String, (usize, usize))| {
+            let offset_bytes = address.checked_sub(start).ok_or_else(|| usage(format!("{name} is not in the arena")))?;
+            let (offset_bytes, length_bytes) = (offset_bytes as u64, length_bytes as u64);
+            Ok((name, Root { arena: 0, offset_bytes, length_bytes }))
+        };
+        let roots = roots.into_iter().map(root).collect::<PyResult<_>>()?;
+        let options =
+            SaveOptions { parent, compression, threads, roots, user, ..SaveOptions::default() };
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let work = move || {
+            let mut tell = |progress: Progress| {
+                theirs.done_bytes.store(progress.done_bytes, Relaxed);
+                theirs.total_bytes.store(progress.total_bytes, Relaxed);
+                theirs.changed.notify_all();
+                if theirs.is_cancelled.load(Relaxed) {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            };
+            let saved = image::save(&[&view], &path, &options, &mut tell);
+            // Before anybody hears that it is done: the next freeze need not wait then.
+            drop(view);
+            *theirs.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(saved);
+            theirs.changed.notify_all();
+        };
+        thread::Builder::new()
+            .name("cowslip-save".to_owned())
+            .spawn(work)
+            .map_err(|error| raise(&cowslip::Error::from_io("start a save", &error)))?;
+        Ok(Self { shared })
+    }
+
+    /// Bytes done and altogether.
+    #[getter]
+    fn progress(&self) -> (u64, u64) {
+        (self.shared.done_bytes.load(Relaxed), self.shared.total_bytes.load(Relaxed))
+    }
+
+    /// Has the save end without an image, soon.
+    fn cancel(&self) {
+        self.shared.is_cancelled.store(true, Relaxed);
+    }
+
+    /// Waits so many seconds, or less: until it moved. What it came to, if it ended.
+    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<BTreeMap<&'static str, u64>>> {
+        let patience = patience(Some(seconds))?;
+        let shared = &self.shared;
+        py.detach(|| {
+            let ended = shared.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if ended.is_none() {
+                let waited = shared.changed.wait_timeout(ended, patience);
+                drop(waited);
+            }
+        });
+        let ended = shared.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match &*ended {
+            None => Ok(None),
+            Some(Err(error)) => Err(raise(error)),
+            Some(Ok(saved)) => Ok(Some(BTreeMap::from([
+                ("file_bytes", saved.file_bytes),
+                ("chunks", saved.chunks),
+                ("left_out_chunks", saved.left_out_chunks),
+                ("read_chunks", saved.read_chunks),
+                ("took_ns", saved.took.as_nanos() as u64),
+            ]))),
+        }
+    }
+}
+
+/// What is on its way into a restored arena.
+#[pyclass(frozen, module = "cowslip._native")]
+#[derive(Debug)]
+pub(crate) struct Restoring {
+    restored: Restored,
+}
+
+#[pymethods]
+impl Restoring {
+    /// The arena, usable now.
+    fn arena(&self) -> Arena {
+        Arena { arena: self.restored.arena().clone() }
+    }
+
+    /// Where a root is now: address and length.
+    fn root(&self, name: &str) -> Option<(usize, usize)> {
+        self.restored.root(name).map(|range| (range.start, range.len))
+    }
+
+    /// Bytes there and altogether.
+    #[getter]
+    fn progress(&self) -> (u64, u64) {
+        let progress = self.restored.progress();
+        (progress.done_bytes, progress.total_bytes)
+    }
+
+    /// Waits until all is there and free of the file; whether it is. Signals are looked at in between.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let patience = patience(timeout)?;
+        let began = Instant::now();
+        loop {
+            let left = patience.saturating_sub(began.elapsed());
+            let slice = left.min(Duration::from_millis(100));
+            if py.detach(|| self.restored.wait(slice)).map_err(|error| raise(&error))? {
+                return Ok(true);
+            }
+            if slice == left {
+                return Ok(false);
+            }
+            py.check_signals()?;
+        }
+    }
+}
+
+/// Makes an arena with the content of an image: all of it at once, or what is touched first.
+#[pyfunction]
+#[pyo3(signature = (path, original_place = false, backing = "thp", eager = false, threads = 0))]
+pub(crate) fn restore(
+    py: Python<'_>,
+    path: PathBuf,
+    original_place: bool,
+    backing: &str,
+    eager: bool,
+    threads: usize,
+) -> PyResult<Restoring> {
+    let options = RestoreOptions {
+        strategy: if eager { Strategy::Eager } else { Strategy::Hybrid },
+        place: if original_place { Place::Original } else { Place::Anywhere },
+        backing: self::backing(backing)?,
+        threads,
+        ..RestoreOptions::default()
+    };
+    let mut proceed = |_| ControlFlow::Continue(());
+    let restored = py.detach(|| Image::open(&path)?.restore(0, &options, &mut proceed));
+    Ok(Restoring { restored: restored.map_err(|error| raise(&error))? })
+}
+
+/// The description of an image as JSON: arenas, roots, the program's own words.
+#[pyfunction]
+pub(crate) fn describe(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    let image = py.detach(|| Image::open(&path)).map_err(|error| raise(&error))?;
+    serde_json::to_string(image.description()).map_err(|error| usage(error.to_string()))
+}
+
+/// Reads all of an image and checks it.
+#[pyfunction]
+pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    let mut proceed = |_| ControlFlow::Continue(());
+    py.detach(|| Image::open(&path)?.verify(&mut proceed)).map_err(|error| raise(&error))
+}

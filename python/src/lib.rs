@@ -1,0 +1,27 @@
+//! What `import cowslip` is made of: the engine's types as Python's, with addresses as buffers. The package around it
+//! (`cowslip/*.py`) makes numpy arrays of them.
+
+mod arena;
+mod errors;
+mod image;
+mod memory;
+mod template;
+
+use pyo3::prelude::*;
+
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    errors::add(module)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("CHUNK_BYTES", cowslip::units::CHUNK_BYTES)?;
+    module.add_class::<arena::Arena>()?;
+    module.add_class::<arena::Frozen>()?;
+    module.add_class::<memory::Memory>()?;
+    module.add_class::<template::Template>()?;
+    module.add_class::<template::Clone>()?;
+    module.add_class::<image::Save>()?;
+    module.add_function(wrap_pyfunction!(image::restore, module)?)?;
+    module.add_function(wrap_pyfunction!(image::describe, module)?)?;
+    module.add_function(wrap_pyfunction!(image::verify, module)?)?;
+    module.add_function(wrap_pyfunction!(arena::doctor_json, module)?)
+}

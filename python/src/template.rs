@@ -1,0 +1,113 @@
+#![allow(unsafe_code)]
+//! Templates, which go to other processes as descriptors, and their clones.
+//!
+//! # Safety
+//! A socket is borrowed by its number for one call, during which its owner holds it. What comes over it is trusted as far
+//! as the engine says ([`cowslip::Template::receive`]): the sender is a process of the same program.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use cowslip::units::VirtRange;
+use cowslip::{Place, TemplateClone};
+use pyo3::prelude::*;
+
+use crate::errors::{raise, usage};
+use crate::memory::{Memory, Owner};
+
+/// A frozen arena that any process may map.
+#[pyclass(frozen, module = "cowslip._native")]
+#[derive(Debug)]
+pub(crate) struct Template {
+    template: cowslip::Template,
+}
+
+impl Template {
+    pub(crate) fn new(template: cowslip::Template) -> Self {
+        Self { template }
+    }
+}
+
+fn borrowed(socket: RawFd) -> PyResult<ManuallyDrop<UnixStream>> {
+    if socket < 0 {
+        return Err(usage("the socket is closed"));
+    }
+    // SAFETY: see the module; it is not closed here.
+    Ok(ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(socket) }))
+}
+
+#[pymethods]
+impl Template {
+    /// A private clone in this process.
+    #[pyo3(signature = (original_place = false))]
+    fn map(&self, py: Python<'_>, original_place: bool) -> PyResult<Clone> {
+        let place = if original_place { Place::Original } else { Place::Anywhere };
+        let clone = py.detach(|| self.template.map(place)).map_err(|error| raise(&error))?;
+        let range = clone.range();
+        let regions = clone.regions().iter().map(|region| region.range()).collect();
+        Ok(Clone { cell: Arc::new(CloneCell(Mutex::new(clone))), range, regions })
+    }
+
+    /// Hands it to whoever receives at the other end of a Unix socket.
+    fn send(&self, py: Python<'_>, socket: RawFd) -> PyResult<()> {
+        let socket = borrowed(socket)?;
+        py.detach(|| self.template.send(&socket)).map_err(|error| raise(&error))
+    }
+
+    /// Takes it from the other end of a Unix socket.
+    #[staticmethod]
+    fn receive(py: Python<'_>, socket: RawFd) -> PyResult<Self> {
+        let socket = borrowed(socket)?;
+        // SAFETY: see the module.
+        let received = py.detach(|| unsafe { cowslip::Template::receive(&socket) });
+        received.map(Self::new).map_err(|error| raise(&error))
+    }
+}
+
+/// A clone, which is reset by one thread at a time.
+#[derive(Debug)]
+pub(crate) struct CloneCell(Mutex<TemplateClone>);
+
+impl CloneCell {
+    fn lock(&self) -> MutexGuard<'_, TemplateClone> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A private copy of a template, as long as there is a buffer of it.
+#[pyclass(frozen, module = "cowslip._native")]
+#[derive(Debug)]
+pub(crate) struct Clone {
+    cell: Arc<CloneCell>,
+    range: VirtRange,
+    regions: Vec<VirtRange>,
+}
+
+#[pymethods]
+impl Clone {
+    /// What the clone has of a part of the arena.
+    fn memory_at(&self, address: usize, length_bytes: usize) -> PyResult<Memory> {
+        let holds = |region: &VirtRange| {
+            region.contains(address) && length_bytes <= region.end() - address
+        };
+        if !self.regions.iter().any(holds) {
+            return Err(usage(format!("{length_bytes} bytes at {address:#x} are not in the template")));
+        }
+        let here = VirtRange::new(self.cell.lock().address(address), length_bytes);
+        // SAFETY: the clone's own, mapped as long as it lives.
+        Ok(unsafe { Memory::new(here, false, Owner::Clone(Arc::clone(&self.cell))) })
+    }
+
+    /// First address and length in this process.
+    #[getter]
+    fn range(&self) -> (usize, usize) {
+        (self.range.start, self.range.len)
+    }
+
+    /// Back to the template, in place: every array of the clone shows what was frozen.
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.cell.lock().reset()).map_err(|error| raise(&error))
+    }
+}

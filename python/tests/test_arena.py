@@ -1,0 +1,141 @@
+"""Arrays, views of an instant, wrong arguments."""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import cowslip
+
+
+@pytest.fixture
+def arena():
+    with cowslip.Arena("64M") as arena:
+        yield arena
+
+
+def test_a_view_shows_the_instant_and_the_array_goes_on(arena):
+    table = arena.zeros((1 << 20,), np.float32)
+    table += 1
+    with arena.freeze() as then:
+        table += 1
+        assert (then[table] == 1).all() and (table == 2).all()
+        assert (then[table[5:100:7]] == 1).all()
+        assert then[table.reshape(1024, 1024).T].shape == (1024, 1024)
+        with pytest.raises(ValueError):
+            then[table][0] = 3
+    assert then.closed
+    with pytest.raises(cowslip.UsageError, match="closed"):
+        then[table]
+
+
+def test_an_array_of_a_view_keeps_it_alive(arena):
+    table = arena.full((1 << 18,), 7, np.int64)
+    view = arena.freeze()
+    then = view[table]
+    view.close()
+    table[:] = 8
+    gc.collect()
+    assert (then == 7).all()
+    with pytest.raises(cowslip.BusyError):
+        arena.freeze(timeout=0)
+    del then
+    arena.freeze().close()
+
+
+def test_memory_comes_back_when_nobody_has_the_array(arena):
+    for _ in range(20):
+        array = arena.empty((40 << 20,), np.uint8)
+        array[-1] = 1
+        del array
+    with pytest.raises(cowslip.OutOfMemoryError):
+        arena.empty((65 << 20,), np.uint8)
+
+
+def test_an_array_outlives_the_arena():
+    arena = cowslip.Arena("8M")
+    array = arena.full((1000,), 3)
+    arena.close()
+    del arena
+    gc.collect()
+    assert (array == 3).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    shape=st.lists(st.integers(0, 20), min_size=0, max_size=3).map(tuple),
+    dtype=st.sampled_from(["u1", "i2", "f4", "f8", "c16", "S5", "M8[s]"]),
+    order=st.sampled_from("CF"),
+)
+def test_any_array_is_as_numpys(shape, dtype, order):
+    arena = cowslip.Arena("8M")
+    ours, numpys = arena.zeros(shape, dtype, order), np.zeros(shape, dtype, order)
+    assert ours.shape == numpys.shape and ours.dtype == numpys.dtype and ours.strides == numpys.strides
+    assert (ours == numpys).all()
+    with arena.freeze() as then:
+        assert (then[ours] == numpys).all() and then[ours].strides == numpys.strides
+
+
+def test_threads_write_while_it_is_frozen(arena):
+    words = arena.zeros((1 << 19,), np.uint64)
+    over = threading.Event()
+
+    def write():
+        while not over.is_set():
+            words[:] += np.uint64(1)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(30):
+            with arena.freeze() as then:
+                first = then[words].copy()
+                assert (then[words] == first).all()
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_discarded_memory_is_zeroes(arena):
+    array = arena.full((1 << 20,), 5, np.uint8)
+    arena.discard(array)
+    assert not array.any()
+    with pytest.raises(cowslip.UsageError):
+        arena.discard(array[::2])
+
+
+def test_what_is_wrong_is_told(arena):
+    for capacity in ["", "many", "-1", None, 0, "1000T"]:
+        with pytest.raises(cowslip.Error):
+            cowslip.Arena(capacity)
+    with pytest.raises(cowslip.UsageError, match="backing"):
+        cowslip.Arena("1M", backing="paper")
+    with pytest.raises(cowslip.UsageError, match="objects"):
+        arena.empty((3,), object)
+    with pytest.raises(cowslip.UsageError):
+        arena.freeze(timeout=-1)
+    with arena.freeze() as then, pytest.raises(cowslip.UsageError):
+        then[np.zeros(3)]
+    with arena.freeze() as then, pytest.raises(cowslip.UsageError):
+        then[[1, 2]]
+    arena.close()
+    with pytest.raises(cowslip.UsageError, match="closed"):
+        arena.empty((3,))
+
+
+def test_errors_mirror_the_engines():
+    assert issubclass(cowslip.BusyError, cowslip.Error)
+    with pytest.raises(cowslip.Error) as caught:
+        cowslip.Arena("1000T")
+    assert caught.value.errno is None and "memory" in caught.value.advice
+
+
+def test_metrics_and_doctor(arena):
+    arena.freeze().close()
+    assert arena.metrics()["freezes"] == 1
+    report = cowslip.doctor()
+    assert report["schema"] == "cowslip.doctor/1" and "Cowslip" in str(report)
+    assert {it["answer"] for it in report["capabilities"]} <= {"available", "unsupported", "denied", "unknown"}

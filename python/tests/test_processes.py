@@ -1,0 +1,82 @@
+"""Children, branches, templates in other processes, pools."""
+
+import multiprocessing
+import os
+
+import numpy as np
+import pytest
+
+import cowslip
+
+N = 1 << 18
+
+
+@pytest.fixture
+def arena():
+    with cowslip.Arena("64M") as arena:
+        yield arena
+
+
+def test_os_fork_takes_the_arena_along(arena):
+    table = arena.full((N,), 3, np.int64)
+    arena.install_at_fork()
+    go, wake = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(go, 1)
+        os._exit(0 if (table == 3).all() else 1)
+    table[:] = 4
+    os.write(wake, b".")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert (table == 4).all()
+
+
+def test_a_branch_is_its_own(arena):
+    table = arena.full((N,), 3, np.int64)
+    with arena.branch({"table": table}) as branch:
+        mine = branch[table]
+        mine[:] = 9
+        assert (branch["table"] == 9).all() and (table == 3).all()
+        branch.reset()
+        assert (mine == 3).all()
+        with pytest.raises(KeyError):
+            branch["other"]
+    with pytest.raises(cowslip.UsageError, match="closed"):
+        branch[table]
+
+
+def look(branch, item):
+    """Of a worker: what it finds, and what it leaves behind."""
+    table = branch["table"]
+    found = int(table.sum())
+    table[item] = 1000
+    return found
+
+
+def first(template):
+    """Of a process that was handed a template."""
+    with template.branch() as branch:
+        return int(branch["table"][7])
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_every_task_of_a_pool_starts_from_the_same_instant(arena, start_method):
+    table = arena.full((N,), 1, np.int64)
+    template = arena.template({"table": table})
+    table[:] = 2
+    with cowslip.Pool(2, template, reset=True, start_method=start_method) as pool:
+        assert pool.map(look, range(40)) == [N] * 40
+        assert pool.submit(look, 5).result(60) == N
+    assert (table == 2).all()
+
+
+def test_without_reset_a_worker_finds_what_it_wrote(arena):
+    template = arena.template({"table": arena.full((N,), 1, np.int64)})
+    with cowslip.Pool(1, template) as pool:
+        assert pool.map(look, range(3)) == [N, N + 999, N + 2 * 999]
+
+
+def test_a_template_pickles_as_descriptors(arena):
+    template = arena.template({"table": arena.full((N,), 42, np.int64)})
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert pool.map(first, [template] * 4) == [42] * 4
