@@ -97,6 +97,7 @@ fn weight(part: Part) -> f64 {
         Part::Redis => 105.0,
         Part::Sqlite => 60.0,
         Part::Fault | Part::Requests | Part::Overhead => 30.0,
-        Part::Fairness | Part::Coverage => 22.0,
+        Part::Coverage => 60.0,
+        Part::Fairness => 22.0,
     }
 }
