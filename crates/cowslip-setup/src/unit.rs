@@ -20,14 +20,14 @@ const FOLDERS: [&str; 6] = [
 const OF_INIT_SCRIPTS: &str = "/run/systemd/generator.late";
 
 /// The settings of the section `[Service]`, in their order.
-pub(super) struct Unit {
+pub(crate) struct Unit {
     /// Its own, where it was asked for by an alias.
-    pub(super) name: String,
+    pub(crate) name: String,
     settings: Vec<(String, String)>,
 }
 
 impl Unit {
-    pub(super) fn load(machine: &Machine, name: &str) -> Result<Self, Trouble> {
+    pub(crate) fn load(machine: &Machine, name: &str) -> Result<Self, Trouble> {
         let file = main_file(machine, name)?;
         let path = fs::canonicalize(machine.path(&file)).unwrap_or_else(|_| machine.path(&file));
         let real = path.file_name().map_or_else(|| name.into(), |it| it.to_string_lossy());
@@ -45,13 +45,13 @@ impl Unit {
     }
 
     /// The last word on a setting.
-    pub(super) fn get(&self, key: &str) -> Option<&str> {
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
         let last = self.settings.iter().rfind(|(it, _)| it == key);
         last.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 
     /// All values of a setting that takes several; an empty one takes back those before it.
-    pub(super) fn list(&self, key: &str) -> Vec<&str> {
+    pub(crate) fn list(&self, key: &str) -> Vec<&str> {
         let mut values = Vec::new();
         for (_, value) in self.settings.iter().filter(|(it, _)| it == key) {
             match value.as_str() {
@@ -62,25 +62,25 @@ impl Unit {
         values
     }
 
-    pub(super) fn is_yes(&self, key: &str) -> bool {
+    pub(crate) fn is_yes(&self, key: &str) -> bool {
         self.get(key).is_some_and(|it| {
             ["yes", "true", "on", "1"].contains(&it.to_ascii_lowercase().as_str())
         })
     }
 
     #[cfg(test)]
-    pub(super) fn of(text: &str) -> Self {
+    pub(crate) fn of(text: &str) -> Self {
         Self { name: "a.service".into(), settings: parse(text) }
     }
 }
 
 /// Of setup, for a service.
-pub(super) fn own_drop_in(name: &str) -> String {
+pub(crate) fn own_drop_in(name: &str) -> String {
     format!("{}/{name}.d/cowslip.conf", FOLDERS[0])
 }
 
 /// The services that setup wrote a drop-in for, or might have.
-pub(super) fn with_drop_in(machine: &Machine) -> Vec<String> {
+pub(crate) fn with_drop_in(machine: &Machine) -> Vec<String> {
     let folders = fs::read_dir(machine.path(FOLDERS[0])).into_iter().flatten().flatten();
     let names =
         folders.filter_map(|it| it.file_name().to_str()?.strip_suffix(".d").map(str::to_owned));

@@ -13,13 +13,13 @@ use super::report::Trouble;
 const MARK: &str = "# Written by `cowslip setup`, and removed by `cowslip setup --undo`.\n";
 
 /// The running system, or one below a directory.
-pub(super) struct Machine {
+pub(crate) struct Machine {
     root: Option<PathBuf>,
     dry_run: bool,
 }
 
 /// What a file holds.
-pub(super) enum Content {
+pub(crate) enum Content {
     Nothing,
     /// What setup wrote, below its mark.
     Ours(String),
@@ -28,25 +28,25 @@ pub(super) enum Content {
 }
 
 impl Machine {
-    pub(super) fn new(root: Option<PathBuf>, dry_run: bool) -> Self {
+    pub(crate) fn new(root: Option<PathBuf>, dry_run: bool) -> Self {
         Self { root, dry_run }
     }
 
     /// The system that runs, whose settings can be changed and not only its files.
-    pub(super) fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.root.is_none()
     }
 
-    pub(super) fn root(&self) -> Option<&Path> {
+    pub(crate) fn root(&self) -> Option<&Path> {
         self.root.as_deref()
     }
 
-    pub(super) fn is_dry_run(&self) -> bool {
+    pub(crate) fn is_dry_run(&self) -> bool {
         self.dry_run
     }
 
     /// Where an absolute path of that system is.
-    pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         match &self.root {
             Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
@@ -54,12 +54,12 @@ impl Machine {
         }
     }
 
-    pub(super) fn exists(&self, path: impl AsRef<Path>) -> bool {
+    pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.path(path).exists()
     }
 
     /// Nothing, if there is no such file.
-    pub(super) fn read(&self, path: impl AsRef<Path>) -> Result<Option<String>, Trouble> {
+    pub(crate) fn read(&self, path: impl AsRef<Path>) -> Result<Option<String>, Trouble> {
         let path = self.path(path);
         match fs::read(&path) {
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
@@ -68,7 +68,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn content(&self, path: impl AsRef<Path>) -> Result<Content, Trouble> {
+    pub(crate) fn content(&self, path: impl AsRef<Path>) -> Result<Content, Trouble> {
         Ok(match self.read(path)? {
             None => Content::Nothing,
             Some(text) => match text.strip_prefix(MARK) {
@@ -79,7 +79,7 @@ impl Machine {
     }
 
     /// Whether the file had to be changed. One that somebody else wrote is left alone.
-    pub(super) fn write(&self, path: &str, text: &str) -> Result<bool, Trouble> {
+    pub(crate) fn write(&self, path: &str, text: &str) -> Result<bool, Trouble> {
         match self.content(path)? {
             Content::Ours(there) if there == text => return Ok(false),
             Content::Foreign(_) => {
@@ -100,17 +100,16 @@ impl Machine {
         Ok(true)
     }
 
-    /// Removes a file that setup wrote, and its folder if that is empty then and was made for it.
-    pub(super) fn remove(&self, path: &str) -> Result<bool, Trouble> {
+    /// Removes a file that setup wrote, and the folder of a service's drop-ins if it is empty then.
+    pub(crate) fn remove(&self, path: &str) -> Result<bool, Trouble> {
         if !matches!(self.content(path)?, Content::Ours(_)) {
             return Ok(false);
         }
         if !self.dry_run {
             let path = self.path(path);
             fs::remove_file(&path).map_err(|error| of_file("remove", &path, &error))?;
-            if let Some(folder) =
-                path.parent().filter(|it| it.extension().is_some_and(|it| it == "d"))
-            {
+            let folder = path.parent().filter(|it| it.to_string_lossy().ends_with(".service.d"));
+            if let Some(folder) = folder {
                 // One that others use is not empty.
                 let _ = fs::remove_dir(folder);
             }
@@ -119,14 +118,14 @@ impl Machine {
     }
 
     /// The command of that name, where root finds commands.
-    pub(super) fn has_command(&self, name: &str) -> bool {
+    pub(crate) fn has_command(&self, name: &str) -> bool {
         ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
             .iter()
             .any(|it| Path::new(it).join(name).exists())
     }
 
     /// Runs a command that changes the system.
-    pub(super) fn run(&self, program: &str, arguments: &[&str]) -> Result<(), Trouble> {
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Result<(), Trouble> {
         if self.dry_run {
             return Ok(());
         }
@@ -152,7 +151,7 @@ impl Machine {
     }
 
     /// Writes to a file of the kernel's.
-    pub(super) fn set(&self, path: &str, word: &str) -> Result<(), Trouble> {
+    pub(crate) fn set(&self, path: &str, word: &str) -> Result<(), Trouble> {
         match self.dry_run {
             true => Ok(()),
             false => {
@@ -162,7 +161,7 @@ impl Machine {
     }
 }
 
-pub(super) fn of_file(what: &str, path: &Path, error: &io::Error) -> Trouble {
+pub(crate) fn of_file(what: &str, path: &Path, error: &io::Error) -> Trouble {
     let fix = match error.kind() {
         io::ErrorKind::PermissionDenied => "run it as root, outside containers",
         io::ErrorKind::ReadOnlyFilesystem => {

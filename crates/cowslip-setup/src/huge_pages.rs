@@ -11,7 +11,7 @@ const FILE: &str = "/etc/tmpfiles.d/cowslip.conf";
 const BEFORE: &str = "# before: ";
 const WORD: &str = "advise";
 
-pub(super) fn allow(machine: &Machine) -> Outcome {
+pub(crate) fn allow(machine: &Machine) -> Outcome {
     let setting = procfs::SHMEM_ENABLED;
     let (before, is_set) = match machine.content(FILE)? {
         Content::Ours(text) => (before(&text), false),
@@ -46,7 +46,7 @@ pub(super) fn allow(machine: &Machine) -> Outcome {
     Ok(if is_written || is_changed { Made(told) } else { Needless(told) })
 }
 
-pub(super) fn undo(machine: &Machine) -> Outcome {
+pub(crate) fn undo(machine: &Machine) -> Outcome {
     let before = match machine.content(FILE)? {
         Content::Ours(text) => before(&text),
         _ => return Ok(Needless(format!("setup wrote no {FILE}"))),

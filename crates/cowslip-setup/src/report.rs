@@ -4,7 +4,7 @@ use cowslip_report::{BAD, DIM, GOOD, Paint};
 use serde_json::{Value, json};
 
 /// What a step found or did.
-pub(super) enum Change {
+pub(crate) enum Change {
     /// It was needed, and was done: or would be, in a dry run.
     Made(String),
     /// All was as it should be.
@@ -13,43 +13,44 @@ pub(super) enum Change {
 
 /// Why a step could not be done, and what helps.
 #[derive(Debug)]
-pub(super) struct Trouble {
-    pub(super) why: String,
-    pub(super) fix: String,
+pub(crate) struct Trouble {
+    pub(crate) why: String,
+    pub(crate) fix: String,
 }
 
-pub(super) type Outcome = Result<Change, Trouble>;
+pub(crate) type Outcome = Result<Change, Trouble>;
 
 impl Trouble {
-    pub(super) fn new(why: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub(crate) fn new(why: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { why: why.into(), fix: fix.into() }
     }
 }
 
 /// All steps, in the order in which they were done.
-pub(super) struct Steps {
+pub struct Steps {
     steps: Vec<(String, Outcome)>,
     dry_run: bool,
 }
 
 impl Steps {
-    pub(super) fn new(dry_run: bool) -> Self {
+    pub(crate) fn new(dry_run: bool) -> Self {
         Self { steps: Vec::new(), dry_run }
     }
 
     /// Whether the step is as it should be now.
-    pub(super) fn add(&mut self, name: impl Into<String>, outcome: Outcome) -> bool {
+    pub(crate) fn add(&mut self, name: impl Into<String>, outcome: Outcome) -> bool {
         let is_well = outcome.is_ok();
         self.steps.push((name.into(), outcome));
         is_well
     }
 
-    pub(super) fn all_well(&self) -> bool {
+    /// No step failed.
+    pub fn all_well(&self) -> bool {
         self.steps.iter().all(|(_, outcome)| outcome.is_ok())
     }
 
     /// Whether something was changed, or would be.
-    pub(super) fn changes(&self) -> bool {
+    pub(crate) fn changes(&self) -> bool {
         self.steps.iter().any(|(_, outcome)| matches!(outcome, Ok(Change::Made(_))))
     }
 
@@ -62,7 +63,8 @@ impl Steps {
         }
     }
 
-    pub(super) fn lines(&self, paint: Paint) -> String {
+    /// For people.
+    pub fn lines(&self, paint: Paint) -> String {
         let mut text = String::new();
         for (name, outcome) in &self.steps {
             let (style, what) = match outcome {
@@ -76,7 +78,8 @@ impl Steps {
         text
     }
 
-    pub(super) fn document(&self, undo: bool) -> Value {
+    /// For programs.
+    pub fn document(&self, undo: bool) -> Value {
         let step = |(name, outcome): &(String, Outcome)| {
             let (detail, fix) = match outcome {
                 Ok(Change::Made(what) | Change::Needless(what)) => (what, None),

@@ -12,7 +12,7 @@ use super::report::{Outcome, Trouble};
 
 const NOBODY: u32 = 65534;
 
-pub(super) fn run(machine: &Machine, without_huge_pages: bool) -> Outcome {
+pub(crate) fn run(machine: &Machine, without_huge_pages: bool) -> Outcome {
     let more = "cowslip doctor --verbose says which";
     let Some(group) = group::id(machine)? else {
         return Err(Trouble::new(format!("there is no group {GROUP}"), more));

@@ -7,7 +7,7 @@ use super::machine::{Content, Machine};
 use super::report::Change::{Made, Needless};
 use super::report::{Outcome, Trouble};
 
-pub(super) const GROUP: &str = "cowslip";
+pub(crate) const GROUP: &str = "cowslip";
 const RECORD: &str = "/etc/sysusers.d/cowslip-setup.conf";
 const MAKE: &str = "g cowslip -";
 const MEMBER: &str = "# member: ";
@@ -31,11 +31,11 @@ fn look(machine: &Machine) -> Result<Option<Group>, Trouble> {
 }
 
 /// Its number, if it is there.
-pub(super) fn id(machine: &Machine) -> Result<Option<u32>, Trouble> {
+pub(crate) fn id(machine: &Machine) -> Result<Option<u32>, Trouble> {
     Ok(look(machine)?.map(|group| group.id))
 }
 
-pub(super) fn make(machine: &Machine) -> Outcome {
+pub(crate) fn make(machine: &Machine) -> Outcome {
     if let Some(group) = look(machine)? {
         return Ok(Needless(format!("{GROUP} is there, with number {}", group.id)));
     }
@@ -71,7 +71,7 @@ pub(super) fn make(machine: &Machine) -> Outcome {
 }
 
 /// Has a user join.
-pub(super) fn join(machine: &Machine, user: &str) -> Outcome {
+pub(crate) fn join(machine: &Machine, user: &str) -> Outcome {
     if look(machine)?.is_some_and(|group| group.members.iter().any(|it| it == user)) {
         return Ok(Needless(format!("in the group {GROUP}")));
     }
@@ -87,7 +87,7 @@ pub(super) fn join(machine: &Machine, user: &str) -> Outcome {
 }
 
 /// Takes out a user whom setup let join.
-pub(super) fn part(machine: &Machine, user: &str) -> Outcome {
+pub(crate) fn part(machine: &Machine, user: &str) -> Outcome {
     let mut record = record(machine)?;
     let line = format!("{MEMBER}{user}");
     if !record.contains(&line) {
@@ -104,7 +104,7 @@ pub(super) fn part(machine: &Machine, user: &str) -> Outcome {
 }
 
 /// The users whom setup let join.
-pub(super) fn joined(machine: &Machine) -> Result<Vec<String>, Trouble> {
+pub(crate) fn joined(machine: &Machine) -> Result<Vec<String>, Trouble> {
     Ok(record(machine)?
         .iter()
         .filter_map(|it| it.strip_prefix(MEMBER))
@@ -113,7 +113,7 @@ pub(super) fn joined(machine: &Machine) -> Result<Vec<String>, Trouble> {
 }
 
 /// Removes the group, if it is setup's and nobody else uses it.
-pub(super) fn remove(machine: &Machine) -> Outcome {
+pub(crate) fn remove(machine: &Machine) -> Outcome {
     let is_ours = record(machine)?.iter().any(|it| it == MAKE);
     let Some(group) = look(machine)?.filter(|_| is_ours) else {
         machine.remove(RECORD)?;

@@ -18,14 +18,17 @@ const FEWEST_FILES: u64 = 64;
 const CALLS: &str = "memfd_create madvise mremap process_madvise pidfd_open userfaultfd";
 
 /// What services run.
-pub(super) struct Installed {
+pub(crate) struct Installed {
     command: String,
     /// Where its libraries are.
     libraries: String,
 }
 
 impl Installed {
-    pub(super) fn look(machine: &Machine) -> Result<Self, Trouble> {
+    pub(crate) fn look(
+        machine: &Machine,
+        library: &Result<PathBuf, String>,
+    ) -> Result<Self, Trouble> {
         if let Some(root) = machine.root() {
             let there = PROGRAMS.into_iter().find(|it| machine.exists(it));
             let command = there.ok_or_else(|| {
@@ -39,8 +42,7 @@ impl Installed {
         let nowhere = |why: String| Trouble::new(why, "install the package, and run this again");
         let command = std::env::current_exe()
             .map_err(|error| nowhere(format!("where cowslip is: {error}")))?;
-        let [library, _] =
-            crate::commands::run::libraries().map_err(|it| nowhere(it.to_string()))?;
+        let library = library.clone().map_err(nowhere)?;
         let library = fs::canonicalize(&library).unwrap_or(library);
         for file in [&command, &library] {
             if let Some(closed) = closed_to_others(file) {
@@ -70,7 +72,7 @@ fn closed_to_others(file: &Path) -> Option<PathBuf> {
     file.ancestors().find(|it| !is_open(it)).map(Path::to_owned)
 }
 
-pub(super) fn put_under_cowslip(machine: &Machine, installed: &Installed, name: &str) -> Outcome {
+pub(crate) fn put_under_cowslip(machine: &Machine, installed: &Installed, name: &str) -> Outcome {
     let unit = Unit::load(machine, name)?;
     let file = own_drop_in(&unit.name);
     let drop_in = drop_in(&unit, installed)?;
@@ -81,7 +83,7 @@ pub(super) fn put_under_cowslip(machine: &Machine, installed: &Installed, name: 
 }
 
 /// Removes the drop-in of a service.
-pub(super) fn undo(machine: &Machine, name: &str) -> Outcome {
+pub(crate) fn undo(machine: &Machine, name: &str) -> Outcome {
     // The unit may be gone by now, or have been named by an alias.
     let name = Unit::load(machine, name).map_or_else(|_| name.to_owned(), |unit| unit.name);
     let file = own_drop_in(&name);

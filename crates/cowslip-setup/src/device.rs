@@ -14,7 +14,7 @@ const RULES: &str = "/etc/udev/rules.d/60-cowslip.rules";
 /// A package's.
 const PACKAGED: [&str; 2] =
     ["/usr/lib/udev/rules.d/60-cowslip.rules", "/lib/udev/rules.d/60-cowslip.rules"];
-const RULE: &str = include_str!("../../../../../packaging/60-cowslip.rules");
+const RULE: &str = include_str!("../../../packaging/60-cowslip.rules");
 /// Before the node's owner, group and mode as they were.
 const BEFORE: &str = "# before: ";
 const MODE: u32 = 0o660;
@@ -57,7 +57,7 @@ impl Access {
 }
 
 /// The rule that udev applies when the machine starts.
-pub(super) fn write_rule(machine: &Machine) -> Outcome {
+pub(crate) fn write_rule(machine: &Machine) -> Outcome {
     if let Some(file) = PACKAGED.into_iter().find(|file| machine.exists(file)) {
         return Ok(Needless(format!("{file} is there, a package's")));
     }
@@ -79,7 +79,7 @@ pub(super) fn write_rule(machine: &Machine) -> Outcome {
 }
 
 /// The same at once.
-pub(super) fn open_to_group(machine: &Machine) -> Outcome {
+pub(crate) fn open_to_group(machine: &Machine) -> Outcome {
     let is_now = Access::look()?;
     let Some(group) = group::id(machine)? else {
         // In a dry run it is still to come.
@@ -106,7 +106,7 @@ pub(super) fn open_to_group(machine: &Machine) -> Outcome {
 }
 
 /// Takes the rule away, and gives the device back to whom it was.
-pub(super) fn undo(machine: &Machine) -> Outcome {
+pub(crate) fn undo(machine: &Machine) -> Outcome {
     let before = match machine.content(RULES)? {
         Content::Ours(text) => Access::parse(&text),
         _ => return Ok(Needless(format!("setup wrote no {RULES}"))),
