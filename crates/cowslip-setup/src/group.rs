@@ -40,6 +40,8 @@ pub(crate) fn make(machine: &Machine) -> Outcome {
         return Ok(Needless(format!("{GROUP} is there, with number {}", group.id)));
     }
     let mut record = record(machine)?;
+    // It may have been removed by others since.
+    record.retain(|line| line != MAKE);
     record.insert(0, MAKE.to_owned());
     write_record(machine, &record)?;
     let root = machine.root().map(|root| root.display().to_string());

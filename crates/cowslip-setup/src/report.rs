@@ -9,6 +9,8 @@ pub(crate) enum Change {
     Made(String),
     /// All was as it should be.
     Needless(String),
+    /// It was tried, and works.
+    Proved(String),
 }
 
 /// Why a step could not be done, and what helps.
@@ -59,6 +61,7 @@ impl Steps {
             Ok(Change::Made(_)) if self.dry_run => "would",
             Ok(Change::Made(_)) => "done",
             Ok(Change::Needless(_)) => "needless",
+            Ok(Change::Proved(_)) => "works",
             Err(_) => "failed",
         }
     }
@@ -68,7 +71,7 @@ impl Steps {
         let mut text = String::new();
         for (name, outcome) in &self.steps {
             let (style, what) = match outcome {
-                Ok(Change::Made(what)) => (GOOD, what.clone()),
+                Ok(Change::Made(what) | Change::Proved(what)) => (GOOD, what.clone()),
                 Ok(Change::Needless(what)) => (DIM, what.clone()),
                 Err(trouble) => (BAD, format!("{}\n{:10}{}", trouble.why, "", trouble.fix)),
             };
@@ -82,7 +85,9 @@ impl Steps {
     pub fn document(&self, undo: bool) -> Value {
         let step = |(name, outcome): &(String, Outcome)| {
             let (detail, fix) = match outcome {
-                Ok(Change::Made(what) | Change::Needless(what)) => (what, None),
+                Ok(Change::Made(what) | Change::Needless(what) | Change::Proved(what)) => {
+                    (what, None)
+                }
                 Err(trouble) => (&trouble.why, Some(&trouble.fix)),
             };
             json!({"step": name, "outcome": self.word(outcome), "detail": detail, "fix": fix})

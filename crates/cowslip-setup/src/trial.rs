@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::group::{self, GROUP};
 use super::machine::Machine;
-use super::report::Change::Needless;
+use super::report::Change::Proved;
 use super::report::{Outcome, Trouble};
 
 const NOBODY: u32 = 65534;
@@ -40,7 +40,7 @@ pub(crate) fn run(machine: &Machine, without_huge_pages: bool) -> Outcome {
     let has_huge_pages = without_huge_pages || found["verdict"]["huge_pages"] == true;
     let sentence = found["verdict"]["sentence"].as_str().unwrap_or_default();
     match thaws && has_huge_pages {
-        true => Ok(Needless(format!("as user {NOBODY} of the group {GROUP}: {sentence}"))),
+        true => Ok(Proved(format!("as user {NOBODY} of the group {GROUP}: {sentence}"))),
         false => {
             Err(Trouble::new(format!("as user {NOBODY} of the group {GROUP}: {sentence}"), more))
         }

@@ -1,4 +1,4 @@
-//! A systemd service as its unit files describe it (`systemd.unit(5)`, `systemd.syntax(7)`), without setup's own drop-in.
+//! A systemd service as its unit files describe it (`systemd.unit(5)`, `systemd.syntax(7)`), without setup's drop-in.
 
 use std::collections::BTreeMap;
 use std::fs;
