@@ -8,6 +8,7 @@ mod image;
 mod promote;
 mod restore;
 mod run;
+mod setup;
 mod status;
 mod trace;
 
@@ -48,6 +49,7 @@ pub(crate) enum Command {
     Run(run::Args),
     Status(status::Args),
     Doctor(doctor::Args),
+    Setup(setup::Args),
     Demo(demo::Args),
     /// Measure Cowslip beside its rivals, all in one run
     #[command(subcommand)]
@@ -81,6 +83,7 @@ impl Command {
             Self::Run(args) => run::run(args),
             Self::Status(args) => status::run(args),
             Self::Doctor(args) => doctor::run(args),
+            Self::Setup(args) => setup::run(args),
             Self::Demo(args) => demo::run(args),
             Self::Bench(action) => bench::run(&action),
             Self::Promote(args) => promote::run(&args),
@@ -90,6 +93,14 @@ impl Command {
             Self::Image(action) => image::run(&action),
             Self::Restore(args) => restore::run(&args),
         }
+    }
+}
+
+/// A command that mends something, and who runs it.
+pub(crate) fn advice(fix: &str) -> String {
+    match fix.starts_with("sudo ") {
+        true => format!("run: {fix}"),
+        false => format!("as root run: {fix}"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Who is in the way, and which command takes him out of it.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::outcome::Refusal;
@@ -8,28 +9,61 @@ use super::privileges::OwnProcess;
 /// Lets any user have userfaultfd, until the next boot.
 const ALLOW_USERFAULTFD: &str = "sysctl -w vm.unprivileged_userfaultfd=1";
 /// Lets memfds have huge pages where a program asks for them, until the next boot.
-pub(super) const ALLOW_SHMEM_HUGE: &str =
-    "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
+const ALLOW_SHMEM_HUGE: &str = "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled";
 /// Lets anonymous memory have huge pages where a program asks for them, until the next boot.
 pub(super) const ALLOW_ANONYMOUS_HUGE: &str =
     "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
 
 const DEVICE: &str = "/dev/userfaultfd";
-const DOCKER_DEVICE: &str = "docker run --device /dev/userfaultfd …";
+const DOCKER_DEVICE: &str =
+    "docker run --device /dev/userfaultfd --group-add $(stat -c %g /dev/userfaultfd) IMAGE";
+/// Where `sudo` finds a command by its name.
+const COMMANDS: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
+
+/// What prepares the machine for this user's programs.
+fn set_up(uid: u32) -> String {
+    let program = std::env::current_exe().unwrap_or_default();
+    let is_found =
+        program.parent().is_some_and(|it| COMMANDS.iter().any(|found| it == Path::new(found)));
+    let is_ours = program.file_name().is_some_and(|it| it == "cowslip");
+    let command = if is_ours && !is_found { program.as_path() } else { Path::new("cowslip") };
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
+    });
+    format!("sudo {} setup --user {}", command.display(), name.unwrap_or("$(id -un)"))
+}
+
+/// Lets memfds have huge pages where a program asks for them.
+pub(super) fn allow_shmem_huge() -> String {
+    match cowslip_sys::process::effective_uid() {
+        // Somebody ruled them out: no setup takes that back.
+        uid if uid != 0 && cowslip_sys::procfs::shmem_setting().as_deref() != Some("deny") => {
+            set_up(uid)
+        }
+        _ => ALLOW_SHMEM_HUGE.to_owned(),
+    }
+}
 
 /// What the refusal of userfaultfd depends on besides this process.
 #[derive(Clone, Copy, Debug)]
 struct Surroundings {
     anybody_may: bool,
     has_device: bool,
+    /// A group besides root's may open the device.
+    is_a_groups: bool,
 }
 
 impl Surroundings {
     fn look() -> Self {
         let setting = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+        let device = std::fs::metadata(DEVICE).ok();
         Self {
             anybody_may: setting.is_ok_and(|it| it.trim() == "1"),
-            has_device: Path::new(DEVICE).exists(),
+            has_device: device.is_some(),
+            is_a_groups: device.is_some_and(|it| it.gid() != 0 && it.mode() & 0o060 == 0o060),
         }
     }
 }
@@ -56,14 +90,17 @@ fn explain(own: &OwnProcess, around: Surroundings) -> Refusal {
     } else {
         "it needs CAP_SYS_PTRACE, vm.unprivileged_userfaultfd=1 or /dev/userfaultfd".to_owned()
     };
-    if around.has_device && !own.may_trace && own.effective_uid != 0 {
-        let user = own.effective_uid;
-        hint += &format!("; for this user alone: `setfacl -m u:{user}:rw {DEVICE}`");
+    let by_group = around.has_device && !own.may_trace && own.effective_uid != 0;
+    if by_group && around.is_a_groups {
+        hint += &format!(
+            "; a group may open {DEVICE}, and who joined it in this session needs `newgrp`"
+        );
     }
     if own.is_filtered {
         hint += "; the seccomp filter in force may refuse it too";
     }
-    Refusal::denied(detail, hint).fix(ALLOW_USERFAULTFD)
+    let fix = if by_group { set_up(own.effective_uid) } else { ALLOW_USERFAULTFD.to_owned() };
+    Refusal::denied(detail, hint).fix(fix)
 }
 
 #[cfg(test)]
@@ -79,13 +116,22 @@ mod tests {
 
     #[test]
     fn the_advice_fits_who_asks() {
-        let closed = Surroundings { anybody_may: false, has_device: true };
-        let open = Surroundings { anybody_may: true, has_device: false };
+        let closed = Surroundings { anybody_may: false, has_device: true, is_a_groups: false };
+        let open = Surroundings { anybody_may: true, has_device: false, is_a_groups: false };
+        let without_device = Surroundings { has_device: false, ..closed };
+        let of_a_group = Surroundings { is_a_groups: true, ..closed };
 
         let nobody = OwnProcess { effective_uid: 65534, ..OwnProcess::default() };
         let (hint, fix) = hint_and_mend(&nobody, closed);
-        assert!(hint.contains("setfacl -m u:65534:rw /dev/userfaultfd"), "{hint}");
-        assert_eq!(fix.as_deref(), Some(ALLOW_USERFAULTFD));
+        assert!(!hint.contains("newgrp"), "{hint}");
+        assert_eq!(fix.as_deref(), Some("sudo cowslip setup --user nobody"));
+        assert!(hint_and_mend(&nobody, of_a_group).0.contains("newgrp"));
+        assert_eq!(hint_and_mend(&nobody, without_device).1.as_deref(), Some(ALLOW_USERFAULTFD));
+        let nameless = OwnProcess { effective_uid: 4_000_000_000, ..OwnProcess::default() };
+        let (_, fix) = hint_and_mend(&nameless, closed);
+        assert_eq!(fix.as_deref(), Some("sudo cowslip setup --user $(id -un)"));
+        let root = OwnProcess::default();
+        assert_eq!(hint_and_mend(&root, closed).1.as_deref(), Some(ALLOW_USERFAULTFD));
 
         let docker_root = OwnProcess { is_filtered: true, ..OwnProcess::default() };
         let (hint, fix) = hint_and_mend(&docker_root, closed);
@@ -93,7 +139,9 @@ mod tests {
         assert_eq!(fix.as_deref(), Some(DOCKER_DEVICE));
 
         let filtered_user = OwnProcess { is_filtered: true, ..nobody.clone() };
-        assert_eq!(hint_and_mend(&filtered_user, closed).1.as_deref(), Some(ALLOW_USERFAULTFD));
+        assert!(
+            hint_and_mend(&filtered_user, closed).1.is_some_and(|fix| fix.starts_with("sudo "))
+        );
         assert_eq!(hint_and_mend(&filtered_user, open).1.as_deref(), Some(DOCKER_DEVICE));
 
         let (hint, fix) = hint_and_mend(&nobody, open);

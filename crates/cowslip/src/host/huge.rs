@@ -6,7 +6,7 @@ use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs};
 
 use super::capability::{Capability, Need};
-use super::hints::{ALLOW_ANONYMOUS_HUGE, ALLOW_SHMEM_HUGE};
+use super::hints::{ALLOW_ANONYMOUS_HUGE, allow_shmem_huge};
 use super::outcome::{ProbeResult, Proof, Refusal, median, timed};
 use super::privileges::{OwnProcess, usage_of};
 use super::scratch::Scratch;
@@ -57,7 +57,7 @@ fn tmpfs() -> ProbeResult {
             "a tmpfs of our own may not be mounted",
             "it needs CAP_SYS_ADMIN; a setting that gives memfds huge pages replaces it",
         )
-        .fix(ALLOW_SHMEM_HUGE),
+        .fix(allow_shmem_huge()),
         _ => Refusal::or_unsupported(errno),
     })?;
     let memory = Scratch::of_file(file.as_fd(), Sharing::Shared)?;
@@ -77,7 +77,7 @@ fn memfd() -> ProbeResult {
     };
     let setting = Setting::read(procfs::SHMEM_ENABLED)?;
     if usage_of(memory.range()).shmem_huge_bytes < CHUNK {
-        return Err(setting.refused(ALLOW_SHMEM_HUGE));
+        return Err(setting.refused(&allow_shmem_huge()));
     }
     Ok(Proof::saw(setting.text()).costing(ns, "to touch 2 MiB"))
 }

@@ -53,6 +53,6 @@ pub fn huge_pages_obstacle() -> Option<Obstacle> {
         return None;
     }
     let why = "neither a tmpfs of its own (CAP_SYS_ADMIN) nor shmem_enabled gives them";
-    let refused = Refusal::denied("", why).fix(hints::ALLOW_SHMEM_HUGE);
+    let refused = Refusal::denied("", why).fix(hints::allow_shmem_huge());
     Some(Obstacle::new("huge pages for shared memory", &refused))
 }

@@ -100,7 +100,11 @@ impl Report {
         }
         match self.mends().as_slice() {
             [] => sentence += ".",
-            mends => sentence += &format!("; as root run `{}`.", mends.join("` and `")),
+            mends => {
+                let who =
+                    if mends.iter().all(|it| it.starts_with("sudo ")) { "" } else { "as root " };
+                sentence += &format!("; {who}run `{}`.", mends.join("` and `"));
+            }
         }
         sentence
     }

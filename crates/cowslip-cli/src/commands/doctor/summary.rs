@@ -4,6 +4,7 @@ use cowslip::host::{Report, Standing};
 use cowslip_report::{BAD, BOLD, DIM, GOOD, Paint, WARN};
 
 use super::uses::{Use, Works};
+use crate::commands::advice;
 
 /// Columns of one line.
 const NAME: usize = 32;
@@ -47,8 +48,8 @@ pub(super) fn summary(report: &Report, uses: &[Use], paint: Paint) -> String {
         }
         for fix in &it.fixes {
             match told.contains(&fix.as_str()) {
-                true => lines.push(below("as root run the same")),
-                false => lines.push(below(&format!("as root run: {}", paint.paint(BOLD, fix)))),
+                true => lines.push(below("run the same")),
+                false => lines.push(below(&paint.paint(BOLD, &advice(fix)))),
             }
             told.push(fix);
         }

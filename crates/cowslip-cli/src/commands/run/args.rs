@@ -60,6 +60,9 @@ pub(crate) struct Args {
     /// Say what happens, to a file or `-` for stderr (also COWSLIP_LOG)
     #[arg(long, value_name = "FILE")]
     pub(super) log: Option<PathBuf>,
+    /// The name by which the program is called (`argv[0]`) [default: as it is written here]
+    #[arg(long, value_name = "NAME")]
+    pub(super) argv0: Option<OsString>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true)]
     pub(super) program: Vec<OsString>,

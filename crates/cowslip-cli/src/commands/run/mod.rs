@@ -35,7 +35,7 @@ pub(super) fn run(args: Args) -> CommandResult {
         executable::find(name, path.as_deref()).map_err(|errno| cannot_run(name, errno))?;
     let obstacle = why_unhelped(&program).map(str::to_owned).or_else(|| why_no_better_off(&args));
     let mut command = Command::new(&program);
-    command.arg0(name).args(&args.program[1..]);
+    command.arg0(args.argv0.as_ref().unwrap_or(name)).args(&args.program[1..]);
     match obstacle {
         Some(why) if args.strict => {
             return Err(Failure::new(UNSUPPORTED, format!("{}: {why}", program.display())));
@@ -187,6 +187,9 @@ fn why_no_better_off(args: &Args) -> Option<String> {
     let thaw = if args.without_userfaultfd { None } else { host::thaw_obstacle() };
     let wants_huge = args.backing == BackingArg::Thp;
     let obstacle = thaw.or_else(|| host::huge_pages_obstacle().filter(|_| wants_huge))?;
-    let fix = obstacle.fix.map(|command| format!("; as root: {command}")).unwrap_or_default();
+    let fix = obstacle
+        .fix
+        .map(|command| format!("; {}", crate::commands::advice(&command)))
+        .unwrap_or_default();
     Some(format!("it may not have {}{fix}", obstacle.what))
 }

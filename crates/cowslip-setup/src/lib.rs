@@ -1,0 +1,126 @@
+//! What ordinary users' programs need of a machine, done once by root, said step by step, and taken back.
+//!
+//! ```text
+//! group          cowslip, whose members may open /dev/userfaultfd     /etc/sysusers.d/cowslip-setup.conf
+//! udev rule      the device is the group's                            /etc/udev/rules.d/60-cowslip.rules
+//! huge pages     for memfds of programs that ask for them             /etc/tmpfiles.d/cowslip.conf
+//! NAME.service   is started by `cowslip run`                          /etc/systemd/system/NAME.service.d/cowslip.conf
+//! ```
+//!
+//! These files are all of the state: each begins with a mark, and names what was there before. A file without the mark
+//! is somebody else's, and stays.
+
+mod device;
+mod group;
+mod huge_pages;
+mod machine;
+mod report;
+mod service;
+mod trial;
+mod unit;
+
+use std::path::{Path, PathBuf};
+
+use machine::Machine;
+use report::Change::Made;
+use report::Trouble;
+use service::Installed;
+
+pub use report::Steps;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// systemd services, with the suffix `.service`.
+    pub services: Vec<String>,
+    /// Users who are to join the group.
+    pub users: Vec<String>,
+    /// Take it back: for the services and users that are named, or all of it.
+    pub undo: bool,
+    /// Change nothing.
+    pub dry_run: bool,
+    /// Leave the kernel's setting for huge pages in shared memory as it is.
+    pub keep_shmem_enabled: bool,
+    /// The system below this directory, which does not run.
+    pub root: Option<PathBuf>,
+    /// Where this command's preload library is, or why it is not there.
+    pub installed: Result<PathBuf, String>,
+}
+
+/// Does it, or says what would be done. A step that fails leaves the others their work, where they do not need it.
+pub fn run(plan: &Plan) -> Steps {
+    let machine = Machine::new(plan.root.clone(), plan.dry_run);
+    let mut steps = Steps::new(plan.dry_run);
+    match plan.undo {
+        true => undo(&machine, plan, &mut steps),
+        false => set_up(&machine, plan, &mut steps),
+    }
+    steps
+}
+
+fn set_up(machine: &Machine, plan: &Plan, steps: &mut Steps) {
+    let has_group = steps.add("group", group::make(machine));
+    steps.add("udev rule", device::write_rule(machine));
+    if has_group {
+        for user in &plan.users {
+            steps.add(format!("user {user}"), group::join(machine, user));
+        }
+    }
+    if machine.is_running() && has_group {
+        steps.add("device", device::open_to_group(machine));
+    }
+    if !plan.keep_shmem_enabled {
+        steps.add("huge pages", huge_pages::allow(machine));
+    }
+    if !plan.services.is_empty() {
+        // A service whose group is not there does not start.
+        let installed = match has_group {
+            true => Installed::look(machine, &plan.installed),
+            false => Err(Trouble::new("left as it is, without the group", "mend the first step")),
+        };
+        match installed {
+            Ok(installed) => {
+                for name in &plan.services {
+                    steps.add(name, service::put_under_cowslip(machine, &installed, name));
+                }
+                reload(machine, steps);
+            }
+            Err(trouble) => {
+                steps.add(plan.services.join(", "), Err(trouble));
+            }
+        }
+    }
+    if machine.is_running() && !machine.is_dry_run() && steps.all_well() {
+        steps.add("trial", trial::run(machine, plan.keep_shmem_enabled));
+    }
+}
+
+/// Of the services and users that are named, or of all.
+fn undo(machine: &Machine, plan: &Plan, steps: &mut Steps) {
+    let is_all = plan.services.is_empty() && plan.users.is_empty();
+    let services = if is_all { unit::with_drop_in(machine) } else { plan.services.clone() };
+    let users =
+        if is_all { group::joined(machine).unwrap_or_default() } else { plan.users.clone() };
+    for name in &services {
+        steps.add(name, service::undo(machine, name));
+    }
+    if !services.is_empty() {
+        reload(machine, steps);
+    }
+    for user in &users {
+        steps.add(format!("user {user}"), group::part(machine, user));
+    }
+    if is_all {
+        steps.add("huge pages", huge_pages::undo(machine));
+        steps.add("udev rule", device::undo(machine));
+        steps.add("group", group::remove(machine));
+    }
+}
+
+/// Has systemd read its files, if it runs and they changed.
+fn reload(machine: &Machine, steps: &mut Steps) {
+    if machine.is_running() && steps.changes() && Path::new("/run/systemd/system").exists() {
+        let reloaded = machine.run("systemctl", &["daemon-reload"]);
+        steps.add("systemd", reloaded.map(|()| Made("has read its files again".into())));
+    }
+}
