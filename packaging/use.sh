@@ -5,25 +5,20 @@ cd /tmp
 
 fail() { echo "$*"; exit 1; }
 
-says() { # EXPECTED COMMAND...
-  local expected=$1 said
-  shift
-  said=$("$@" 2>&1) || fail "$*: exit code $?: $said"
-  [[ $said == $expected ]] || fail "$*: it said $said"
-}
-
 in_its_place() {
   local code=0
   "$COWSLIP" doctor >doctor.txt || code=$?
   [ "$code" = "$DOCTOR" ] || fail "doctor: exit code $code, outside $DOCTOR: $(cat doctor.txt)"
   grep -q 'run a program that forks' doctor.txt || fail "doctor: $(cat doctor.txt)"
-  says '' "$COWSLIP" run -- true
+  local said
+  said=$("$COWSLIP" run --quiet -- true 2>&1) || fail "run -- true: exit code $?: $said"
+  [ -z "$said" ] || fail "run -- true: it said $said"
   preloads "$COWSLIP"
 }
 
 # preloads COMMAND...: both libraries are loaded, where that is wanted without userfaultfd too.
 preloads() {
-  "$@" run --without-userfaultfd --backing base -- cat /proc/self/maps >maps 2>&1 || fail "$*: exit code $?: $(cat maps)"
+  "$@" run --without-userfaultfd --backing base -- cat /proc/self/maps >maps 2>&1 || fail "$*: $?: $(cat maps)"
   grep -q '/libcowslip_preload.so$' maps && grep -q '/libcowslip_malloc.so$' maps || fail "$*: $(cat maps)"
 }
 
@@ -81,7 +76,11 @@ c_example() {
 
 in_its_place
 ordinary_user
-forks
+if [ "$DOCTOR" = 0 ]; then
+  forks
+else
+  echo "SKIPPED: a Redis under Cowslip in a fresh root: the doctor says that it does not work in full here"
+fi
 example=$(dirname "$(dirname "$COWSLIP")")/share/doc/cowslip/examples/store.c
 # `cargo install` installs programs only.
 [[ $COWSLIP == */.cargo/bin/* ]] || c_example "$example"

@@ -1,5 +1,5 @@
-//! Has the program start faster: it is linked to fixed addresses, which saves 17,000 relocations, and needs a library less.
-//! For `cargo install`, which installs programs only, puts the libraries that `cowslip run` preloads into it.
+//! Has the program start faster: it is linked to fixed addresses, which saves 17,000 relocations, and needs a library
+//! less. For `cargo install`, which installs programs only, puts the libraries that `cowslip run` preloads into it.
 
 use std::env;
 use std::ffi::OsStr;
@@ -32,8 +32,8 @@ fn main() {
     fs::write(out_dir().join("embedded.rs"), code).expect("OUT_DIR can be written to");
 }
 
-/// `cargo install --path` sets this by `.cargo/config.toml` here. `cargo install --git` does not read that, and builds in
-/// a folder that cargo keeps for checkouts.
+/// `cargo install --path` sets this by `.cargo/config.toml` here. `cargo install --git` does not read that, and builds
+/// in a folder that cargo keeps for checkouts.
 fn is_to_embed() -> bool {
     let checkouts = Path::new("git/checkouts");
     let is_checkout = |path: &Path| path.ends_with(checkouts);
@@ -52,6 +52,7 @@ fn libraries(workspace: &Path) -> String {
         .args([OsStr::new("--target"), &target])
         .args([OsStr::new("--target-dir"), folder.as_os_str()])
         .env("CARGO_BUILD_BUILD_DIR", &folder)
+        .env_remove("RUSTC_WORKSPACE_WRAPPER") // clippy's, which builds nothing
         .status()
         .expect("cargo can be run");
     assert!(status.success(), "the libraries for `cowslip run` could not be built: {status}");
