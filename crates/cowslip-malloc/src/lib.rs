@@ -46,6 +46,24 @@ unsafe impl Sync for Configuration {}
 /// Functions of the family: theirs, or what stands after the `=`.
 macro_rules! replaced {
     ($($name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)? = $ours:path;)*) => {
+    #[allow(non_upper_case_globals)]
+    mod next_of {
+        $(
+            pub(super) static $name: crate::theirs::Next = crate::theirs::Next::new(
+                match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name with a zero in it"),
+                },
+            );
+        )*
+    }
+
+    /// Looks for theirs, before the dynamic linker keeps a message that it frees at the next look: by the `free` that would
+    /// be looked for.
+    pub(crate) fn look_up_all() {
+        $(next_of::$name.get();)*
+    }
+
     $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $kind),*) $(-> $answer)? {
@@ -53,19 +71,12 @@ macro_rules! replaced {
                 // SAFETY: the program's own call, to the function of the same contract.
                 return unsafe { $ours($($argument),*) };
             }
-            #[allow(non_upper_case_globals)]
-            static $name: theirs::Next = theirs::Next::new(
-                match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => panic!("a name with a zero in it"),
-                },
-            );
             // SAFETY: the function of that name has this type, and the call is the program's own.
             unsafe {
                 core::mem::transmute::<
                     *mut c_void,
                     unsafe extern "C" fn($($kind),*) $(-> $answer)?,
-                >($name.get())($($argument),*)
+                >(next_of::$name.get())($($argument),*)
             }
         }
     )*

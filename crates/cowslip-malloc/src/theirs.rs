@@ -35,6 +35,9 @@ fn choose() -> bool {
     let next = of_libc(libc::RTLD_NEXT, c"malloc");
     let is_ours = is_of_libc(next) && !has_valgrind();
     CHOICE.store(if is_ours { OURS } else { THEIRS }, Relaxed);
+    if !is_ours {
+        crate::look_up_all();
+    }
     is_ours
 }
 

@@ -4,6 +4,8 @@ mod bench;
 mod compare;
 mod demo;
 mod doctor;
+#[cfg(feature = "generate")]
+mod generate;
 mod image;
 mod promote;
 mod restore;
@@ -25,7 +27,7 @@ lacks it · 4 not permitted · 5 the target vanished · 6 bad or corrupt file";
 
 /// Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
 #[derive(Parser, Debug)]
-#[command(version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "cowslip", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Args {
     #[command(subcommand)]
     command: Command,
@@ -33,7 +35,7 @@ struct Args {
 
 /// [`Args`], of `run` only.
 #[derive(Parser, Debug)]
-#[command(max_term_width = 100)]
+#[command(name = "cowslip", max_term_width = 100)]
 struct OfRun {
     #[command(subcommand)]
     command: Run,
@@ -64,6 +66,10 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Image(image::Action),
     Restore(restore::Args),
+    /// Write what packages have beside the command
+    #[cfg(feature = "generate")]
+    #[command(subcommand, hide = true)]
+    Generate(generate::Action),
 }
 
 impl Command {
@@ -92,6 +98,8 @@ impl Command {
             Self::Record(args) => compare::record(&args),
             Self::Image(action) => image::run(&action),
             Self::Restore(args) => restore::run(&args),
+            #[cfg(feature = "generate")]
+            Self::Generate(action) => generate::run(&action),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `cowslip run`: starts a program with the preload library.
 
 mod args;
+mod libraries;
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -12,12 +13,10 @@ use cowslip::host;
 use cowslip_sys::Errno;
 use cowslip_sys::executable::{self, Kind};
 
-use crate::exit::{CANNOT_RUN, CommandResult, Failure, NO, NOT_FOUND, UNSUPPORTED, USAGE};
+use crate::exit::{CANNOT_RUN, CommandResult, Failure, NOT_FOUND, UNSUPPORTED, USAGE};
 pub(super) use args::Args;
 use args::{BackingArg, MallocArg};
-
-const LIBRARY: &str = "libcowslip_preload.so";
-const MALLOC: &str = "libcowslip_malloc.so";
+pub(super) use libraries::libraries;
 
 pub(super) fn run(args: Args) -> CommandResult {
     let memory = host::memory_and_swap();
@@ -125,34 +124,6 @@ fn is_stderr(option: &str, file: &Path) -> bool {
 
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// What is preloaded: Cowslip's library and, beside it, the bundled malloc.
-pub(super) fn libraries() -> Result<[PathBuf; 2], Failure> {
-    let library = library()?;
-    let malloc = library.with_file_name(MALLOC);
-    Ok([library, malloc])
-}
-
-/// The preload library: beside this program, in `../lib/cowslip`, or where `COWSLIP_LIBRARY` says.
-fn library() -> Result<PathBuf, Failure> {
-    if let Some(path) = std::env::var_os("COWSLIP_LIBRARY") {
-        return Ok(absolute(Path::new(&path)));
-    }
-    let here = std::env::current_exe().ok();
-    let folder = here.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
-    let places = [folder.join(LIBRARY), folder.join("../lib/cowslip").join(LIBRARY)];
-    places.iter().find(|place| place.is_file()).cloned().ok_or_else(|| {
-        Failure::new(
-            NO,
-            format!(
-                "cannot find {LIBRARY} (looked at {} and {}); build it with `cargo build --release` \
-                 or set COWSLIP_LIBRARY",
-                places[0].display(),
-                places[1].display()
-            ),
-        )
-    })
 }
 
 /// Why the preload library cannot help this program, if it cannot.

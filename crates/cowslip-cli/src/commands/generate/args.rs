@@ -1,0 +1,28 @@
+//! The options of `cowslip generate`.
+
+use std::path::PathBuf;
+
+use clap::{Subcommand, ValueEnum};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Action {
+    /// Write a man page of each command
+    Man {
+        /// Where they go
+        folder: PathBuf,
+        /// The day that they are of, such as 2026-11-23
+        date: String,
+    },
+    /// Print what completes the command's words
+    Completions {
+        /// The shell that it is for
+        shell: Shell,
+    },
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
