@@ -32,7 +32,9 @@ use cowslip_sys::process::{self, BlockedSignals};
 use crate::next::Next;
 use crate::program::{self, arenas, config, owned};
 use crate::rings::{self, Found};
-use crate::{alloc, children, futexes, leaving, making, meeting, refusals, say, threads};
+use crate::{
+    alloc, branching, children, futexes, leaving, making, meeting, refusals, say, threads,
+};
 
 struct Pending(UnsafeCell<Option<(PreparedFork<'static>, BlockedSignals)>>);
 
@@ -143,6 +145,7 @@ pub(crate) extern "C" fn in_child() {
     if refusals::take().is_some() {
         process::exit_now(127);
     }
+    branching::begin_child(SHARES_DESCRIPTORS.load(Ordering::Relaxed));
     if !program::is_forking_here() {
         making::begin_child();
         return;
@@ -180,7 +183,7 @@ pub(crate) fn watch(pid: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fork() -> c_int {
+pub(crate) unsafe extern "C" fn fork() -> c_int {
     // SAFETY: libc's symbol of that name has this type.
     let real =
         unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(FORK.get()) };

@@ -1,6 +1,7 @@
 //! The one table of commands; each has a module with its options and what it does.
 
 mod bench;
+mod branch;
 mod compare;
 mod demo;
 mod doctor;
@@ -46,6 +47,7 @@ enum Run {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     Run(run::Args),
+    Branch(branch::Args),
     Status(status::Args),
     Doctor(doctor::Args),
     Demo(demo::Args),
@@ -79,6 +81,7 @@ impl Command {
     pub(crate) fn run(self) -> CommandResult {
         match self {
             Self::Run(args) => run::run(args),
+            Self::Branch(args) => branch::run(&args),
             Self::Status(args) => status::run(args),
             Self::Doctor(args) => doctor::run(args),
             Self::Demo(args) => demo::run(args),
