@@ -351,7 +351,8 @@ fn all_copies_are_there_or_none() {
     let user = NOBODY - 7;
     let mut command = Command::new("prlimit");
     command.args(["--nproc=8", "setpriv", &format!("--reuid={user}"), "--clear-groups"]);
-    command.args([COWSLIP, "run", "--quiet", "--"]).arg(program).args(["obey", "1"]);
+    command.args([COWSLIP, "run", "--quiet", "--without-userfaultfd", "--backing", "base", "--"]);
+    command.arg(program).args(["obey", "1"]);
     command.env("XDG_RUNTIME_DIR", "/nonexistent").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());

@@ -184,18 +184,36 @@ pub(crate) fn watch(pid: c_int) {
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fork() -> c_int {
+    if config().off {
+        // SAFETY: the program's own call.
+        return unsafe { libcs_fork() };
+    }
+    let blocked = BlockedSignals::enter();
+    making::adopt_all();
+    start_services();
+    drop(blocked);
+    // SAFETY: the program's own call.
+    unsafe { fork_as_it_is() }
+}
+
+/// # Safety
+/// As for `fork(2)`.
+unsafe fn libcs_fork() -> c_int {
     // SAFETY: libc's symbol of that name has this type.
     let real =
         unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(FORK.get()) };
-    if config().off {
-        // SAFETY: the program's own call.
-        return unsafe { real() };
-    }
+    // SAFETY: the caller's.
+    unsafe { real() }
+}
+
+/// Without looking whether there is something to take over, or to start.
+///
+/// # Safety
+/// As for `fork(2)`.
+pub(crate) unsafe fn fork_as_it_is() -> c_int {
     let mut blocked = BlockedSignals::enter();
-    making::adopt_all();
-    start_services();
-    // SAFETY: the program's own call.
-    let pid = unsafe { real() };
+    // SAFETY: the caller's.
+    let pid = unsafe { libcs_fork() };
     if pid < 0 {
         blocked.set_errno(process::current_errno());
     }

@@ -6,6 +6,7 @@
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
+use std::ffi::CString;
 use std::os::fd::FromRawFd;
 
 use rustix::io::fcntl_dupfd_cloexec;
@@ -16,34 +17,36 @@ use crate::{AsRawFd, Errno, OwnedFd, Result, passthrough, process};
 /// Above the standard streams.
 const FIRST_FREE: i32 = 3;
 
-/// What the program does about the end of its children.
-pub struct ChildAction(libc::sigaction);
-
-/// Makes this process the leader of a session of its own, away from its parent's terminal, and names it.
-pub fn begin_session(name: &CStr) -> Result<()> {
-    rustix::process::setsid()?;
-    rustix::thread::set_name(name)
+/// What the program has otherwise than a supervisor of its copies.
+pub struct Former {
+    name: CString,
+    child_action: libc::sigaction,
 }
 
-/// Has the ends of children wait to be asked for, whatever the program does about them: what that was.
-pub fn keep_ended_children() -> Result<ChildAction> {
+/// Makes this process, forked from a program, a supervisor: the leader of a session of its own, away from the program's
+/// terminal, by this name, whose ended children wait to be asked for, whatever the program does about them.
+pub fn become_supervisor(name: &CStr) -> Result<Former> {
+    rustix::process::setsid()?;
+    let former = rustix::thread::name()?;
+    rustix::thread::set_name(name)?;
     let mut before = MaybeUninit::uninit();
     // SAFETY: a zeroed action is the default one, with no flags; sigaction(2) writes the former one if it succeeds.
     unsafe {
         let mut default: libc::sigaction = core::mem::zeroed();
         default.sa_sigaction = libc::SIG_DFL;
         match libc::sigaction(libc::SIGCHLD, &raw const default, before.as_mut_ptr()) {
-            0 => Ok(ChildAction(before.assume_init())),
+            0 => Ok(Former { name: former, child_action: before.assume_init() }),
             _ => Err(process::last_errno()),
         }
     }
 }
 
-impl ChildAction {
-    /// Does again what the program does.
+impl Former {
+    /// In a copy, which is the program again.
     pub fn restore(&self) {
+        let _ = rustix::thread::set_name(&self.name);
         // SAFETY: an action that the kernel gave us, whose handler, if it has one, is the program's.
-        unsafe { libc::sigaction(libc::SIGCHLD, &raw const self.0, core::ptr::null_mut()) };
+        unsafe { libc::sigaction(libc::SIGCHLD, &raw const self.child_action, core::ptr::null_mut()) };
     }
 }
 

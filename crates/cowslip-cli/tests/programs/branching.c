@@ -77,6 +77,10 @@ static int obey(int index)
         return atoi(what + 5);
     if (strcmp(what, "abort") == 0)
         abort();
+    if (strcmp(what, "work") == 0) {
+        usleep(50000);
+        return 0;
+    }
     if (strcmp(what, "digest") == 0) {
         // Once it is told that the program is gone.
         getchar();

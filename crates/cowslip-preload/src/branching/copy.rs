@@ -42,7 +42,7 @@ pub(super) fn begin(birth: &Birth<'_>) {
     if supervision::end_with(birth.supervisor).is_err() || !birth.wait() {
         process::exit_now(FAILED);
     }
-    birth.child_action.restore();
+    birth.former.restore();
     if supervision::replace_streams(birth.streams).is_err() {
         process::exit_now(FAILED);
     }

@@ -177,7 +177,7 @@ fn branch(connection: OwnedFd, copies: u32) -> Option<u32> {
             refuse(&connection, errno);
             None
         }
-        Ok(0) => match fork() {
+        Ok(0) => match fork_again() {
             Ok(0) => {
                 let index = supervisor::supervise(&connection, copies);
                 IS_COPY.store(true, Ordering::Relaxed);
@@ -204,8 +204,15 @@ fn branch(connection: OwnedFd, copies: u32) -> Option<u32> {
 /// As the program would: with a freeze before it, if there is something to freeze.
 fn fork() -> Result<i32, Errno> {
     // SAFETY: the child keeps to what the module says.
-    match unsafe { forking::fork() } {
-        -1 => Err(process::current_errno()),
-        pid => Ok(pid),
-    }
+    answer_of(unsafe { forking::fork() })
+}
+
+/// In a child that does nothing but fork.
+fn fork_again() -> Result<i32, Errno> {
+    // SAFETY: as above.
+    answer_of(unsafe { forking::fork_as_it_is() })
+}
+
+fn answer_of(pid: c_int) -> Result<i32, Errno> {
+    if pid < 0 { Err(process::current_errno()) } else { Ok(pid) }
 }

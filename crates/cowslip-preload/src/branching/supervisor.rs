@@ -6,7 +6,7 @@
 use std::io::{PipeReader, PipeWriter, Read, Write};
 
 use cowslip::raw::branch::{MOST_BYTES, Reply, Request};
-use cowslip_sys::supervision::{self, ChildAction};
+use cowslip_sys::supervision::{self, Former};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, process, socket};
 
 use super::copy;
@@ -29,7 +29,7 @@ pub(super) struct Birth<'a> {
     pub(super) streams: &'a [OwnedFd; 3],
     pub(super) gate: &'a PipeReader,
     pub(super) connection: BorrowedFd<'a>,
-    pub(super) child_action: &'a ChildAction,
+    pub(super) former: &'a Former,
 }
 
 /// Makes `count` copies as the command says. It returns in each of them, with its number, and nowhere else.
@@ -57,8 +57,7 @@ enum Made {
 
 /// All of them, or an error; then `copies` are those that there are.
 fn make(connection: BorrowedFd<'_>, count: u32, copies: &mut Vec<Running>) -> Result<Made, Errno> {
-    supervision::begin_session(NAME)?;
-    let child_action = supervision::keep_ended_children()?;
+    let former = supervision::become_supervisor(NAME)?;
     let ended = supervision::ended_children()?;
     let (gate, mut opening) = pipe()?;
     let supervisor = process::pid();
@@ -77,7 +76,7 @@ fn make(connection: BorrowedFd<'_>, count: u32, copies: &mut Vec<Running>) -> Re
         };
         let streams = streams(files)?;
         let index = copies.len() as u32;
-        let pid = super::fork()?;
+        let pid = super::fork_again()?;
         if pid == 0 {
             drop(opening);
             let birth = Birth {
@@ -89,7 +88,7 @@ fn make(connection: BorrowedFd<'_>, count: u32, copies: &mut Vec<Running>) -> Re
                 streams: &streams,
                 gate: &gate,
                 connection,
-                child_action: &child_action,
+                former: &former,
             };
             copy::begin(&birth);
             return Ok(Made::Copy(index));

@@ -57,12 +57,22 @@ impl Connection {
     }
 
     /// The first reply; a program that is not at its branch point is waited for.
-    pub(super) fn next_within(&self, timeout: Duration) -> Result<Option<Reply>, Failure> {
-        let mut ready = [false];
-        let waited = process::wait_readable(&[self.socket.as_fd()], &mut ready, Some(timeout));
+    pub(super) fn next_within(
+        &self,
+        timeout: Duration,
+        signals: Option<&mut Signals>,
+    ) -> Result<Option<Reply>, Failure> {
+        let mut fds = vec![self.socket.as_fd()];
+        fds.extend(signals.as_ref().map(|signals| signals.woken()));
+        let mut ready = vec![false; fds.len()];
+        let waited = process::wait_readable(&fds, &mut ready, Some(timeout));
         waited.map_err(|errno| exit::io("wait for a reply")(errno.into()))?;
         if ready[0] {
             return self.next();
+        }
+        if let Some(signal) = signals.and_then(Signals::take) {
+            let why = format!("ended by signal {signal} before process {} was branched", self.pid);
+            return Err(Failure::new(NOT_THE_COMMAND, why));
         }
         let why = "is not at its branch point: it did not come there within";
         let seconds = timeout.as_secs_f64();
@@ -95,13 +105,12 @@ impl Branch {
         let mut streams = Streams::new(args, count);
         let connection = Connection::new(target);
         connection.send(Request::Branch { version: VERSION, copies: count }, &[])?;
-        match connection.next_within(args.timeout)? {
+        let mut signals = Signals::listen().map_err(exit::io("listen to signals"))?;
+        match connection.next_within(args.timeout, Some(&mut signals))? {
             Some(Reply::Ready) => {}
             Some(Reply::Failed { errno, started }) => return Err(not_made(errno, started)),
             _ => return Err(connection.lost()),
         }
-        // From here on there is somebody to pass them on to.
-        let signals = Signals::listen().map_err(exit::io("listen to signals"))?;
         for variable in &args.env {
             short_enough("a variable", variable.len())?;
             connection.send(Request::Variable(variable.as_bytes()), &[])?;

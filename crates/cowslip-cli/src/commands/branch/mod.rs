@@ -49,7 +49,7 @@ fn release(args: &Args, target: Target) -> CommandResult {
     let pid = target.pid;
     let connection = Connection::new(target);
     connection.send(Request::Release, &[])?;
-    match connection.next_within(args.timeout)? {
+    match connection.next_within(args.timeout, None)? {
         Some(Reply::Released) => Ok(ExitCode::SUCCESS),
         _ => Err(Failure::new(NO, format!("process {pid} did not say that it goes on"))),
     }

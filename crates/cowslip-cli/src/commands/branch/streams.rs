@@ -14,7 +14,7 @@ use crate::exit::{self, Failure};
 pub(super) struct Streams<'a> {
     args: &'a Args,
     is_alone: bool,
-    open: HashMap<PathBuf, File>,
+    open: HashMap<(PathBuf, bool), File>,
 }
 
 impl<'a> Streams<'a> {
@@ -48,11 +48,12 @@ impl<'a> Streams<'a> {
         if pattern.contains(NUMBER) {
             return open(&path, is_written).map(OwnedFd::from).map_err(failed);
         }
-        let file = match self.open.get(&path) {
+        let key = (path.clone(), is_written);
+        let file = match self.open.get(&key) {
             Some(file) => file.try_clone().map_err(failed)?,
             None => {
                 let file = open(&path, is_written).map_err(failed)?;
-                self.open.insert(path.clone(), file.try_clone().map_err(failed)?);
+                self.open.insert(key, file.try_clone().map_err(failed)?);
                 file
             }
         };
