@@ -3,7 +3,7 @@
  *
  *   cc -O2 branch_sqlite.c -lsqlite3 -o shop
  *   cowslip run -- ./shop 1024 &               # MiB of database
- *   cowslip branch shop "UPDATE product SET price = price * 1.1 WHERE category = 3; SELECT ..."
+ *   cowslip branch shop "UPDATE product SET price = price + 1000 WHERE category = 3; SELECT ..."
  *
  * Without an argument a copy reads its SQL from standard input. The database itself stays as it was.
  */

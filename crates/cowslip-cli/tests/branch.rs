@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -98,7 +99,7 @@ impl Drop for Warm {
 /// What the program's state sums up to, as `fill` and `digest` of branching.c have it.
 fn digest(mib: u64, added: u64) -> String {
     let words = (mib << 20) / 8;
-    let word = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 0;
+    let word = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let plus = |i: u64| if i % 512 == 0 { added } else { 0 };
     let sum = (0..words).fold(0u64, |sum, i| {
         sum.wrapping_add(word(i).wrapping_add(plus(i)).wrapping_mul(2 * i + 1))
@@ -346,7 +347,11 @@ fn all_copies_are_there_or_none() {
         println!("SKIPPED: root: a limit of processes holds for a user who is nobody else");
         return;
     }
-    let Some(folder) = shared_folder() else { return };
+    if !others_reach_the_command() {
+        println!("SKIPPED: other users: they cannot reach {COWSLIP}");
+        return;
+    }
+    let folder = shared_folder();
     let Some(program) = compile(&folder, "branching") else { return };
     let user = NOBODY - 7;
     let mut command = Command::new("prlimit");
@@ -379,7 +384,7 @@ fn another_user_is_refused() {
         return;
     }
     let Some(warm) = Warm::start(&[], &["content", "1", "mine"]) else { return };
-    let copied = shared_folder().expect("root makes one");
+    let copied = shared_folder();
     let cowslip = copied.0.join("cowslip");
     fs::copy(COWSLIP, &cowslip).unwrap();
     for target in [warm.pid(), "mine".to_owned()] {
@@ -431,6 +436,53 @@ fn what_cannot_be_branched_is_said() {
 }
 
 #[test]
+fn commands_at_once_all_get_their_copies() {
+    let Some(warm) = Warm::start(&[], &["obey", "16"]) else { return };
+    let ask = |code: i32| {
+        let code = format!("exit {code}");
+        let mut command = Command::new(COWSLIP);
+        command.args(["branch", &warm.pid(), "-n", "3", &code]).stdout(Stdio::null());
+        command.spawn().unwrap()
+    };
+    let asked: Vec<(i32, Child)> = (10..20).map(|code| (code, ask(code))).collect();
+    for (code, mut command) in asked {
+        assert_eq!(command.wait().unwrap().code(), Some(code));
+    }
+}
+
+#[test]
+fn a_copy_is_branched_by_its_process_id() {
+    let Some(warm) = Warm::start(&[], &["obey", "16"]) else { return };
+    let (mut outer, mut heard) = warm.branch_and_hear(&["again"]);
+    let mut line = String::new();
+    heard.read_line(&mut line).unwrap();
+    let copy = line.trim().strip_prefix("pid ").unwrap().to_owned();
+    let inner = run(Command::new(COWSLIP).args(["branch", &copy, "-n", "2"]));
+    let mut lines: Vec<&str> = inner.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["inner 0 of 2, argument -", "inner 1 of 2, argument -"], "{}", inner.stderr);
+    // The name is the program's, which gave itself none.
+    assert_eq!(run(Command::new(COWSLIP).args(["branch", "inner"])).status.code(), Some(125));
+    assert!(run(Command::new(COWSLIP).args(["branch", &copy, "--release"])).status.success());
+    let mut rest = String::new();
+    heard.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "inner -1 of 1, argument again\n");
+    assert!(outer.wait().unwrap().success());
+}
+
+#[test]
+fn a_program_that_filters_its_calls_is_not_branched() {
+    let folder = Folder::new("branch-filtered");
+    let Some(program) = compile(&folder, "branching") else { return };
+    let mut command = Command::new(COWSLIP);
+    command.args(["run", "--quiet", "--"]).arg(&program).args(["filtered", "8"]);
+    let ran = run(command.env("XDG_RUNTIME_DIR", &folder.0));
+    assert_eq!(ran.stdout, "1 -1 Operation not permitted\n");
+    let left = fs::read_dir(folder.0.join("cowslip-branch")).unwrap().count();
+    assert_eq!(left, 0, "its socket is taken away before the filter is there");
+}
+
+#[test]
 fn without_cowslip_the_program_goes_on_at_once() {
     let folder = Folder::new("branch-natively");
     let Some(program) = compile(&folder, "branching") else { return };
@@ -447,15 +499,14 @@ fn is_root() -> bool {
 }
 
 /// One that every user may enter.
-fn shared_folder() -> Option<Folder> {
-    use std::os::unix::fs::PermissionsExt;
+fn shared_folder() -> Folder {
     let folder = Folder::new("branch-shared");
     fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o755)).unwrap();
-    let is_reachable = Path::new(COWSLIP)
-        .ancestors()
-        .all(|path| fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o001 != 0));
-    if !is_reachable {
-        println!("SKIPPED: other users: they cannot reach {COWSLIP}");
-    }
-    is_reachable.then_some(folder)
+    folder
+}
+
+fn others_reach_the_command() -> bool {
+    let may_enter =
+        |path: &Path| fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o001 != 0);
+    Path::new(COWSLIP).ancestors().all(may_enter)
 }

@@ -2,6 +2,8 @@
 //
 // Copies say what they are and see; the program itself says what it sees when it is told to go on.
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -9,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 // As docs/branch.md has it: a program that is not linked with Cowslip.
@@ -77,6 +79,16 @@ static int obey(int index)
         return atoi(what + 5);
     if (strcmp(what, "abort") == 0)
         abort();
+    if (strcmp(what, "again") == 0) {
+        // A copy that is branched itself: by its process id, which is known once it may be.
+        if (branch_point("inner", 0) != -1 || errno != EAGAIN)
+            return 1;
+        printf("pid %d\n", getpid());
+        fflush(stdout);
+        index = branch_point("inner", -1);
+        printf("inner %d of %s, argument %s\n", index, of("COWSLIP_BRANCHES"), of("COWSLIP_BRANCH_ARG"));
+        return 0;
+    }
     if (strcmp(what, "work") == 0) {
         usleep(50000);
         return 0;
@@ -129,6 +141,16 @@ int main(int argc, char **argv)
     if (strcmp(what, "natively") == 0) {
         index = branch_point("native", -1);
         printf("%d %s\n", index, strerror(errno));
+        return 0;
+    }
+    if (strcmp(what, "filtered") == 0) {
+        struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+        struct sock_fprog filter = {1, &allow};
+        int before = branch_point(NULL, 0) == -1 && errno == EAGAIN;
+        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
+        index = branch_point(NULL, -1);
+        printf("%d %d %s\n", before, index, strerror(errno));
         return 0;
     }
     if (strcmp(what, "instant") == 0) {

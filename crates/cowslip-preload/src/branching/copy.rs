@@ -1,4 +1,4 @@
-//! The first steps of a copy: it ends with its supervisor, waits for the others, and has its own streams and environment.
+//! The first steps of a copy: it ends with its supervisor, waits for the others, gets its own streams and environment.
 //!
 //! # Safety
 //! See [`super`]. `stdout` and `stdin` are libc's open streams; the environment is an array as `execve(2)` has it.

@@ -1,10 +1,11 @@
 //! `cowslip_branch_point`: a place where the program lets `cowslip branch` copy it.
 //!
 //! The call comes from the program itself, not from its allocator: libc's functions may be called here.
+//! What the messages are, and who sends them, is in [`cowslip::raw::branch`].
 //!
 //! # Safety
-//! Names are C's strings, or null. In a copy, and in who answers for the copies, only the calling thread lives on: there
-//! memory comes from this library's allocator, and libc is asked for nothing that takes a lock of another thread's.
+//! Names are C's strings, or null. In a copy, and in who answers for the copies, only the calling thread lives on: memory
+//! comes from this library's allocator there, and libc is asked for nothing that takes a lock of another thread's.
 
 mod copy;
 mod listener;
@@ -20,7 +21,7 @@ use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{AsFd, AsRawFd, Errno, OwnedFd, packets, socket};
 
 use crate::program::{config, guarded};
-use crate::{forking, leaving, say};
+use crate::{forking, say};
 use listener::Listener;
 
 /// How long a command that has connected may take to say what it wants.
@@ -31,6 +32,9 @@ static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(ptr::null_mut());
 
 /// A thread is in a call of this module.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The program filters its system calls: those of a branch point may end it.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// This process is a copy, or forked from one: the name is the program's.
 static IS_COPY: AtomicBool = AtomicBool::new(false);
@@ -43,8 +47,8 @@ enum Outcome {
     Copy(u32),
 }
 
-/// Lets `cowslip branch` copy the program for `timeout_ms` (-1: until it is told to go on), as poll(2) waits. Which copy this
-/// process is, from 0 on; in the program itself -1 and an errno.
+/// Lets `cowslip branch` copy the program for `timeout_ms` (-1: until it is told to go on), as poll(2) waits. Which copy
+/// this process is, from 0 on; in the program itself -1 and an errno.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cowslip_branch_point(name: *const c_char, timeout_ms: c_int) -> c_int {
     let serve = |listener: &Listener| serve(listener, timeout_ms).unwrap_or_else(Outcome::GoOn);
@@ -55,8 +59,8 @@ unsafe extern "C" fn cowslip_branch_point(name: *const c_char, timeout_ms: c_int
     }
 }
 
-/// A descriptor that can be read while somebody waits for this process to come to its branch point; -1 and an errno if there
-/// is none. It is the library's: the program does not close it.
+/// A descriptor that can be read while somebody waits for this process to come to its branch point; -1 and an errno if
+/// there is none. It is the library's: the program does not close it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cowslip_branch_fd(name: *const c_char) -> c_int {
     // SAFETY: C's contract.
@@ -84,10 +88,18 @@ pub(crate) fn begin_child(shares_descriptors: bool) {
 
 /// When the program calls `exit`.
 pub(crate) fn end() {
+    let listener = LISTENER.swap(ptr::null_mut(), Ordering::Relaxed);
     // SAFETY: null, or a listener that is never freed.
-    if let Some(listener) = unsafe { LISTENER.load(Ordering::Relaxed).as_ref() } {
+    if let Some(listener) = unsafe { listener.as_ref() } {
         listener.remove();
+        listener.leave(false);
     }
+}
+
+/// Nobody branches the program any more.
+pub(crate) fn close() {
+    IS_CLOSED.store(true, Ordering::Relaxed);
+    end();
 }
 
 /// # Safety
@@ -99,8 +111,7 @@ unsafe fn with_listener<T>(
     if config().off {
         return Err(Errno::NOSYS);
     }
-    if leaving::is_closed() {
-        // Its filter may end it for a call that it did not foresee.
+    if IS_CLOSED.load(Ordering::Relaxed) {
         return Err(Errno::PERM);
     }
     // SAFETY: the caller's.

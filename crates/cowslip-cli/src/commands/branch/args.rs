@@ -7,13 +7,17 @@ use std::time::Duration;
 use crate::commands::numbers::{positive, whole};
 use crate::exit::OF_COMMANDS;
 
+const EXAMPLES: &str = "Examples:
+  cowslip branch 4711 -n 8                      # COWSLIP_BRANCH is 0 to 7
+  cowslip branch shop 'rate 0.9' 'rate 1.1'     # two, each with its COWSLIP_BRANCH_ARG
+  cowslip branch shop -n 8 --output runs/%i.out
+
+The program runs under `cowslip run` and calls cowslip_branch_point(). A signal is passed on to the copies; they are \
+killed if this command is.";
+
 /// Copy a warm program that waits at its branch point, and run the copies to their end
 #[derive(clap::Args, Debug)]
-#[command(after_help = format!("Examples:\n  cowslip branch 4711 -n 8                        # COWSLIP_BRANCH is 0 to 7\n  \
-    cowslip branch shop 'rate 0.9' 'rate 1.1'       # two, each with its COWSLIP_BRANCH_ARG\n  \
-    cowslip branch shop -n 8 --output runs/%i.out\n\nThe program runs under `cowslip run` and calls \
-    cowslip_branch_point(). A signal is passed on to the copies; they are killed if this command is.\n\n{OF_COMMANDS} Of \
-    several copies the highest."))]
+#[command(after_help = format!("{EXAMPLES}\n\n{OF_COMMANDS} Of several copies the highest."))]
 pub(crate) struct Args {
     /// The program's process id, or the name that it gave its branch point
     #[arg(value_name = "PID|NAME", required_unless_present = "list")]

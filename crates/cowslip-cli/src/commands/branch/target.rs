@@ -1,7 +1,7 @@
 //! The programs that can be branched, found by their sockets.
 //!
-//! The kernel says where sockets are listened at (`/proc/net/unix`), wherever a program's runtime directory is, and who listens
-//! (`SO_PEERCRED`), so that nothing has to be believed of what lies in a directory.
+//! The kernel says where sockets are listened at (`/proc/net/unix`), wherever a program's runtime directory is, and who
+//! listens (`SO_PEERCRED`), so that nothing has to be believed of what lies in a directory.
 
 use std::ffi::OsStr;
 use std::fs;
