@@ -145,9 +145,14 @@ fn attend(connection: BorrowedFd<'_>, ended: &OwnedFd, mut copies: Vec<Running>)
     process::exit_now(0)
 }
 
+/// And whatever they have started.
 fn end_all(copies: &[Running]) {
     for copy in copies {
         let _ = process::end_group(copy.pid, true);
+    }
+    // Until then they count for a limit of processes.
+    for copy in copies {
+        let _ = process::wait_for(copy.pid);
     }
 }
 

@@ -46,8 +46,13 @@ impl Connection {
     /// `None`: there is nobody any more.
     fn next(&self) -> Result<Option<Reply>, Failure> {
         let mut buffer = [0; 64];
-        match socket::receive(self.socket.as_fd(), &mut buffer) {
-            Ok((0, _)) | Err(Errno::CONNRESET) => Ok(None),
+        let received = match socket::receive(self.socket.as_fd(), &mut buffer) {
+            // Said once, before what was sent earlier: who was there has not read all that it was told.
+            Err(Errno::CONNRESET) => socket::receive(self.socket.as_fd(), &mut buffer),
+            received => received,
+        };
+        match received {
+            Ok((0, _)) => Ok(None),
             Ok((length, _)) => Reply::parse(&buffer[..length]).map(Some).ok_or_else(|| {
                 let why = "the preload library that it runs with is of another version of Cowslip";
                 Failure::new(NO, format!("process {}: {why}", self.pid))
