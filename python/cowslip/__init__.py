@@ -23,6 +23,7 @@ from ._native import (
     VanishedError,
     __version__,
 )
+from ._branch_point import BranchCopy, branch_point
 from ._doctor import Report, doctor
 from ._image import Restored, Save, restore, verify
 from ._template import Branch, Pool, Template
@@ -30,6 +31,7 @@ from ._template import Branch, Pool, Template
 __all__ = [
     "Arena",
     "Branch",
+    "BranchCopy",
     "BusyError",
     "CorruptError",
     "DeniedError",
@@ -47,6 +49,7 @@ __all__ = [
     "UsageError",
     "VanishedError",
     "__version__",
+    "branch_point",
     "doctor",
     "install_at_fork",
     "restore",

@@ -237,6 +237,23 @@ cowslip_status cowslip_doctor_json(char **json, cowslip_error **error);
 // Frees a text that the library handed out.
 void cowslip_text_free(char *text);
 
+// Lets `cowslip branch` copy this process, which runs under `cowslip run`, for `timeout_ms`: 0 looks whether somebody
+// waits for it, -1 waits until `cowslip branch --release` has it go on. `name` may be NULL: then it is found by its
+// process id alone.
+//
+// In each copy it returns which one that is, 0 or more. In the program itself it returns -1, with errno: EAGAIN when
+// the time is up, ECANCELED when it was told to go on, EINTR when a signal handler ran, EBUSY while another thread is
+// in this call, EINVAL if the name has other characters than letters, digits, '.', '_' and '-', is of digits alone or
+// longer than 32, EPERM if the program filters its system calls, ENOSYS without `cowslip run`.
+//
+// A copy is as the child of fork(2): only the calling thread lives on in it.
+int cowslip_branch_point(const char *name, int timeout_ms);
+
+// A descriptor that can be read (poll(2)) while somebody waits for this process to come to its branch point, for
+// programs that wait for other things too: they call cowslip_branch_point(name, 0) then, and do not close it. -1 with
+// errno if there is none.
+int cowslip_branch_fd(const char *name);
+
 // What failed, on what, and what to do about it, in a line; as long as the error lives.
 const char *cowslip_error_text(const cowslip_error *error);
 

@@ -12,6 +12,7 @@
 //! | [`frozen`] | views of an instant |
 //! | [`fork`] | forks that take arenas along |
 //! | [`template`] | templates and their clones |
+//! | [`branch`] | a place where `cowslip branch` may copy the program |
 //! | [`image`] | save, verify, restore |
 //! | [`error`], [`boundary`] | statuses, reasons, and what keeps a panic from leaving Rust |
 //!
@@ -22,6 +23,7 @@
 
 pub mod arena;
 mod boundary;
+pub mod branch;
 pub mod error;
 pub mod fork;
 pub mod frozen;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const PROGRAMS: [&str; 4] = ["freeze", "fork", "template", "image"];
+const PROGRAMS: [&str; 5] = ["freeze", "fork", "template", "image", "branch"];
 const STRICT: [&str; 6] = ["-std=gnu99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"];
 
 fn root() -> &'static Path {

@@ -152,3 +152,26 @@ pub(crate) fn current() -> *const *const c_char {
     // SAFETY: the program's own variable, read as libc reads it.
     unsafe { environ.cast() }
 }
+
+/// Puts these entries into the program's environment, each in the place of one of the same name, and takes out those that
+/// begin with one of `names`, for a process with one thread. The array is a new one, for good: libc makes its own of it when
+/// the program changes it.
+pub(crate) fn replace(entries_to_add: &[CString], names: &[&[u8]]) {
+    let name_of = |entry: &CString| {
+        let bytes = entry.as_bytes();
+        bytes[..bytes.iter().position(|&byte| byte == b'=').map_or(bytes.len(), |at| at + 1)]
+            .to_vec()
+    };
+    let mut gone: Vec<Vec<u8>> = entries_to_add.iter().map(name_of).collect();
+    gone.extend(names.iter().map(|name| name.to_vec()));
+    // SAFETY: see the module; nobody else uses the environment meanwhile.
+    unsafe {
+        let old = environ;
+        let kept = if old.is_null() { Vec::new() } else { entries(old.cast()).collect() };
+        let is_kept = |entry: &&CStr| !gone.iter().any(|name| entry.to_bytes().starts_with(name));
+        let kept = kept.into_iter().filter(is_kept).map(|entry: &CStr| entry.as_ptr().cast_mut());
+        let added = entries_to_add.iter().map(|entry| entry.clone().into_raw());
+        let array: Vec<*mut c_char> = kept.chain(added).chain([core::ptr::null_mut()]).collect();
+        environ = Vec::leak(array).as_mut_ptr();
+    }
+}

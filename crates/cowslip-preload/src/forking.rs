@@ -32,7 +32,9 @@ use cowslip_sys::process::{self, BlockedSignals};
 use crate::next::Next;
 use crate::program::{self, arenas, config, owned};
 use crate::rings::{self, Found};
-use crate::{alloc, children, futexes, leaving, making, meeting, refusals, say, threads};
+use crate::{
+    alloc, branching, children, futexes, leaving, making, meeting, refusals, say, threads,
+};
 
 struct Pending(UnsafeCell<Option<(PreparedFork<'static>, BlockedSignals)>>);
 
@@ -143,6 +145,7 @@ pub(crate) extern "C" fn in_child() {
     if refusals::take().is_some() {
         process::exit_now(127);
     }
+    branching::begin_child(SHARES_DESCRIPTORS.load(Ordering::Relaxed));
     if !program::is_forking_here() {
         making::begin_child();
         return;
@@ -180,19 +183,37 @@ pub(crate) fn watch(pid: c_int) {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn fork() -> c_int {
+pub(crate) unsafe extern "C" fn fork() -> c_int {
+    if config().off {
+        // SAFETY: the program's own call.
+        return unsafe { libcs_fork() };
+    }
+    let blocked = BlockedSignals::enter();
+    making::adopt_all();
+    start_services();
+    drop(blocked);
+    // SAFETY: the program's own call.
+    unsafe { fork_as_it_is() }
+}
+
+/// # Safety
+/// As for `fork(2)`.
+unsafe fn libcs_fork() -> c_int {
     // SAFETY: libc's symbol of that name has this type.
     let real =
         unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(FORK.get()) };
-    if config().off {
-        // SAFETY: the program's own call.
-        return unsafe { real() };
-    }
+    // SAFETY: the caller's.
+    unsafe { real() }
+}
+
+/// Without looking whether there is something to take over, or to start.
+///
+/// # Safety
+/// As for `fork(2)`.
+pub(crate) unsafe fn fork_as_it_is() -> c_int {
     let mut blocked = BlockedSignals::enter();
-    making::adopt_all();
-    start_services();
-    // SAFETY: the program's own call.
-    let pid = unsafe { real() };
+    // SAFETY: the caller's.
+    let pid = unsafe { libcs_fork() };
     if pid < 0 {
         blocked.set_errno(process::current_errno());
     }

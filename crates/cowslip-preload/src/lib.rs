@@ -18,6 +18,7 @@
 
 mod advice;
 mod alloc;
+mod branching;
 mod calls;
 mod children;
 mod cloning;

@@ -24,7 +24,9 @@
 //! * [`cache`]: a file's part of the page cache.
 //! * [`capabilities`]: what this thread may do beyond its user.
 //! * [`terminal`]: its size and its keys.
-//! * [`socket`]: descriptors handed to another process.
+//! * [`socket`], [`packets`]: descriptors handed to another process, and whole messages.
+//! * [`supervision`]: copies of a program, and who answers for them.
+//! * [`dynamic`]: functions of other libraries in this process.
 //! * [`given`]: what a program's calls point to, looked at before the kernel does.
 //! * [`passthrough`]: the calls a preload library hands on unchanged.
 //! * [`error`]: the error that all crates return, with the operation, the range and what to do about it.
@@ -40,6 +42,7 @@ pub mod cache;
 pub mod capabilities;
 pub mod cgroup;
 pub mod damon;
+pub mod dynamic;
 pub mod error;
 pub mod executable;
 pub mod failpoints;
@@ -47,6 +50,7 @@ pub mod fault_cost;
 pub mod given;
 pub mod memfile;
 pub mod memory;
+pub mod packets;
 pub mod pageflags;
 pub mod pagemap;
 pub mod passthrough;
@@ -57,6 +61,7 @@ pub mod regular;
 pub mod reserved_fd;
 pub mod scheduling;
 pub mod socket;
+pub mod supervision;
 pub mod suspended_child;
 pub mod target;
 pub mod terminal;

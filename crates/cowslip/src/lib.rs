@@ -22,6 +22,7 @@
 //! * [`Frozen::into_template`] makes a [`Template`]: any process maps private clones of it, and resets
 //!   them in place, thousands of times a second.
 //! * [`freeze_all`] freezes several arenas at the same instant.
+//! * [`branch_point`] lets `cowslip branch` copy a warm program.
 //! * [`host::report`] says what this kernel and these privileges allow.
 //! * [`raw`] is for libraries that serve a program's own memory calls and forks from an arena.
 //!
@@ -31,6 +32,7 @@
 //! was not told of.
 
 mod arena;
+mod branch_point;
 mod footprint;
 mod freeze;
 pub mod host;
@@ -46,6 +48,7 @@ pub use cowslip_sys::memory::Prot;
 pub use cowslip_sys::units;
 
 pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, IoGuard, Pages};
+pub use branch_point::{BranchCopy, branch_point};
 pub use footprint::Footprint;
 pub use freeze::{Fork, FreezeMethod, Frozen, fork, freeze_all};
 pub use metrics::Metrics;

@@ -1,6 +1,7 @@
 //! The one table of commands; each has a module with its options and what it does.
 
 mod bench;
+mod branch;
 mod compare;
 mod demo;
 mod doctor;
@@ -49,6 +50,7 @@ enum Run {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     Run(run::Args),
+    Branch(branch::Args),
     Status(status::Args),
     Doctor(doctor::Args),
     Setup(setup::Args),
@@ -87,6 +89,7 @@ impl Command {
     pub(crate) fn run(self) -> CommandResult {
         match self {
             Self::Run(args) => run::run(args),
+            Self::Branch(args) => branch::run(&args),
             Self::Status(args) => status::run(args),
             Self::Doctor(args) => doctor::run(args),
             Self::Setup(args) => setup::run(args),

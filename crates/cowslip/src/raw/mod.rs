@@ -7,6 +7,7 @@
 //! * [`Arena::raw`] gives the operations that such a library has beside those of [`Arena`].
 //! * [`PreparedFork`] is what happens around a call of `fork` that somebody else makes.
 //! * [`Usage`] and [`Departure`] say what a part of an arena is for, and why memory left it.
+//! * [`branch`] is what `cowslip branch` says to a program.
 //! * [`PAGE_NAME`] is the mapping in which [`Metrics::from_page`](crate::Metrics::from_page) finds the counters.
 //!
 //! ```
@@ -19,6 +20,7 @@
 //! # Ok::<(), cowslip::Error>(())
 //! ```
 
+pub mod branch;
 mod children;
 mod memory;
 mod service;

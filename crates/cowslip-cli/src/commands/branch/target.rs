@@ -1,0 +1,168 @@
+//! The programs that can be branched, found by their sockets.
+//!
+//! The kernel says where sockets are listened at (`/proc/net/unix`), wherever a program's runtime directory is, and who
+//! listens (`SO_PEERCRED`), so that nothing has to be believed of what lies in a directory.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use cowslip::raw::branch::{DIRECTORY, parse_file_name};
+use cowslip_sys::{AsFd, Errno, OwnedFd, packets};
+
+use crate::exit::{DENIED, Failure, NO, USAGE, VANISHED};
+
+/// A program at the other end of a connection.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) pid: i32,
+    pub(super) name: Option<String>,
+    pub(super) connection: OwnedFd,
+}
+
+/// A socket that somebody listens at.
+struct Found {
+    path: PathBuf,
+    pid: i32,
+    name: Option<String>,
+}
+
+/// What the network namespace of a process has of them.
+fn found(process: &str) -> Vec<Found> {
+    /// Of sockets that listen, and of those that keep packets apart.
+    const FLAGS: &str = "00010000";
+    const TYPE: &str = "0005";
+    const PATH: usize = 7;
+    let table = fs::read(format!("/proc/{process}/net/unix")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&table);
+    let of_line = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let listens = fields.get(3) == Some(&FLAGS) && fields.get(4) == Some(&TYPE);
+        let path = line.split_once(fields.get(PATH).filter(|_| listens)?);
+        let path = path.map(|(before, _)| {
+            PathBuf::from(OsStr::from_bytes(&line.as_bytes()[before.len()..]))
+        })?;
+        let directory = path.parent()?.file_name()?.to_str()?;
+        let (pid, name) = parse_file_name(path.file_name()?.to_str()?)?;
+        let name = name.map(str::to_owned);
+        directory.starts_with(DIRECTORY).then(|| Found { pid, name, path: path.clone() })
+    };
+    text.lines().filter_map(of_line).collect()
+}
+
+/// Connects, to the process that is asked for if one is.
+fn connect(found: &Found, wanted: Option<i32>) -> Result<Target, Errno> {
+    // The program may have another root than this command.
+    let elsewhere =
+        wanted.map(|pid| PathBuf::from(format!("/proc/{pid}/root{}", found.path.display())));
+    let mut answer = Err(Errno::NOENT);
+    for path in [Some(found.path.clone()), elsewhere].into_iter().flatten() {
+        answer = connect_at(&path, found, wanted);
+        if answer.is_ok() {
+            break;
+        }
+    }
+    answer
+}
+
+fn connect_at(path: &Path, found: &Found, wanted: Option<i32>) -> Result<Target, Errno> {
+    let connection = packets::connect(path)?;
+    let pid = packets::peer(connection.as_fd())?.pid;
+    if pid == 0 || wanted.is_some_and(|wanted| wanted != pid) {
+        return Err(Errno::NOENT);
+    }
+    Ok(Target { pid, name: found.name.clone(), connection })
+}
+
+/// The one program that `text` means.
+pub(super) fn find(text: &str) -> Result<Target, Failure> {
+    match text.parse() {
+        Ok(pid) if pid > 0 => by_pid(pid),
+        _ => by_name(text),
+    }
+}
+
+fn by_pid(pid: i32) -> Result<Target, Failure> {
+    let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
+        return Err(Failure::new(VANISHED, format!("there is no process {pid}")));
+    };
+    let its_own = number_in_namespace(pid);
+    let mut errno = Errno::NOENT;
+    for found in found(&pid.to_string()).iter().filter(|found| found.pid == its_own) {
+        match connect(found, Some(pid)) {
+            Ok(target) => return Ok(target),
+            Err(why) => errno = why,
+        }
+    }
+    Err(match errno {
+        Errno::NOENT | Errno::CONNREFUSED => Failure::new(
+            NO,
+            format!(
+                "process {pid} has no branch point: it has not called cowslip_branch_point() yet, or was not started \
+                 with `cowslip run`"
+            ),
+        ),
+        Errno::ACCESS | Errno::PERM => Failure::new(
+            DENIED,
+            format!(
+                "not permitted to branch process {pid}: it is of user {}; run as that user or as root",
+                process.uid()
+            ),
+        ),
+        errno => unreachable(&format!("process {pid}"), errno),
+    })
+}
+
+/// What the process takes for its number.
+fn number_in_namespace(pid: i32) -> i32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    line.and_then(|line| line.split_whitespace().last()?.parse().ok()).unwrap_or(pid)
+}
+
+fn by_name(name: &str) -> Result<Target, Failure> {
+    let of_name = found("self").into_iter().filter(|found| found.name.as_deref() == Some(name));
+    let answers: Vec<_> = of_name.map(|found| connect(&found, None)).collect();
+    let is_denied = answers.iter().any(|it| matches!(it, Err(Errno::ACCESS | Errno::PERM)));
+    let is_full = answers.iter().any(|it| matches!(it, Err(Errno::AGAIN)));
+    let mut targets: Vec<Target> = answers.into_iter().flatten().collect();
+    match (targets.pop(), targets.as_slice()) {
+        (Some(target), []) => Ok(target),
+        (Some(target), others) => {
+            let pids: Vec<_> =
+                others.iter().chain([&target]).map(|it| it.pid.to_string()).collect();
+            let pids = pids.join(", ");
+            Err(Failure::new(USAGE, format!("{name} is the name of several: {pids}; say which")))
+        }
+        (None, _) if is_full => Err(unreachable(name, Errno::AGAIN)),
+        (None, _) if is_denied => Err(Failure::new(
+            DENIED,
+            format!(
+                "not permitted to branch {name}: it is another user's; run as that user or as root"
+            ),
+        )),
+        (None, _) => Err(Failure::new(
+            NO,
+            format!(
+                "no program has a branch point named {name}; `cowslip branch --list` says which there are"
+            ),
+        )),
+    }
+}
+
+fn unreachable(what: &str, errno: Errno) -> Failure {
+    let why = match errno {
+        Errno::AGAIN => "too many wait for it already".to_owned(),
+        errno => std::io::Error::from(errno).to_string(),
+    };
+    Failure::new(NO, format!("cannot reach {what}: {why}"))
+}
+
+/// All programs that this user may branch.
+pub(super) fn all() -> Vec<Target> {
+    let mut all: Vec<_> = found("self").iter().filter_map(|it| connect(it, None).ok()).collect();
+    all.sort_by_key(|target| target.pid);
+    all
+}

@@ -1,0 +1,130 @@
+//! The socket at which this process is found: in a directory of its user's alone.
+
+use core::time::Duration;
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use cowslip::raw::branch::{DIRECTORY, Request, file_name, parse_file_name};
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, packets, process, socket};
+
+/// Nobody but the user.
+const MODE_OF_DIRECTORY: u32 = 0o700;
+const MODE_OF_SOCKET: u32 = 0o600;
+const OTHERS: u32 = 0o077;
+
+const ROOT: u32 = 0;
+
+pub(super) struct Listener {
+    socket: ReservedFd,
+    path: PathBuf,
+}
+
+impl Listener {
+    /// In the first directory where that can be: `$XDG_RUNTIME_DIR`, `/run` for root, `/tmp`.
+    pub(super) fn open(name: Option<&str>) -> Result<Self, Errno> {
+        let file = file_name(process::pid(), name);
+        let user = process::effective_uid();
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let runtime = runtime.filter(|path| path.is_absolute()).map(|path| path.join(DIRECTORY));
+        let run = (user == ROOT).then(|| Path::new("/run").join(DIRECTORY));
+        let shared = Path::new("/tmp").join(format!("{DIRECTORY}-{user}"));
+        let mut answer = Err(Errno::NOENT);
+        for directory in runtime.into_iter().chain(run).chain([shared]) {
+            answer = prepare(&directory, user).and_then(|()| Self::open_at(directory.join(&file)));
+            if answer.is_ok() {
+                break;
+            }
+        }
+        answer
+    }
+
+    fn open_at(path: PathBuf) -> Result<Self, Errno> {
+        let socket = packets::listen(&path)?;
+        // Whoever could connect before would have been in the directory.
+        fs::set_permissions(&path, Permissions::from_mode(MODE_OF_SOCKET)).map_err(errno_of)?;
+        Ok(Self { socket: ReservedFd::hold(socket), path })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Of another process, in a child of it.
+    pub(super) fn leave(&self, shares_descriptors: bool) {
+        if shares_descriptors {
+            self.socket.leave_open();
+        } else {
+            self.socket.close_early();
+        }
+    }
+
+    /// Takes the socket's name away.
+    pub(super) fn remove(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+
+    /// Who comes next and what he wants; `None` if it is nobody, or somebody who only looked, or who may not.
+    ///
+    /// # Errors
+    /// The kernel's, if nobody can come any more.
+    pub(super) fn next_request(
+        &self,
+        patience: Duration,
+    ) -> Result<Option<(OwnedFd, Request<'static>)>, Errno> {
+        let connection = match packets::accept(self.as_fd()) {
+            Ok(connection) => connection,
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let peer = packets::peer(connection.as_fd())?;
+        if ![ROOT, process::effective_uid()].contains(&peer.uid) {
+            return Ok(None);
+        }
+        if packets::wait(connection.as_fd(), Some(patience)) != Ok(true) {
+            return Ok(None);
+        }
+        let mut buffer = [0; 64];
+        let Ok((length, _)) = socket::receive(connection.as_fd(), &mut buffer) else {
+            return Ok(None);
+        };
+        let request = match Request::parse(&buffer[..length]) {
+            Some(Request::Branch { version, copies }) => Request::Branch { version, copies },
+            Some(Request::Release) => Request::Release,
+            _ => return Ok(None),
+        };
+        // Standard streams of the program may be closed.
+        Ok(cowslip_sys::supervision::above_streams(connection).ok().map(|it| (it, request)))
+    }
+}
+
+/// Makes the directory, or sees to it that it is the user's alone, and removes from it what processes left behind.
+fn prepare(directory: &Path, user: u32) -> Result<(), Errno> {
+    match DirBuilder::new().mode(MODE_OF_DIRECTORY).create(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(errno_of(error));
+        }
+        _ => {}
+    }
+    let found = fs::symlink_metadata(directory).map_err(errno_of)?;
+    if !found.is_dir() || found.uid() != user || found.mode() & OTHERS != 0 {
+        return Err(Errno::PERM);
+    }
+    for entry in fs::read_dir(directory).map_err(errno_of)?.flatten() {
+        let name = entry.file_name();
+        let is_socket = name.to_str().and_then(parse_file_name).is_some();
+        if is_socket && packets::connect(&entry.path()).err() == Some(Errno::CONNREFUSED) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn errno_of(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,229 @@
+//! `cowslip_branch_point`: a place where the program lets `cowslip branch` copy it.
+//!
+//! The call comes from the program itself, not from its allocator: libc's functions may be called here.
+//! What the messages are, and who sends them, is in [`cowslip::raw::branch`].
+//!
+//! # Safety
+//! Names are C's strings, or null. In a copy, and in who answers for the copies, only the calling thread lives on: memory
+//! comes from this library's allocator there, and libc is asked for nothing that takes a lock of another thread's.
+
+mod copy;
+mod listener;
+mod supervisor;
+
+use core::ffi::{CStr, c_char, c_int};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::time::Duration;
+
+use cowslip::raw::branch::{self, Reply, Request, VERSION};
+use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::{AsFd, AsRawFd, Errno, OwnedFd, packets, socket};
+
+use crate::program::{config, guarded};
+use crate::{forking, say};
+use listener::Listener;
+
+/// How long a command that has connected may take to say what it wants.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Where this process is found, from its first branch point on.
+static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(ptr::null_mut());
+
+/// A thread is in a call of this module.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The program filters its system calls: those of a branch point may end it.
+static IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// This process is a copy, or forked from one: the name is the program's.
+static IS_COPY: AtomicBool = AtomicBool::new(false);
+
+/// How a call ends.
+enum Outcome {
+    /// In the program.
+    GoOn(Errno),
+    /// In a copy.
+    Copy(u32),
+}
+
+/// Lets `cowslip branch` copy the program for `timeout_ms` (-1: until it is told to go on), as poll(2) waits. Which copy
+/// this process is, from 0 on; in the program itself -1 and an errno.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cowslip_branch_point(name: *const c_char, timeout_ms: c_int) -> c_int {
+    let serve = |listener: &Listener| serve(listener, timeout_ms).unwrap_or_else(Outcome::GoOn);
+    // SAFETY: C's contract.
+    match unsafe { with_listener(name, serve) } {
+        Ok(Outcome::Copy(index)) => index.cast_signed(),
+        Ok(Outcome::GoOn(errno)) | Err(errno) => fail(errno),
+    }
+}
+
+/// A descriptor that can be read while somebody waits for this process to come to its branch point; -1 and an errno if
+/// there is none. It is the library's: the program does not close it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cowslip_branch_fd(name: *const c_char) -> c_int {
+    // SAFETY: C's contract.
+    match unsafe { with_listener(name, |listener| listener.as_fd().as_raw_fd()) } {
+        Ok(fd) => fd,
+        Err(errno) => fail(errno),
+    }
+}
+
+fn fail(errno: Errno) -> c_int {
+    // SAFETY: errno is a thread-local integer that is always there.
+    unsafe { *libc::__errno_location() = errno.raw_os_error() };
+    -1
+}
+
+/// In a forked child: the socket is the parent's.
+pub(crate) fn begin_child(shares_descriptors: bool) {
+    IS_TAKEN.store(false, Ordering::Relaxed);
+    let listener = LISTENER.swap(ptr::null_mut(), Ordering::Relaxed);
+    // SAFETY: null, or a listener that is never freed.
+    if let Some(listener) = unsafe { listener.as_ref() } {
+        listener.leave(shares_descriptors);
+    }
+}
+
+/// When the program calls `exit`.
+pub(crate) fn end() {
+    let listener = LISTENER.swap(ptr::null_mut(), Ordering::Relaxed);
+    // SAFETY: null, or a listener that is never freed.
+    if let Some(listener) = unsafe { listener.as_ref() } {
+        listener.remove();
+        listener.leave(false);
+    }
+}
+
+/// Nobody branches the program any more.
+pub(crate) fn close() {
+    IS_CLOSED.store(true, Ordering::Relaxed);
+    end();
+}
+
+/// # Safety
+/// `name` is a C string or null.
+unsafe fn with_listener<T>(
+    name: *const c_char,
+    act: impl FnOnce(&Listener) -> T,
+) -> Result<T, Errno> {
+    if config().off {
+        return Err(Errno::NOSYS);
+    }
+    if IS_CLOSED.load(Ordering::Relaxed) {
+        return Err(Errno::PERM);
+    }
+    // SAFETY: the caller's.
+    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
+    let name = name.map(|name| name.to_str().map_err(|_| Errno::INVAL)).transpose()?;
+    if name.is_some_and(|name| !branch::is_name(name)) {
+        return Err(Errno::INVAL);
+    }
+    if IS_TAKEN.swap(true, Ordering::Acquire) {
+        return Err(Errno::BUSY);
+    }
+    let answer = guarded(|| listen(name).map(act), || Err(Errno::NOTRECOVERABLE));
+    IS_TAKEN.store(false, Ordering::Release);
+    answer
+}
+
+/// The listener of this process; made at the first call.
+fn listen(name: Option<&str>) -> Result<&'static Listener, Errno> {
+    let known = LISTENER.load(Ordering::Relaxed);
+    // SAFETY: null, or a listener that is never freed.
+    if let Some(listener) = unsafe { known.as_ref() } {
+        return Ok(listener);
+    }
+    let name = name.filter(|_| !IS_COPY.load(Ordering::Relaxed));
+    let listener = Listener::open(name).inspect_err(|errno| {
+        say!("no branch point: no socket could be made: {}", cowslip_sys::reason(*errno));
+    })?;
+    say!("may be branched, at {}", listener.path().display());
+    let listener = Box::leak(Box::new(listener));
+    LISTENER.store(listener, Ordering::Relaxed);
+    Ok(listener)
+}
+
+/// Answers those who come until the time is up.
+fn serve(listener: &Listener, timeout_ms: c_int) -> Result<Outcome, Errno> {
+    let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+    let began_ns = process::now_ns();
+    loop {
+        let waited = Duration::from_nanos(process::now_ns() - began_ns);
+        let left = timeout.map(|timeout| timeout.saturating_sub(waited));
+        if !packets::wait(listener.as_fd(), left)? {
+            return Err(Errno::AGAIN);
+        }
+        let Some((connection, request)) = listener.next_request(PATIENCE)? else { continue };
+        match request {
+            Request::Release => {
+                let _ = socket::send(connection.as_fd(), &Reply::Released.to_bytes(), &[]);
+                return Err(Errno::CANCELED);
+            }
+            Request::Branch { version, copies } if version == VERSION && copies > 0 => {
+                if let Some(index) = branch(connection, copies) {
+                    return Ok(Outcome::Copy(index));
+                }
+            }
+            _ => refuse(&connection, Errno::PROTO),
+        }
+    }
+}
+
+/// Tells the command that nothing came of it. It may be gone: then nobody is to be told.
+fn refuse(connection: &OwnedFd, errno: Errno) {
+    let reply = Reply::Failed { errno: errno.raw_os_error(), started: 0 };
+    let _ = socket::send(connection.as_fd(), &reply.to_bytes(), &[]);
+}
+
+/// Forks who makes the copies; which of them this is, or `None` in the program.
+///
+/// It is not the program's child, whose end the program would hear of: its parent ends at once.
+fn branch(connection: OwnedFd, copies: u32) -> Option<u32> {
+    copy::flush_output();
+    let blocked = BlockedSignals::enter();
+    let index = match fork() {
+        Err(errno) => {
+            refuse(&connection, errno);
+            None
+        }
+        Ok(0) => match fork_again() {
+            Ok(0) => {
+                let index = supervisor::supervise(&connection, copies);
+                IS_COPY.store(true, Ordering::Relaxed);
+                Some(index)
+            }
+            answer => {
+                if let Err(errno) = answer {
+                    refuse(&connection, errno);
+                }
+                process::exit_now(0)
+            }
+        },
+        Ok(pid) => {
+            // The program may have it waited for, or have no ended children.
+            let _ = process::wait_for(pid);
+            None
+        }
+    };
+    drop(connection);
+    drop(blocked);
+    index
+}
+
+/// As the program would: with a freeze before it, if there is something to freeze.
+fn fork() -> Result<i32, Errno> {
+    // SAFETY: the child keeps to what the module says.
+    answer_of(unsafe { forking::fork() })
+}
+
+/// In a child that does nothing but fork.
+fn fork_again() -> Result<i32, Errno> {
+    // SAFETY: as above.
+    answer_of(unsafe { forking::fork_as_it_is() })
+}
+
+fn answer_of(pid: c_int) -> Result<i32, Errno> {
+    if pid < 0 { Err(process::current_errno()) } else { Ok(pid) }
+}

@@ -1,0 +1,121 @@
+#![allow(unsafe_code)]
+//! Unix sockets that keep messages apart (`SOCK_SEQPACKET`, `unix(7)`), and who is at the other end.
+//!
+//! # Safety
+//! The calls write only to the places that they are handed, of the size that they are told.
+
+use core::time::Duration;
+use std::path::Path;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::{AsRawFd, BorrowedFd, Errno, OwnedFd, Result, passthrough, process};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// The process at the other end of a connection, as the kernel knows it (`SO_PEERCRED`): who connected, or who listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// Its number as this process sees it; 0 if it does not.
+    pub pid: i32,
+    /// As which user it acted.
+    pub uid: u32,
+}
+
+fn socket(more: SocketFlags) -> Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | more;
+    net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Listens at a path, which is made. `EADDRINUSE` if it is there.
+pub fn listen(path: &Path) -> Result<OwnedFd> {
+    let socket = socket(SocketFlags::NONBLOCK)?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// The next connection; `EAGAIN` if there is none.
+pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd> {
+    net::accept_with(listener, SocketFlags::CLOEXEC)
+}
+
+/// Connects to who listens at a path. `ECONNREFUSED` if nobody does any more, `EAGAIN` if too many wait for it.
+pub fn connect(path: &Path) -> Result<OwnedFd> {
+    let socket = socket(SocketFlags::NONBLOCK)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(socket)
+}
+
+/// Who is at the other end.
+pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: getsockopt(2) writes at most `size` bytes to `found`, plain numbers, and the size to `size`.
+    let answer = unsafe {
+        passthrough::by_number()(
+            libc::SYS_getsockopt,
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            &raw mut found,
+            &raw mut size,
+        )
+    };
+    match answer {
+        0 => Ok(Peer { pid: found.pid, uid: found.uid }),
+        _ => Err(process::last_errno()),
+    }
+}
+
+/// Waits until `fd` can be read, or `timeout` has passed (`None`: for ever): whether it can.
+///
+/// # Errors
+/// `EINTR` if a signal handler ran meanwhile.
+pub fn wait(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> Result<bool> {
+    let timeout = timeout.map(|time| Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: i64::from(time.subsec_nanos()),
+    });
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    match poll(&mut polled, timeout.as_ref())? {
+        0 => Ok(false),
+        _ if polled[0].revents().contains(PollFlags::NVAL) => Err(Errno::BADF),
+        _ => Ok(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AsFd, socket};
+
+    #[test]
+    fn messages_stay_apart_and_both_ends_know_each_other() {
+        let path = std::env::temp_dir().join(format!("cowslip-packets-{}", process::pid()));
+        let listener = listen(&path).unwrap();
+        assert_eq!(accept(listener.as_fd()).unwrap_err(), Errno::AGAIN);
+        assert_eq!(listen(&path).unwrap_err(), Errno::ADDRINUSE);
+        assert_eq!(wait(listener.as_fd(), Some(Duration::ZERO)), Ok(false));
+        let ours = connect(&path).unwrap();
+        assert_eq!(wait(listener.as_fd(), None), Ok(true));
+        let theirs = accept(listener.as_fd()).unwrap();
+        let me = Peer { pid: process::pid(), uid: process::effective_uid() };
+        assert_eq!((peer(ours.as_fd()), peer(theirs.as_fd())), (Ok(me), Ok(me)));
+        socket::send(ours.as_fd(), b"one", &[]).unwrap();
+        socket::send(ours.as_fd(), b"two", &[listener.as_fd()]).unwrap();
+        drop(ours);
+        let mut buffer = [0; 16];
+        for (text, descriptors) in [(&b"one"[..], 0), (b"two", 1), (b"", 0)] {
+            let (length, received) = socket::receive(theirs.as_fd(), &mut buffer).unwrap();
+            assert_eq!((&buffer[..length], received.len()), (text, descriptors));
+        }
+        drop(listener);
+        assert_eq!(connect(&path).unwrap_err(), Errno::CONNREFUSED);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(connect(&path).unwrap_err(), Errno::NOENT);
+    }
+}
