@@ -3,30 +3,42 @@
 import asyncio
 import concurrent.futures
 import json
+import logging
 import os
 import threading
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from . import _native
 from ._state import dump, load
 
+if TYPE_CHECKING:
+    from ._arena import Arena
 
-class Save(concurrent.futures.Future):
-    """A save under way: `result(timeout)`, `cancel()`, `await save`, `on_progress(f)`."""
+_log = logging.getLogger("cowslip")
 
-    def __init__(self, native):
+
+class Save(concurrent.futures.Future[dict[str, int]]):
+    """A save under way: `result(timeout)`, `cancel()`, `await save`, `on_progress(f)`.
+
+    The result says how many chunks of 2 MiB the image has and how long its file is.
+    """
+
+    def __init__(self, native: _native.Save) -> None:
         super().__init__()
-        self._native, self._tellers, self._is_cancelled = native, [], False
+        self._native, self._is_cancelled = native, False
+        self._tellers: list[Callable[[int, int], object]] = []
 
     @property
-    def progress(self):
+    def progress(self) -> tuple[int, int]:
         """Bytes done and altogether."""
         return self._native.progress
 
-    def on_progress(self, tell):
+    def on_progress(self, tell: Callable[[int, int], object]) -> None:
         """Has `tell(done_bytes, total_bytes)` called now and then, on a thread of its own."""
         self._tellers.append(tell)
 
-    def cancel(self):
+    def cancel(self) -> bool:
         """Has the save end without an image; whether it did not end before."""
         if self.done():
             return False
@@ -35,14 +47,14 @@ class Save(concurrent.futures.Future):
         concurrent.futures.wait([self])
         return self.cancelled()
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> bool:
         """Waits for the end, whatever it is; whether it came."""
         return bool(concurrent.futures.wait([self], timeout).done)
 
-    def __await__(self):
+    def __await__(self) -> Generator[Any, None, dict[str, int]]:
         return asyncio.wrap_future(self).__await__()
 
-    def _watch(self):
+    def _watch(self) -> None:
         told = None
         while True:
             try:
@@ -55,48 +67,77 @@ class Save(concurrent.futures.Future):
                 return
             if self._native.progress != told:
                 told = self._native.progress
-                for tell in self._tellers:
-                    tell(*told)
+                self._tell(*told)
             if saved is not None:
                 self.set_result(saved)
                 return
 
+    def _tell(self, done: int, total: int) -> None:
+        for tell in list(self._tellers):
+            try:
+                tell(done, total)
+            except Exception:
+                _log.exception("a save's on_progress raised")
 
-def start_save(arena, frozen, path, state, parent, compress, threads):
+
+def start_save(
+    arena: _native.Arena,
+    frozen: _native.Frozen,
+    path: str,
+    state: object,
+    parent: str | os.PathLike[str] | None,
+    compress: str,
+    threads: int,
+) -> Save:
     """Starts to save a view with the state of now."""
     user, roots = dump(state, *arena.range)
     parent = None if parent is None else os.path.abspath(os.fspath(parent))
     save = Save(_native.Save.start(frozen, path, roots, user, parent, compress, threads))
-    threading.Thread(target=save._watch, name="cowslip-watch", daemon=True).start()
+    # Not a daemon: the program's end waits, so that its last checkpoint is whole.
+    threading.Thread(target=save._watch, name="cowslip-watch").start()
     return save
 
 
-class Restored(tuple):
+class Restored(tuple["Arena", Any]):
     """`arena, state = cowslip.restore(path)`; `wait()` until all of it is there."""
 
-    def __new__(cls, arena, state, native):
-        restored = super().__new__(cls, (arena, state))
-        restored._native = native
+    _restoring: _native.Restoring
+
+    def __new__(cls, arena: "Arena", state: Any, native: _native.Restoring) -> Self:
+        restored = super().__new__(cls, cast(Any, (arena, state)))
+        restored._restoring = native
         return restored
 
-    arena = property(lambda self: self[0])
-    state = property(lambda self: self[1])
+    @property
+    def arena(self) -> "Arena":
+        return self[0]
 
     @property
-    def progress(self):
+    def state(self) -> Any:
+        return self[1]
+
+    @property
+    def progress(self) -> tuple[int, int]:
         """Bytes there and altogether."""
-        return self._native.progress
+        return self._restoring.progress
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> bool:
         """Waits until all is there, and free of the file; whether it is."""
-        return self._native.wait(timeout)
+        return self._restoring.wait(timeout)
 
 
-def restore(path, *, trust=False, backing="thp", eager=False, threads=0):
+def restore(
+    path: str | os.PathLike[str],
+    *,
+    trust: bool = False,
+    backing: Literal["thp", "base", "hugetlb"] = "thp",
+    eager: bool = False,
+    threads: int = 0,
+) -> Restored:
     """The arena and the state of an image, usable now: what is touched is brought in first.
 
-    A state of numbers, texts, containers and arrays needs no trust. `trust` allows classes of other modules, whose code runs
-    then: only for images of your own.
+    A state of numbers, texts, containers, arrays and tensors needs no trust. `trust` allows classes of other modules, whose
+    code runs then: only for images of your own.
     """
     from ._arena import Arena
 
@@ -108,6 +149,6 @@ def restore(path, *, trust=False, backing="thp", eager=False, threads=0):
     return Restored(Arena._of(arena), state, native)
 
 
-def verify(path):
+def verify(path: str | os.PathLike[str]) -> None:
     """Reads all of an image, and of those that it builds on: `CorruptError` if a byte is wrong."""
     _native.verify(os.fspath(path))

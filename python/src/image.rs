@@ -132,7 +132,7 @@ pub(crate) struct Restoring {
 impl Restoring {
     /// The arena, usable now.
     fn arena(&self) -> Arena {
-        Arena { arena: self.restored.arena().clone() }
+        Arena::from(self.restored.arena().clone())
     }
 
     /// Where a root is now: address and length.

@@ -108,7 +108,10 @@ extern "C" fn prepare() {
     let installed = lock();
     let living = installed.arenas.iter().filter_map(Weak::upgrade);
     let arenas: Vec<Arena> = living.map(|handle| Arena { handle }).collect();
-    arenas.iter().for_each(|arena| serve::ensure(arena.shared()));
+    for arena in &arenas {
+        // Without its thread the fork is prepared without userfaultfd.
+        serve::ensure(arena.shared());
+    }
     let signals = BlockedSignals::enter();
     let fork = prepare_or_leave(&arenas);
     // SAFETY: what it borrows lies in the handles that `arenas` shares, and goes after it.
