@@ -14,7 +14,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{ErrorKind, Prot};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -27,11 +27,7 @@ const BLOCK_UNIT_BYTES: usize = 64;
 
 /// The length of the blocks that serve `length` bytes: multiples of 64 up to 1 KiB, then four lengths a doubling.
 fn block_bytes(length: usize) -> usize {
-    let step = if length <= 1 << 10 {
-        BLOCK_UNIT_BYTES
-    } else {
-        length.next_power_of_two() / 8
-    };
+    let step = if length <= 1 << 10 { BLOCK_UNIT_BYTES } else { length.next_power_of_two() / 8 };
     length.max(1).next_multiple_of(step)
 }
 
@@ -85,21 +81,22 @@ impl Allocator {
 
     fn from_arena(&self, blocks: &mut Blocks, length: usize) -> cowslip::Result<Given> {
         if length <= LARGEST_BLOCK_BYTES {
-            return Ok(Given { address: self.block(blocks, block_bytes(length))?, is_zeroed: false });
+            return Ok(Given {
+                address: self.block(blocks, block_bytes(length))?,
+                is_zeroed: false,
+            });
         }
+        // As the arena hands it out.
+        let length = length.checked_next_multiple_of(page_size_bytes()).unwrap_or(length);
         let kept = blocks.spare.get_mut(&length).and_then(Vec::pop);
-        let given = match kept {
-            Some(address) => {
-                blocks.spare_bytes -= length;
-                Given { address, is_zeroed: false }
-            }
-            None => {
-                let range = self.arena.allocate(ByteCount(length as u64), Prot::RW)?;
-                Given { address: range.start, is_zeroed: true }
-            }
-        };
-        blocks.large.insert(given.address, length);
-        Ok(given)
+        if let Some(address) = kept {
+            blocks.spare_bytes -= length;
+            blocks.large.insert(address, length);
+            return Ok(Given { address, is_zeroed: false });
+        }
+        let range = self.arena.allocate(ByteCount(length as u64), Prot::RW)?;
+        blocks.large.insert(range.start, range.len);
+        Ok(Given { address: range.start, is_zeroed: true })
     }
 
     fn block(&self, blocks: &mut Blocks, block: usize) -> cowslip::Result<usize> {
@@ -185,13 +182,17 @@ struct Handler {
 }
 
 /// A capsule that numpy takes as a handler.
-pub(crate) fn handler<'py>(py: Python<'py>, allocator: &Arc<Allocator>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn handler<'py>(
+    py: Python<'py>,
+    allocator: &Arc<Allocator>,
+) -> PyResult<Bound<'py, PyAny>> {
     let mut name = [0; 127];
     for (to, from) in name.iter_mut().zip(b"cowslip") {
         *to = *from as c_char;
     }
     let ctx = Arc::into_raw(Arc::clone(allocator));
-    let handler = Box::into_raw(Box::new(Handler { name, version: 1, ctx, malloc, calloc, realloc, free }));
+    let handler =
+        Box::into_raw(Box::new(Handler { name, version: 1, ctx, malloc, calloc, realloc, free }));
     // SAFETY: the name is static; the destructor is for what is handed over here.
     unsafe {
         let capsule = ffi::PyCapsule_New(handler.cast(), NAME.as_ptr(), Some(drop_handler));
@@ -216,11 +217,15 @@ unsafe extern "C" fn drop_handler(capsule: *mut ffi::PyObject) {
 
 /// Has numpy take new arrays' memory from a handler, in this context (`contextvars`); the one before it.
 #[pyfunction]
-pub(crate) fn set_handler<'py>(py: Python<'py>, handler: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn set_handler<'py>(
+    py: Python<'py>,
+    handler: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
     /// `PyDataMem_SetHandler`, the same place in all versions of numpy's API since 1.22.
     const SET_HANDLER: usize = 304;
-    let multiarray =
-        py.import("numpy._core._multiarray_umath").or_else(|_| py.import("numpy.core._multiarray_umath"))?;
+    let multiarray = py
+        .import("numpy._core._multiarray_umath")
+        .or_else(|_| py.import("numpy.core._multiarray_umath"))?;
     let api = multiarray.getattr("_ARRAY_API")?;
     // SAFETY: a capsule without a name that holds numpy's table, which is never freed; the function takes a capsule or None,
     // and gives a reference of its own or raises.

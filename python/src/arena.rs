@@ -60,8 +60,9 @@ impl Arena {
         userfaultfd: bool,
     ) -> PyResult<Self> {
         let backing = self::backing(backing)?;
-        let builder =
-            cowslip::Arena::builder(ByteCount(capacity_bytes)).backing(backing).userfaultfd(userfaultfd);
+        let builder = cowslip::Arena::builder(ByteCount(capacity_bytes))
+            .backing(backing)
+            .userfaultfd(userfaultfd);
         let arena = py.detach(|| builder.build()).map_err(|error| raise(&error))?;
         Ok(Self::from(arena))
     }
@@ -75,8 +76,7 @@ impl Arena {
 
     /// Zeroed memory, given back when nobody has a buffer of it any more.
     fn allocate(&self, py: Python<'_>, length_bytes: u64) -> PyResult<Memory> {
-        let allocated =
-            py.detach(|| self.arena.allocate(ByteCount(length_bytes), Prot::RW));
+        let allocated = py.detach(|| self.arena.allocate(ByteCount(length_bytes), Prot::RW));
         let range = allocated.map_err(|error| raise(&error))?;
         // SAFETY: handed out just now, until it is released.
         Ok(unsafe { Memory::new(range, false, Owner::Allocated(self.arena.clone())) })
@@ -134,7 +134,9 @@ impl Arena {
 fn part(arena: &cowslip::Arena, address: usize, length_bytes: usize) -> PyResult<VirtRange> {
     let range = arena.range();
     if !range.contains(address) || length_bytes > range.end() - address {
-        return Err(usage(format!("{length_bytes} bytes at {address:#x} are not in the arena {range}")));
+        return Err(usage(format!(
+            "{length_bytes} bytes at {address:#x} are not in the arena {range}"
+        )));
     }
     Ok(VirtRange::new(address, length_bytes))
 }

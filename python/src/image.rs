@@ -8,10 +8,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cowslip::Place;
 use cowslip::image::{
     self, Compression, Image, Progress, RestoreOptions, Restored, Root, SaveOptions, Strategy,
 };
-use cowslip::Place;
 use pyo3::prelude::*;
 
 use crate::arena::{Arena, Frozen, backing, patience};
@@ -51,7 +51,9 @@ impl Save {
         let compression: Compression = compression.parse().map_err(|error| raise(&error))?;
         let (view, start) = (frozen.get()?, frozen.range().start);
         let root = |(name, (address, length_bytes)): (String, (usize, usize))| {
-            let offset_bytes = address.checked_sub(start).ok_or_else(|| usage(format!("{name} is not in the arena")))?;
+            let offset_bytes = address
+                .checked_sub(start)
+                .ok_or_else(|| usage(format!("{name} is not in the arena")))?;
             let (offset_bytes, length_bytes) = (offset_bytes as u64, length_bytes as u64);
             Ok((name, Root { arena: 0, offset_bytes, length_bytes }))
         };
