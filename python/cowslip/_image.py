@@ -1,11 +1,11 @@
 """Saves and restores."""
 
 import asyncio
+import atexit
 import concurrent.futures
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -24,26 +24,29 @@ class Save(concurrent.futures.Future[dict[str, int]]):
     The result says how many chunks of 2 MiB the image has and how long its file is.
     """
 
-    def __init__(self, native: _native.Save) -> None:
+    _started: _native.Save
+
+    def __init__(self) -> None:
         super().__init__()
-        self._native, self._is_cancelled = native, False
+        self._is_cancelled = False
         self._tellers: list[Callable[[int, int], object]] = []
 
     @property
     def progress(self) -> tuple[int, int]:
         """Bytes done and altogether."""
-        return self._native.progress
+        return self._started.progress
 
     def on_progress(self, tell: Callable[[int, int], object]) -> None:
-        """Has `tell(done_bytes, total_bytes)` called now and then, on a thread of its own."""
+        """Has `tell(done_bytes, total_bytes)` called now and then, on the thread that saves."""
         self._tellers.append(tell)
+        self._started.follow()
 
     def cancel(self) -> bool:
         """Has the save end without an image; whether it did not end before."""
         if self.done():
             return False
         self._is_cancelled = True
-        self._native.cancel()
+        self._started.cancel()
         concurrent.futures.wait([self])
         return self.cancelled()
 
@@ -54,30 +57,33 @@ class Save(concurrent.futures.Future[dict[str, int]]):
     def __await__(self) -> Generator[Any, None, dict[str, int]]:
         return asyncio.wrap_future(self).__await__()
 
-    def _watch(self) -> None:
-        told = None
-        while True:
-            try:
-                saved = self._native.wait(1.0)
-            except _native.Error as error:
-                if self._is_cancelled and super().cancel():
-                    self.set_running_or_notify_cancel()
-                else:
-                    self.set_exception(error)
-                return
-            if self._native.progress != told:
-                told = self._native.progress
-                self._tell(*told)
-            if saved is not None:
-                self.set_result(saved)
-                return
-
     def _tell(self, done: int, total: int) -> None:
         for tell in list(self._tellers):
             try:
                 tell(done, total)
             except Exception:
                 _log.exception("a save's on_progress raised")
+
+    def _end(self, saved: dict[str, int] | None, error: BaseException | None) -> None:
+        _under_way.discard(self)
+        if saved is not None:
+            self.set_result(saved)
+        elif self._is_cancelled and super().cancel():
+            self.set_running_or_notify_cancel()
+        else:
+            self.set_exception(error)
+
+
+_under_way: set[Save] = set()
+
+
+def _wait_for_all(pid: int) -> None:
+    """The program's end waits, so that its last checkpoint is whole; a forked child's does not: it has no such threads."""
+    if os.getpid() == pid:
+        concurrent.futures.wait(list(_under_way))
+
+
+atexit.register(_wait_for_all, os.getpid())
 
 
 def start_save(
@@ -92,9 +98,13 @@ def start_save(
     """Starts to save a view with the state of now."""
     user, roots = dump(state, *arena.range)
     parent = None if parent is None else os.path.abspath(os.fspath(parent))
-    save = Save(_native.Save.start(frozen, path, roots, user, parent, compress, threads))
-    # Not a daemon: the program's end waits, so that its last checkpoint is whole.
-    threading.Thread(target=save._watch, name="cowslip-watch").start()
+    save = Save()
+    _under_way.add(save)
+    try:
+        save._started = _native.Save.start(frozen, path, roots, user, save, parent, compress, threads)
+    except BaseException:
+        _under_way.discard(save)
+        raise
     return save
 
 

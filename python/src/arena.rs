@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip::{Backing, Prot};
@@ -103,10 +103,13 @@ impl Arena {
     #[pyo3(signature = (timeout = Some(60.0)))]
     fn freeze(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Frozen> {
         let patience = patience(timeout)?;
-        let frozen = py.detach(|| self.arena.freeze_timeout(patience));
+        let (frozen, took) = py.detach(|| {
+            let began = Instant::now();
+            (self.arena.freeze_timeout(patience), began.elapsed())
+        });
         let frozen = Arc::new(frozen.map_err(|error| raise(&error))?);
         let alive = Arc::downgrade(&frozen);
-        Ok(Frozen { frozen: Mutex::new(Some(frozen)), alive, arena: self.arena.clone() })
+        Ok(Frozen { frozen: Mutex::new(Some(frozen)), alive, took, arena: self.arena.clone() })
     }
 
     /// Has every later fork of the process take the arena along.
@@ -147,6 +150,7 @@ fn part(arena: &cowslip::Arena, address: usize, length_bytes: usize) -> PyResult
 pub(crate) struct Frozen {
     frozen: Mutex<Option<Arc<cowslip::Frozen>>>,
     alive: Weak<cowslip::Frozen>,
+    took: Duration,
     arena: cowslip::Arena,
 }
 
@@ -181,6 +185,12 @@ impl Frozen {
     #[getter]
     fn closed(&self) -> bool {
         self.get().is_err()
+    }
+
+    /// How long the engine took to make it.
+    #[getter]
+    fn took_ns(&self) -> u64 {
+        self.took.as_nanos() as u64
     }
 
     /// Whether it is over: closed, and no buffer and no save has it.
