@@ -62,6 +62,9 @@ class Arena:
         self._parent: str | None = None
         self._saves: weakref.WeakSet[Save] = weakref.WeakSet()
         self._views: list[tuple[_native.Frozen, str, float]] = []
+        _arenas.add(self)
+        if _is_at_fork:
+            native.install_at_fork()
 
     def __enter__(self) -> Self:
         return self
@@ -221,9 +224,17 @@ class Arena:
         return self._native.metrics()
 
 
-def install_at_fork(arena: Arena) -> None:
-    """As `Arena.install_at_fork`."""
-    arena.install_at_fork()
+_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+_is_at_fork = False
+
+
+def install_at_fork() -> None:
+    """Has every later `os.fork` take all arenas along, those to come too: as `Arena.install_at_fork` does for one."""
+    global _is_at_fork
+    _is_at_fork = True
+    for arena in list(_arenas):
+        if not arena.closed:
+            arena.install_at_fork()
 
 
 def _caller() -> str:

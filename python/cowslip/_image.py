@@ -96,7 +96,7 @@ def start_save(
     threads: int,
 ) -> Save:
     """Starts to save a view with the state of now."""
-    user, roots = dump(state, *arena.range)
+    user, roots = dump(state, arena)
     parent = None if parent is None else os.path.abspath(os.fspath(parent))
     save = Save()
     _under_way.add(save)

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._native import CorruptError, UsageError
-from ._views import MemoryAt, extent
+from ._native import Arena, CorruptError, UsageError
+from ._views import MemoryAt, address_of, array_of, extent, is_within
 
 _KEY = "cowslip.python"
 # What a state is made of when nobody says that the image may run code.
 _PLAIN: dict[str, set[str] | None] = {
     "builtins": {"complex", "set", "frozenset", "bytearray", "range", "slice"},
     "collections": {"OrderedDict", "deque", "defaultdict", "Counter"},
-    "cowslip._state": {"tensor"},
+    "cowslip._state": {"strided", "tensor"},
     "datetime": {"datetime", "date", "time", "timedelta", "timezone"},
     "numpy": {"dtype", "ndarray"},
     "numpy.dtypes": None,
@@ -36,9 +36,25 @@ _PLAIN: dict[str, set[str] | None] = {
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles PyTorch's tensors as numpy arrays, whose memory may stay where it is."""
+    """Pickles arrays and PyTorch's tensors so that their memory in the arena may stay where it is."""
+
+    def __init__(self, file: io.BytesIO, arena: Arena, place: Callable[[pickle.PickleBuffer], bool]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=place)
+        self._arena = arena
 
     def reducer_override(self, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            return NotImplemented if value.flags.forc else self._strided(value)
+        return self._tensor(value)
+
+    def _strided(self, value: npt.NDArray[Any]) -> Any:
+        low, length = extent(value)
+        if value.dtype.hasobject or not is_within(low, length, *self._arena.range):
+            return NotImplemented
+        content = array_of(self._arena.memory_at(low, length), (length,), np.dtype(np.uint8))
+        return strided, (content, value.shape, value.dtype, address_of(value) - low, value.strides)
+
+    def _tensor(self, value: Any) -> Any:
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(value, torch.Tensor):
             return NotImplemented
@@ -49,6 +65,13 @@ class _Pickler(pickle.Pickler):
         kind = str(value.dtype).removeprefix("torch.")
         is_parameter = isinstance(value, torch.nn.Parameter)
         return tensor, (content, kind, tuple(value.shape), value.requires_grad, is_parameter)
+
+
+def strided(
+    content: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any], offset: int, strides: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """The array with gaps that a `_Pickler` pickled: it shares its memory with `content`."""
+    return np.ndarray(shape, dtype, content, offset, strides)
 
 
 def tensor(
@@ -63,8 +86,8 @@ def tensor(
     return torch.nn.Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
 
 
-def dump(state: object, start: int, length: int) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
-    """What the image remembers of `state`, and its roots; the arena is `length` bytes from `start` on."""
+def dump(state: object, arena: Arena) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
+    """What the image remembers of `state`, and its roots."""
     roots: dict[str, tuple[int, int]] = {}
 
     def place(buffer: pickle.PickleBuffer) -> bool:
@@ -73,13 +96,13 @@ def dump(state: object, start: int, length: int) -> tuple[dict[str, str], dict[s
             address, size = extent(np.frombuffer(view, np.uint8))
         finally:
             view.release()
-        if not (start <= address and address + size <= start + length):
+        if not is_within(address, size, *arena.range):
             return True  # not of the arena: into the pickle
         roots[f"buffer.{len(roots)}"] = (address, size)
         return False
 
     pickled = io.BytesIO()
-    _Pickler(pickled, protocol=5, buffer_callback=place).dump(state)
+    _Pickler(pickled, arena, place).dump(state)
     words = {"pickle": base64.b64encode(pickled.getbuffer()).decode(), "buffers": len(roots)}
     return {_KEY: json.dumps(words)}, roots
 

@@ -25,6 +25,11 @@ def extent(array: npt.NDArray[Any]) -> tuple[int, int]:
     return int(low), int(high - low)
 
 
+def is_within(address: int, length: int, start: int, within: int) -> bool:
+    """Whether so many bytes from an address on are all in `within` bytes from `start` on."""
+    return start <= address and address + length <= start + within
+
+
 def same_place(array: npt.NDArray[Any], memory_at: MemoryAt) -> npt.NDArray[Any]:
     """What `memory_at(address, length)` has where `array` is: the same shape, strides and type."""
     low, length = extent(array)

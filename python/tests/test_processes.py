@@ -3,6 +3,8 @@
 import multiprocessing
 import multiprocessing.reduction
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -31,6 +33,27 @@ def test_os_fork_takes_the_arena_along(arena):
     os.write(wake, b".")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert (table == 4).all()
+
+
+def test_all_arenas_are_taken_along(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, cowslip\n"
+        "first = cowslip.Arena('16M')\n"
+        "cowslip.install_at_fork()\n"
+        "tables = [arena.full((1000,), 3) for arena in (first, cowslip.Arena('16M'))]\n"
+        "go, wake = os.pipe()\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    os.read(go, 1)\n"
+        "    os._exit(0 if all((table == 3).all() for table in tables) else 1)\n"
+        "for table in tables:\n"
+        "    table[:] = 4\n"
+        "os.write(wake, b'.')\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0\n"
+        "assert first.metrics()['forks'] == 1 and first.metrics()['passed_mappings'] == 0\n"
+    )
+    subprocess.run([sys.executable, program], check=True, timeout=60)
 
 
 def test_a_branch_is_its_own(arena):
