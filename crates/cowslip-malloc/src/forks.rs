@@ -100,14 +100,24 @@ fn call(handler: impl FnOnce(&Handlers) -> Handler) {
 /// is nobody to ask.
 fn is_sole_thread() -> bool {
     type Ask = unsafe extern "C" fn() -> bool;
-    static ASK: OnceLock<Option<Ask>> = OnceLock::new();
-    let ask = ASK.get_or_init(|| {
-        // SAFETY: a lookup by name; the symbol is the preload library's and has this type.
-        unsafe {
-            let found = libc::dlsym(libc::RTLD_DEFAULT, c"cowslip_is_sole_thread".as_ptr());
-            core::mem::transmute::<*mut c_void, Option<Ask>>(found)
-        }
-    });
-    // SAFETY: it takes nothing and waits for no lock that a thread keeps while it allocates.
-    ask.is_some_and(|ask| unsafe { ask() })
+    let ask = ASK.load(Relaxed);
+    // SAFETY: null, or the preload library's symbol, which has this type. It takes nothing and waits for no lock that a thread
+    // keeps while it allocates.
+    !ask.is_null() && unsafe { core::mem::transmute::<*mut c_void, Ask>(ask)() }
 }
+
+/// Where the preload library answers.
+static ASK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+/// Looked for at the start: a fork may come in a child of a system call, whose copy of the dynamic linker's lock a thread may
+/// hold that is not there.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static INIT: extern "C" fn() = {
+    extern "C" fn init() {
+        // SAFETY: a lookup by name.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"cowslip_is_sole_thread".as_ptr()) };
+        ASK.store(found, Relaxed);
+    }
+    init
+};

@@ -264,9 +264,10 @@ mod messages {
     }
 }
 
-/// Those that a signal handler may call first.
+/// All of them.
 pub(crate) fn look_up() {
     look_up_all();
+    helpers::look_up_all();
     messages::look_up_all();
 }
 

@@ -208,6 +208,8 @@ static INIT: extern "C" fn() = {
         crate::cloning::look_up();
         crate::threads::look_up();
         crate::direct_io::look_up();
+        crate::futexes::look_up_all();
+        crate::poked::look_up_all();
         crate::exec::look_up();
         crate::exec::begin();
         crate::environment::hide();

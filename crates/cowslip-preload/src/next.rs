@@ -137,8 +137,8 @@ macro_rules! in_front_of {
             }
         )*
 
-        /// Looks for them now: later may be in a signal handler, where nobody may look.
-        #[allow(dead_code, reason = "not all are allowed in signal handlers")]
+        /// Looks for them now: later may be in a signal handler, where nobody may look, or in a child of a system call,
+        /// whose copy of the dynamic linker's lock a thread may hold that is not there.
         pub(crate) fn look_up_all() {
             $(next_of::$name.get();)*
         }

@@ -63,9 +63,11 @@ int main(void)
     OK(cowslip_metrics_json(arena, &json, &why));
     CHECK(json[0] == '{' && strstr(json, "\"freezes\":") != NULL);
     cowslip_text_free(json);
-    OK(cowslip_doctor_json(&json, &why));
-    CHECK(strstr(json, "cowslip.doctor/1") != NULL);
-    cowslip_text_free(json);
+    if (getenv("COWSLIP_TEST_PLAIN") == NULL) {
+        OK(cowslip_doctor_json(&json, &why));
+        CHECK(strstr(json, "cowslip.doctor/1") != NULL);
+        cowslip_text_free(json);
+    }
 
     cowslip_arena *none = NULL;
     FAILS(COWSLIP_USAGE, cowslip_arena_new(0, NULL, &none, &why), "capacity");

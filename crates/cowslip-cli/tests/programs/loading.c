@@ -1,8 +1,12 @@
-/* Forks by a system call while another thread is inside the dynamic linker, and again, by `_Fork`, in the child: nobody gives
- * the linker's lock back there. The argument is a module, made of this file with -DMODULE, whose beginning takes a while. */
+/* Forks by a system call while another thread is inside the dynamic linker, and in the child calls what needs none of it:
+ * nobody gives the linker's lock back there. The argument is a module, made of this file with -DMODULE, whose beginning
+ * takes a while. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <semaphore.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +27,28 @@ __attribute__((constructor)) static void begin(void)
 #else
 static void *load(void *path) { return dlopen(path, RTLD_NOW); }
 
+/* What memory is asked about or given to by an address, as a file and for other processes. */
+static int calls(char *memory)
+{
+	int file = open("/proc/self/mem", O_RDWR);
+	sem_t *shared = (sem_t *)(memory + (7 << 20));
+
+	return file >= 0 && pwrite(file, "2", 1, (intptr_t)memory) == 1 && *memory == '2' &&
+	       lseek(file, (intptr_t)memory + 1, SEEK_SET) == (intptr_t)memory + 1 && write(file, "3", 1) == 1 &&
+	       memory[1] == '3' && !sem_init(shared, 1, 1) && !sem_wait(shared);
+}
+
+/* Whether a child of `born`'s has the memory. */
+static int forks(pid_t (*born)(void), const char *memory)
+{
+	int status;
+	pid_t child = born();
+
+	if (!child)
+		_exit(memory[5 << 20] != 1);
+	return waitpid(child, &status, 0) == child && !status;
+}
+
 int main(int count, char **words)
 {
 	int begun[2], end[2], status;
@@ -37,10 +63,7 @@ int main(int count, char **words)
 	pid_t child = syscall(SYS_fork);
 	if (!child) {
 		alarm(10);
-		pid_t grandchild = _Fork();
-		if (!grandchild)
-			_exit(memory[5 << 20] != 1);
-		_exit(waitpid(grandchild, &status, 0) != grandchild || status);
+		_exit(!forks(_Fork, memory) << 0 | !forks(fork, memory) << 1 | !calls(memory) << 2);
 	}
 	if (waitpid(child, &status, 0) != child || write(end[1], &byte, 1) != 1)
 		return 2;

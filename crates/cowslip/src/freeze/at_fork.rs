@@ -109,7 +109,6 @@ extern "C" fn prepare() {
     let living = installed.arenas.iter().filter_map(Weak::upgrade);
     let arenas: Vec<Arena> = living.map(|handle| Arena { handle }).collect();
     for arena in &arenas {
-        // Without its thread the fork is prepared without userfaultfd.
         serve::ensure(arena.shared());
     }
     let signals = BlockedSignals::enter();

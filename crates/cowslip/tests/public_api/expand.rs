@@ -21,6 +21,10 @@ pub fn macros(items: Vec<Item>) -> Vec<Item> {
             continue;
         }
         let name = it.mac.path.segments.last().expect("a name").ident.to_string();
+        if name == "thread_local" {
+            // Of the standard library; none here is public.
+            continue;
+        }
         let made = match (name.as_str(), rules.get(&name)) {
             ("bitflags", _) => bitflags(&it),
             (_, Some(rules)) => by_rules(rules.clone(), it.mac.tokens),
