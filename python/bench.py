@@ -25,7 +25,7 @@ import numpy as np
 import cowslip
 
 GIB = 1 << 30
-ROUNDS = 3
+ROUNDS = 2
 rows: list[dict[str, Any]] = []
 ratios: list[dict[str, Any]] = []
 

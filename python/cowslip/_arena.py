@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,10 @@ from . import _native
 from ._image import Save, start_save
 from ._native import BusyError, UsageError
 from ._sizes import parse_size
-from ._template import Branch, Template
 from ._views import address_of, array_of, same_place
+
+if TYPE_CHECKING:
+    from ._template import Branch, Template
 
 Array = npt.NDArray[Any]
 Shape = SupportsIndex | tuple[SupportsIndex, ...] | list[SupportsIndex]
@@ -169,14 +171,17 @@ class Arena:
         warnings.warn(told, ResourceWarning, stacklevel=3)
         return native.freeze(timeout - _LONG_SECONDS)
 
-    def template(self, arrays: Mapping[str, Array] | None = None) -> Template:
+    def template(self, arrays: Mapping[str, Array] | None = None) -> "Template":
         """A template of the arena now, of which processes have private clones; `arrays` by name are found there by it.
 
         As long as any process has the template or a clone, the arena cannot be frozen again (`BusyError`).
         """
+        # With multiprocessing, which takes longer to import than all else.
+        from ._template import Template
+
         return Template(self._freeze(60.0).into_template(), dict(arrays or {}))
 
-    def branch(self, arrays: Mapping[str, Array] | None = None) -> Branch:
+    def branch(self, arrays: Mapping[str, Array] | None = None) -> "Branch":
         """What if: a private copy of the arena now, dropped at the end of a `with` block."""
         return self.template(arrays).branch()
 

@@ -1,6 +1,5 @@
 """Saves and restores."""
 
-import asyncio
 import atexit
 import concurrent.futures
 import json
@@ -55,6 +54,9 @@ class Save(concurrent.futures.Future[dict[str, int]]):
         return bool(concurrent.futures.wait([self], timeout).done)
 
     def __await__(self) -> Generator[Any, None, dict[str, int]]:
+        # Whoever awaits has imported it; others need not.
+        import asyncio
+
         return asyncio.wrap_future(self).__await__()
 
     def _tell(self, done: int, total: int) -> None:
