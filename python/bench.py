@@ -25,7 +25,7 @@ import numpy as np
 import cowslip
 
 GIB = 1 << 30
-ROUNDS = 2
+ROUNDS = 3
 rows: list[dict[str, Any]] = []
 ratios: list[dict[str, Any]] = []
 
@@ -115,7 +115,8 @@ def checkpoint(folder: Path) -> None:
     def write_a_tenth(table: Any) -> None:
         # A tenth of the pages, in pieces of 64 KiB, all over it.
         pieces = table.reshape(-1, 16384)
-        pieces[rng.choice(len(pieces), len(pieces) // 10, replace=False)] += 1
+        for i in rng.choice(len(pieces), len(pieces) // 10, replace=False):
+            pieces[i] += 1
 
     for _ in range(ROUNDS):
         settle(arena)

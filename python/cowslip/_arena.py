@@ -8,7 +8,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 import numpy as np
@@ -63,7 +63,7 @@ class Arena:
         self._closed = False
         self._parent: str | None = None
         self._saves: weakref.WeakSet[Save] = weakref.WeakSet()
-        self._views: list[tuple[_native.Frozen, str, float]] = []
+        self._views: list[tuple[_native.Frozen, CodeType, int, float]] = []
         _arenas.add(self)
         if _is_at_fork:
             native.install_at_fork()
@@ -151,19 +151,22 @@ class Arena:
     def freeze(self, timeout: float = 60.0) -> "Frozen":
         """The content of every array now. Waits up to `timeout` seconds for an earlier view to be gone."""
         native = self._freeze(timeout)
-        self._views.append((native, _caller(), time.monotonic()))
+        self._views.append((native, *_caller(), time.monotonic()))
         return Frozen(native)
 
     def _freeze(self, timeout: float) -> _native.Frozen:
         native = self._open()
-        self._views = [view for view in self._views if not view[0].ended]
+        if self._views:
+            self._views = [view for view in self._views if not view[0].ended]
         if not self._views:
             return native.freeze(timeout)
         try:
             return native.freeze(min(timeout, _LONG_SECONDS))
         except BusyError as error:
             now = time.monotonic()
-            holders = [f"the view of {where}, {now - since:.1f} s old" for _, where, since in self._views]
+            holders = [
+                f"the view of {code.co_filename}:{line}, {now - since:.1f} s old" for _, code, line, since in self._views
+            ]
             told = f"a freeze waits for {', '.join(holders)}: drop it and the arrays taken from it"
             if timeout <= _LONG_SECONDS:
                 error.add_note(told)
@@ -242,12 +245,12 @@ def install_at_fork() -> None:
             arena.install_at_fork()
 
 
-def _caller() -> str:
+def _caller() -> tuple[CodeType, int]:
     """The line of the program that called this package."""
-    frame = sys._getframe(1)
+    frame = sys._getframe(2)
     while frame.f_back and frame.f_globals.get("__package__") == __package__:
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return frame.f_code, frame.f_lineno
 
 
 class Frozen:

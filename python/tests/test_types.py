@@ -10,8 +10,9 @@ import pytest
 import cowslip
 
 
-def check(*command):
-    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=300)
+def check(folder, *command):
+    # Elsewhere than in a virtual environment's folder, whose packages mypy would take for the program's.
+    done = subprocess.run([sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -36,14 +37,14 @@ def test_the_package_and_a_program_that_uses_it_are_typed(tmp_path):
     sources = Path(cowslip.__file__).parent.glob("*.py")
     # Where PyTorch is not installed, nothing can be said of what uses it.
     has_torch = importlib.util.find_spec("torch") is not None
-    check("mypy", "--strict", *(str(it) for it in sources if has_torch or it.name != "torch.py"))
-    check("mypy", "--strict", str(program))
+    check(tmp_path, "mypy", "--strict", *(str(it) for it in sources if has_torch or it.name != "torch.py"))
+    check(tmp_path, "mypy", "--strict", str(program))
     wrong = tmp_path / "wrong.py"
     wrong.write_text("import cowslip\ncowslip.Arena('1M', backing='paper')\n")
     with pytest.raises(AssertionError, match="backing"):
-        check("mypy", "--strict", str(wrong))
+        check(tmp_path, "mypy", "--strict", str(wrong))
 
 
-def test_the_stubs_are_of_the_module():
+def test_the_stubs_are_of_the_module(tmp_path):
     pytest.importorskip("mypy")
-    check("mypy.stubtest", "cowslip._native")
+    check(tmp_path, "mypy.stubtest", "cowslip._native")
