@@ -9,7 +9,8 @@
 0.0
 """
 
-from ._arena import Arena, Frozen, install_at_fork
+from typing import TYPE_CHECKING
+
 from ._native import (
     BusyError,
     CorruptError,
@@ -23,16 +24,21 @@ from ._native import (
     VanishedError,
     __version__,
 )
-from ._branch_point import BranchCopy, branch_point
-from ._doctor import Report, doctor
-from ._image import Restored, Save, restore, verify
-from ._template import Branch, Pool, Template
+
+if TYPE_CHECKING:
+    from ._arena import Arena, Frozen, install_at_fork
+    from ._branch_point import BranchCopy, branch_point
+    from ._command import Comparison, compare, trace
+    from ._doctor import Report, doctor
+    from ._image import Restored, Save, restore, verify
+    from ._template import Branch, Pool, Template
 
 __all__ = [
     "Arena",
     "Branch",
     "BranchCopy",
     "BusyError",
+    "Comparison",
     "CorruptError",
     "DeniedError",
     "Error",
@@ -50,8 +56,35 @@ __all__ = [
     "VanishedError",
     "__version__",
     "branch_point",
+    "compare",
     "doctor",
     "install_at_fork",
     "restore",
+    "trace",
     "verify",
 ]
+
+# Imported when first asked for: numpy and multiprocessing take most of the time of an import.
+_HOMES = {
+    "_arena": ("Arena", "Frozen", "install_at_fork"),
+    "_branch_point": ("BranchCopy", "branch_point"),
+    "_command": ("Comparison", "compare", "trace"),
+    "_doctor": ("Report", "doctor"),
+    "_image": ("Restored", "Save", "restore", "verify"),
+    "_template": ("Branch", "Pool", "Template"),
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            from importlib import import_module
+
+            module = import_module(f".{home}", __name__)
+            globals().update({each: getattr(module, each) for each in names})
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,17 +1,33 @@
 """Arenas of arrays."""
 
+import contextlib
 import math
 import os
+import sys
+import time
+import warnings
 import weakref
+from collections.abc import Iterator, Mapping
+from types import CodeType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _native
 from ._image import Save, start_save
-from ._native import UsageError
+from ._native import BusyError, UsageError
 from ._sizes import parse_size
-from ._template import Template
-from ._views import same_place
+from ._views import address_of, array_of, same_place
+
+if TYPE_CHECKING:
+    from ._template import Branch, Template
+
+Array = npt.NDArray[Any]
+Shape = SupportsIndex | tuple[SupportsIndex, ...] | list[SupportsIndex]
+
+# A freeze that waits for a view as long names it in a `ResourceWarning`.
+_LONG_SECONDS = 1.0
 
 
 class Arena:
@@ -27,99 +43,167 @@ class Arena:
     64000
     """
 
-    def __init__(self, capacity, *, backing="thp", userfaultfd=True):
-        self._native = _native.Arena(parse_size(capacity), backing, userfaultfd)
-        self._closed = False
-        self._parent = None
-        self._saves = weakref.WeakSet()
+    def __init__(
+        self,
+        capacity: SupportsIndex | str,
+        *,
+        backing: Literal["thp", "base", "hugetlb"] = "thp",
+        userfaultfd: bool = True,
+    ) -> None:
+        self._start(_native.Arena(parse_size(capacity), backing, userfaultfd))
 
     @classmethod
-    def _of(cls, native):
+    def _of(cls, native: _native.Arena) -> Self:
         arena = cls.__new__(cls)
-        arena._native, arena._closed, arena._parent, arena._saves = native, False, None, weakref.WeakSet()
+        arena._start(native)
         return arena
 
-    def __enter__(self):
+    def _start(self, native: _native.Arena) -> None:
+        self._native = native
+        self._closed = False
+        self._parent: str | None = None
+        self._saves: weakref.WeakSet[Save] = weakref.WeakSet()
+        self._views: list[tuple[_native.Frozen, CodeType, int, float]] = []
+        _arenas.add(self)
+        if _is_at_fork:
+            native.install_at_fork()
+
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind: type[BaseException] | None, it: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         start, length = self._native.range
         return f"<cowslip.Arena of {length >> 20} MiB at {start:#x}>"
 
-    def close(self):
+    def close(self) -> None:
         """Waits for saves under way; the arena hands nothing out any more."""
         for save in list(self._saves):
             save.wait()
         self._closed = True
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         return self._closed
 
-    def _open(self):
+    def _open(self) -> _native.Arena:
         if self._closed:
             raise UsageError("the arena is closed")
         return self._native
 
-    def empty(self, shape, dtype=float, order="C"):
+    def empty(self, shape: Shape, dtype: npt.DTypeLike = float, order: Literal["C", "F"] = "C") -> Array:
         """An array of zeroes: new memory has no other content. Its memory is given back when nobody has it."""
         dtype = np.dtype(dtype)
         if dtype.hasobject:
             raise UsageError("arrays of Python objects hold addresses, which mean nothing in an image")
-        shape = (shape,) if np.isscalar(shape) else tuple(shape)
-        length = math.prod(shape) * dtype.itemsize
-        if length == 0:
-            return np.empty(shape, dtype, order)
-        memory = self._open().allocate(length)
-        return np.ndarray(shape, dtype, memory, order=order)
+        sizes = tuple(int(size) for size in (shape if isinstance(shape, tuple | list) else (shape,)))
+        length = math.prod(sizes) * dtype.itemsize
+        if length <= 0:
+            return np.empty(sizes, dtype, order)
+        return array_of(self._open().allocate(length), sizes, dtype, order=order)
 
     zeros = empty
 
-    def full(self, shape, fill_value, dtype=None):
+    def full(self, shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None) -> Array:
         """An array that holds `fill_value` everywhere."""
         array = self.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
         array[...] = fill_value
         return array
 
-    def array(self, values, dtype=None):
+    def array(self, values: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Array:
         """A copy of `values` in the arena."""
         values = np.asarray(values, dtype)
         array = self.empty(values.shape, values.dtype)
         array[...] = values
         return array
 
-    def __contains__(self, array):
-        start, length = self._native.range
-        address = array.__array_interface__["data"][0]
-        return start <= address < start + length
+    @contextlib.contextmanager
+    def allocating(self) -> Iterator[Self]:
+        """Has every array that numpy makes in a `with` block take its memory from the arena, whoever makes it (NEP 49).
 
-    def discard(self, array):
+        It holds for this thread, or this task of asyncio. Arrays that are there already stay where they are. A full arena
+        is a `MemoryError`. Memory of small arrays is kept for others to come.
+
+        >>> arena = Arena("64M")
+        >>> with arena.allocating():
+        ...     index = np.arange(1000).reshape(10, 100) * 2
+        >>> index in arena
+        True
+        """
+        before = _native.set_handler(self._open().handler())
+        try:
+            yield self
+        finally:
+            _native.set_handler(before)
+
+    def __contains__(self, array: Array) -> bool:
+        start, length = self._native.range
+        return start <= address_of(array) < start + length
+
+    def discard(self, array: Array) -> None:
         """Makes the whole pages of a contiguous `array` zeroes, and gives their memory back to the system."""
         if not array.flags.c_contiguous and not array.flags.f_contiguous:
             raise UsageError("the array is not contiguous")
-        self._open().discard(array.__array_interface__["data"][0], array.nbytes)
+        self._open().discard(address_of(array), array.nbytes)
 
-    def freeze(self, timeout=60.0):
+    def freeze(self, timeout: float = 60.0) -> "Frozen":
         """The content of every array now. Waits up to `timeout` seconds for an earlier view to be gone."""
-        return Frozen(self._open().freeze(timeout))
+        native = self._freeze(timeout)
+        self._views.append((native, *_caller(), time.monotonic()))
+        return Frozen(native)
 
-    def template(self, arrays=None):
-        """A template of the arena now, of which processes have private clones; `arrays` by name are found there by it."""
-        return Template(self.freeze()._native.into_template(), dict(arrays or {}))
+    def _freeze(self, timeout: float) -> _native.Frozen:
+        native = self._open()
+        if self._views:
+            self._views = [view for view in self._views if not view[0].ended]
+        if not self._views:
+            return native.freeze(timeout)
+        try:
+            return native.freeze(min(timeout, _LONG_SECONDS))
+        except BusyError as error:
+            now = time.monotonic()
+            holders = [
+                f"the view of {code.co_filename}:{line}, {now - since:.1f} s old" for _, code, line, since in self._views
+            ]
+            told = f"a freeze waits for {', '.join(holders)}: drop it and the arrays taken from it"
+            if timeout <= _LONG_SECONDS:
+                error.add_note(told)
+                raise
+        warnings.warn(told, ResourceWarning, stacklevel=3)
+        return native.freeze(timeout - _LONG_SECONDS)
 
-    def branch(self, arrays=None):
+    def template(self, arrays: Mapping[str, Array] | None = None) -> "Template":
+        """A template of the arena now, of which processes have private clones; `arrays` by name are found there by it.
+
+        As long as any process has the template or a clone, the arena cannot be frozen again (`BusyError`).
+        """
+        # With multiprocessing, which takes longer to import than all else.
+        from ._template import Template
+
+        return Template(self._freeze(60.0).into_template(), dict(arrays or {}))
+
+    def branch(self, arrays: Mapping[str, Array] | None = None) -> "Branch":
         """What if: a private copy of the arena now, dropped at the end of a `with` block."""
         return self.template(arrays).branch()
 
-    def save(self, path, state, *, parent=None, compress="none", threads=0):
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        state: object,
+        *,
+        parent: str | os.PathLike[str] | None = None,
+        compress: str = "none",
+        threads: int = 0,
+        timeout: float = 60.0,
+    ) -> Save:
         """Starts to save `state`, as of now, and returns at once; a `Save` tells how it goes.
 
-        `state` is anything that pickles. Arrays of the arena in it are not copied, wherever they are in it. `parent` is an
-        image in the same folder, of which only the differences are written; "auto": the last one that this arena saved.
-        `compress` is "none", "lz4", "zstd" or "zstd:LEVEL".
+        `state` is anything that pickles. Arrays and PyTorch's tensors of the arena in it are not copied, wherever they are in
+        it. `parent` is an image in the same folder, of which only the differences are written; "auto": the last one that
+        this arena saved. `compress` is "none", "lz4", "zstd" or "zstd:LEVEL". An earlier view or save is waited for up to
+        `timeout` seconds. The program's end waits for saves under way.
         """
         path = os.path.abspath(os.fspath(path))
         if parent == "auto":
@@ -127,51 +211,69 @@ class Arena:
             if self._parent is None:
                 self._native.track_changes(True)
         # The arrays' content is of the freeze, the rest's of this line: the same instant for this thread.
-        frozen = self.freeze()
-        save = start_save(self._native, frozen._native, path, state, parent, compress, threads)
-        frozen.close()
+        frozen = self._freeze(timeout)
+        try:
+            save = start_save(self._native, frozen, path, state, parent, compress, threads)
+        finally:
+            frozen.close()
         self._saves.add(save)
-        save.add_done_callback(lambda it: self._saved(path) if it.exception() is None else None)
+        save.add_done_callback(lambda it: self._saved(path) if not it.cancelled() and it.exception() is None else None)
         return save
 
-    def _saved(self, path):
+    def _saved(self, path: str) -> None:
         self._parent = path
 
-    def install_at_fork(self):
+    def install_at_fork(self) -> None:
         """Has every later `os.fork` of the process take the arena along: frozen in microseconds, then forked."""
         self._open().install_at_fork()
 
-    def metrics(self):
+    def metrics(self) -> dict[str, int]:
         """The engine's counters, by name."""
         return self._native.metrics()
 
 
-def install_at_fork(arena):
-    """As `Arena.install_at_fork`."""
-    arena.install_at_fork()
+_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+_is_at_fork = False
+
+
+def install_at_fork() -> None:
+    """Has every later `os.fork` take all arenas along, those to come too: as `Arena.install_at_fork` does for one."""
+    global _is_at_fork
+    _is_at_fork = True
+    for arena in list(_arenas):
+        if not arena.closed:
+            arena.install_at_fork()
+
+
+def _caller() -> tuple[CodeType, int]:
+    """The line of the program that called this package."""
+    frame = sys._getframe(2)
+    while frame.f_back and frame.f_globals.get("__package__") == __package__:
+        frame = frame.f_back
+    return frame.f_code, frame.f_lineno
 
 
 class Frozen:
     """Every array of an arena as it was at one instant: `then[table]` is a read-only array, without a copy."""
 
-    def __init__(self, native):
+    def __init__(self, native: _native.Frozen) -> None:
         self._native = native
 
-    def __getitem__(self, array):
+    def __getitem__(self, array: Array) -> Array:
         view = same_place(array, self._native.memory_at)
         view.flags.writeable = False
         return view
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind: type[BaseException] | None, it: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         """Lets the view go; it ends when no array of it is left."""
         self._native.close()
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         return self._native.closed

@@ -1,102 +1,155 @@
 """Saves and restores."""
 
-import asyncio
+import atexit
 import concurrent.futures
 import json
+import logging
 import os
-import threading
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from . import _native
 from ._state import dump, load
 
+if TYPE_CHECKING:
+    from ._arena import Arena
 
-class Save(concurrent.futures.Future):
-    """A save under way: `result(timeout)`, `cancel()`, `await save`, `on_progress(f)`."""
+_log = logging.getLogger("cowslip")
 
-    def __init__(self, native):
+
+class Save(concurrent.futures.Future[dict[str, int]]):
+    """A save under way: `result(timeout)`, `cancel()`, `await save`, `on_progress(f)`.
+
+    The result says how many chunks of 2 MiB the image has and how long its file is.
+    """
+
+    _started: _native.Save
+
+    def __init__(self) -> None:
         super().__init__()
-        self._native, self._tellers, self._is_cancelled = native, [], False
+        self._is_cancelled = False
+        self._tellers: list[Callable[[int, int], object]] = []
 
     @property
-    def progress(self):
+    def progress(self) -> tuple[int, int]:
         """Bytes done and altogether."""
-        return self._native.progress
+        return self._started.progress
 
-    def on_progress(self, tell):
-        """Has `tell(done_bytes, total_bytes)` called now and then, on a thread of its own."""
+    def on_progress(self, tell: Callable[[int, int], object]) -> None:
+        """Has `tell(done_bytes, total_bytes)` called now and then, on the thread that saves."""
         self._tellers.append(tell)
+        self._started.follow()
 
-    def cancel(self):
+    def cancel(self) -> bool:
         """Has the save end without an image; whether it did not end before."""
         if self.done():
             return False
         self._is_cancelled = True
-        self._native.cancel()
+        self._started.cancel()
         concurrent.futures.wait([self])
         return self.cancelled()
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> bool:
         """Waits for the end, whatever it is; whether it came."""
         return bool(concurrent.futures.wait([self], timeout).done)
 
-    def __await__(self):
+    def __await__(self) -> Generator[Any, None, dict[str, int]]:
+        # Whoever awaits has imported it; others need not.
+        import asyncio
+
         return asyncio.wrap_future(self).__await__()
 
-    def _watch(self):
-        told = None
-        while True:
+    def _tell(self, done: int, total: int) -> None:
+        for tell in list(self._tellers):
             try:
-                saved = self._native.wait(1.0)
-            except _native.Error as error:
-                if self._is_cancelled and super().cancel():
-                    self.set_running_or_notify_cancel()
-                else:
-                    self.set_exception(error)
-                return
-            if self._native.progress != told:
-                told = self._native.progress
-                for tell in self._tellers:
-                    tell(*told)
-            if saved is not None:
-                self.set_result(saved)
-                return
+                tell(done, total)
+            except Exception:
+                _log.exception("a save's on_progress raised")
+
+    def _end(self, saved: dict[str, int] | None, error: BaseException | None) -> None:
+        _under_way.discard(self)
+        if saved is not None:
+            self.set_result(saved)
+        elif self._is_cancelled and super().cancel():
+            self.set_running_or_notify_cancel()
+        else:
+            self.set_exception(error)
 
 
-def start_save(arena, frozen, path, state, parent, compress, threads):
+_under_way: set[Save] = set()
+
+
+def _wait_for_all(pid: int) -> None:
+    """The program's end waits, so that its last checkpoint is whole; a forked child's does not: it has no such threads."""
+    if os.getpid() == pid:
+        concurrent.futures.wait(list(_under_way))
+
+
+atexit.register(_wait_for_all, os.getpid())
+
+
+def start_save(
+    arena: _native.Arena,
+    frozen: _native.Frozen,
+    path: str,
+    state: object,
+    parent: str | os.PathLike[str] | None,
+    compress: str,
+    threads: int,
+) -> Save:
     """Starts to save a view with the state of now."""
-    user, roots = dump(state, *arena.range)
+    user, roots = dump(state, arena)
     parent = None if parent is None else os.path.abspath(os.fspath(parent))
-    save = Save(_native.Save.start(frozen, path, roots, user, parent, compress, threads))
-    threading.Thread(target=save._watch, name="cowslip-watch", daemon=True).start()
+    save = Save()
+    _under_way.add(save)
+    try:
+        save._started = _native.Save.start(frozen, path, roots, user, save, parent, compress, threads)
+    except BaseException:
+        _under_way.discard(save)
+        raise
     return save
 
 
-class Restored(tuple):
+class Restored(tuple["Arena", Any]):
     """`arena, state = cowslip.restore(path)`; `wait()` until all of it is there."""
 
-    def __new__(cls, arena, state, native):
-        restored = super().__new__(cls, (arena, state))
-        restored._native = native
+    _restoring: _native.Restoring
+
+    def __new__(cls, arena: "Arena", state: Any, native: _native.Restoring) -> Self:
+        restored = super().__new__(cls, cast(Any, (arena, state)))
+        restored._restoring = native
         return restored
 
-    arena = property(lambda self: self[0])
-    state = property(lambda self: self[1])
+    @property
+    def arena(self) -> "Arena":
+        return self[0]
 
     @property
-    def progress(self):
+    def state(self) -> Any:
+        return self[1]
+
+    @property
+    def progress(self) -> tuple[int, int]:
         """Bytes there and altogether."""
-        return self._native.progress
+        return self._restoring.progress
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> bool:
         """Waits until all is there, and free of the file; whether it is."""
-        return self._native.wait(timeout)
+        return self._restoring.wait(timeout)
 
 
-def restore(path, *, trust=False, backing="thp", eager=False, threads=0):
+def restore(
+    path: str | os.PathLike[str],
+    *,
+    trust: bool = False,
+    backing: Literal["thp", "base", "hugetlb"] = "thp",
+    eager: bool = False,
+    threads: int = 0,
+) -> Restored:
     """The arena and the state of an image, usable now: what is touched is brought in first.
 
-    A state of numbers, texts, containers and arrays needs no trust. `trust` allows classes of other modules, whose code runs
-    then: only for images of your own.
+    A state of numbers, texts, containers, arrays and tensors needs no trust. `trust` allows classes of other modules, whose
+    code runs then: only for images of your own.
     """
     from ._arena import Arena
 
@@ -108,6 +161,6 @@ def restore(path, *, trust=False, backing="thp", eager=False, threads=0):
     return Restored(Arena._of(arena), state, native)
 
 
-def verify(path):
+def verify(path: str | os.PathLike[str]) -> None:
     """Reads all of an image, and of those that it builds on: `CorruptError` if a byte is wrong."""
     _native.verify(os.fspath(path))

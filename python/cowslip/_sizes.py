@@ -1,13 +1,14 @@
 """Sizes as people write them."""
 
 import operator
+from typing import SupportsIndex
 
 from ._native import UsageError
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def parse_size(size):
+def parse_size(size: SupportsIndex | str) -> int:
     """Bytes of `size`: a number of them, or a text such as "512M" or "64G" (powers of 1,024)."""
     try:
         length = _of_text(size) if isinstance(size, str) else operator.index(size)
@@ -18,7 +19,7 @@ def parse_size(size):
     return length
 
 
-def _of_text(text):
+def _of_text(text: str) -> int:
     text = text.strip().upper().removesuffix("IB").removesuffix("B")
     unit = text[-1:] if text[-1:] in _UNITS else ""
     return int(float(text.removesuffix(unit)) * _UNITS[unit])

@@ -5,17 +5,22 @@ import importlib
 import io
 import json
 import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ._native import CorruptError, UsageError
-from ._views import extent
+from ._native import Arena, CorruptError, UsageError
+from ._views import MemoryAt, address_of, array_of, extent, is_within
 
 _KEY = "cowslip.python"
 # What a state is made of when nobody says that the image may run code.
-_PLAIN = {
+_PLAIN: dict[str, set[str] | None] = {
     "builtins": {"complex", "set", "frozenset", "bytearray", "range", "slice"},
     "collections": {"OrderedDict", "deque", "defaultdict", "Counter"},
+    "cowslip._state": {"strided", "tensor"},
     "datetime": {"datetime", "date", "time", "timedelta", "timezone"},
     "numpy": {"dtype", "ndarray"},
     "numpy.dtypes": None,
@@ -26,32 +31,85 @@ _PLAIN = {
     "_codecs": {"encode"},
     "pathlib": {"PosixPath", "PurePosixPath"},
     "random": {"Random"},
+    "torch": {"Size"},
 }
 
 
-def dump(state, start, length):
-    """What the image remembers of `state`, and its roots; the arena is `length` bytes from `start` on."""
-    roots = {}
+class _Pickler(pickle.Pickler):
+    """Pickles arrays and PyTorch's tensors so that their memory in the arena may stay where it is."""
 
-    def place(buffer):
+    def __init__(self, file: io.BytesIO, arena: Arena, place: Callable[[pickle.PickleBuffer], bool]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=place)
+        self._arena = arena
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is np.ndarray:
+            return NotImplemented if value.flags.forc else self._strided(value)
+        return self._tensor(value)
+
+    def _strided(self, value: npt.NDArray[Any]) -> Any:
+        low, length = extent(value)
+        if value.dtype.hasobject or not is_within(low, length, *self._arena.range):
+            return NotImplemented
+        content = array_of(self._arena.memory_at(low, length), (length,), np.dtype(np.uint8))
+        return strided, (content, value.shape, value.dtype, address_of(value) - low, value.strides)
+
+    def _tensor(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor):
+            return NotImplemented
+        if value.layout != torch.strided or value.device.type != "cpu":
+            return NotImplemented
+        plain = value.detach().contiguous()
+        content = plain.reshape(-1).view(torch.uint8).numpy()
+        kind = str(value.dtype).removeprefix("torch.")
+        is_parameter = isinstance(value, torch.nn.Parameter)
+        return tensor, (content, kind, tuple(value.shape), value.requires_grad, is_parameter)
+
+
+def strided(
+    content: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any], offset: int, strides: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """The array with gaps that a `_Pickler` pickled: it shares its memory with `content`."""
+    return np.ndarray(shape, dtype, content, offset, strides)
+
+
+def tensor(
+    content: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], requires_grad: bool, is_parameter: bool
+) -> Any:
+    """The tensor that a `_Pickler` pickled: it shares its memory with `content`."""
+    torch = importlib.import_module("torch")
+    dtype = getattr(torch, kind, None)
+    if not isinstance(dtype, torch.dtype):
+        raise CorruptError(f"the image's state is damaged: PyTorch has no type {kind!r}")
+    made = torch.from_numpy(content).view(dtype).reshape(shape) if content.size else torch.empty(shape, dtype=dtype)
+    return torch.nn.Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
+
+
+def dump(state: object, arena: Arena) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
+    """What the image remembers of `state`, and its roots."""
+    roots: dict[str, tuple[int, int]] = {}
+
+    def place(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
         try:
             address, size = extent(np.frombuffer(view, np.uint8))
         finally:
             view.release()
-        if not (start <= address and address + size <= start + length):
+        if not is_within(address, size, *arena.range):
             return True  # not of the arena: into the pickle
         roots[f"buffer.{len(roots)}"] = (address, size)
         return False
 
-    pickled = pickle.dumps(state, protocol=5, buffer_callback=place)
-    words = {"pickle": base64.b64encode(pickled).decode(), "buffers": len(roots)}
+    pickled = io.BytesIO()
+    _Pickler(pickled, arena, place).dump(state)
+    words = {"pickle": base64.b64encode(pickled.getbuffer()).decode(), "buffers": len(roots)}
     return {_KEY: json.dumps(words)}, roots
 
 
 class _Plain(pickle.Unpickler):
-    def find_class(self, module, name):
-        allowed = _PLAIN.get(module, ())
+    def find_class(self, module: str, name: str) -> Any:
+        allowed = _PLAIN.get(module, set())
         if allowed is None or name in allowed:
             return getattr(importlib.import_module(module), name)
         raise UsageError(
@@ -60,19 +118,23 @@ class _Plain(pickle.Unpickler):
         )
 
 
-def load(description, root, memory_at, trust):
+def load(
+    description: dict[str, Any], root: Callable[[str], tuple[int, int] | None], memory_at: MemoryAt, trust: bool
+) -> Any:
     """The state that an image remembers, with arrays of the restored arena."""
-    words = description.get("user", {}).get(_KEY)
-    if words is None:
+    told = description.get("user", {}).get(_KEY)
+    if told is None:
         raise UsageError("the image was not saved by Python: it has arenas, and no state")
     try:
-        words = json.loads(words)
+        words = json.loads(told)
         pickled, count = base64.b64decode(words["pickle"]), words["buffers"]
         places = [root(f"buffer.{i}") for i in range(count)]
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"the image's state is damaged: {error}") from None
-    if None in places:
-        raise CorruptError("the image's state is damaged: it names memory that the image has not")
-    buffers = [memory_at(*place) for place in places]
+    buffers = []
+    for place in places:
+        if place is None:
+            raise CorruptError("the image's state is damaged: it names memory that the image has not")
+        buffers.append(memory_at(*place))
     unpickler = pickle.Unpickler if trust else _Plain
     return unpickler(io.BytesIO(pickled), buffers=buffers).load()

@@ -1,23 +1,52 @@
 """Arrays of one place that show another: an arena's array as a view or a clone has it."""
 
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
 import numpy as np
+import numpy.typing as npt
 
-from ._native import UsageError
+from ._native import Memory, UsageError
+
+MemoryAt = Callable[[int, int], Memory]
 
 
-def extent(array):
+def address_of(array: npt.NDArray[Any]) -> int:
+    """The address of the array's first element."""
+    return cast(int, array.__array_interface__["data"][0])
+
+
+def extent(array: npt.NDArray[Any]) -> tuple[int, int]:
     """First address and length of what `array` spans; an array of the arena, sliced and transposed as it may be."""
     if not isinstance(array, np.ndarray):
         raise UsageError(f"an array is wanted, not {type(array).__name__}")
-    low, high = np.lib.array_utils.byte_bounds(array) if hasattr(np.lib, "array_utils") else np.byte_bounds(array)
-    return low, high - low
+    byte_bounds = np.lib.array_utils.byte_bounds if hasattr(np.lib, "array_utils") else getattr(np, "byte_bounds")
+    low, high = byte_bounds(array)
+    return int(low), int(high - low)
 
 
-def same_place(array, memory_at):
+def is_within(address: int, length: int, start: int, within: int) -> bool:
+    """Whether so many bytes from an address on are all in `within` bytes from `start` on."""
+    return start <= address and address + length <= start + within
+
+
+def same_place(array: npt.NDArray[Any], memory_at: MemoryAt) -> npt.NDArray[Any]:
     """What `memory_at(address, length)` has where `array` is: the same shape, strides and type."""
     low, length = extent(array)
+    if array.dtype.hasobject:
+        raise UsageError("an array of Python objects holds addresses of things that may be gone since")
     if length == 0:
         return np.empty(array.shape, array.dtype)
-    first = array.__array_interface__["data"][0]
-    memory = memory_at(low, length)
-    return np.ndarray(array.shape, array.dtype, memory, first - low, array.strides)
+    return array_of(memory_at(low, length), array.shape, array.dtype, address_of(array) - low, array.strides)
+
+
+def array_of(
+    memory: Memory,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    offset: int = 0,
+    strides: tuple[int, ...] | None = None,
+    order: Literal["C", "F"] = "C",
+) -> npt.NDArray[Any]:
+    """An array of the memory, which lives as long as any array of it."""
+    return np.ndarray(shape, dtype, cast(Any, memory), offset, strides, order)

@@ -5,13 +5,14 @@
 //! See [`crate::memory`]. What is given to [`Arena::discard`] is checked to be the arena's.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip::{Backing, Prot};
 use pyo3::prelude::*;
 
+use crate::allocator::{self, Allocator};
 use crate::errors::{raise, usage};
 use crate::memory::{Memory, Owner};
 use crate::template::Template;
@@ -21,6 +22,13 @@ use crate::template::Template;
 #[derive(Debug)]
 pub(crate) struct Arena {
     pub(crate) arena: cowslip::Arena,
+    allocator: OnceLock<Arc<Allocator>>,
+}
+
+impl From<cowslip::Arena> for Arena {
+    fn from(arena: cowslip::Arena) -> Self {
+        Self { arena, allocator: OnceLock::new() }
+    }
 }
 
 pub(crate) fn backing(name: &str) -> PyResult<Backing> {
@@ -52,10 +60,11 @@ impl Arena {
         userfaultfd: bool,
     ) -> PyResult<Self> {
         let backing = self::backing(backing)?;
-        let builder =
-            cowslip::Arena::builder(ByteCount(capacity_bytes)).backing(backing).userfaultfd(userfaultfd);
+        let builder = cowslip::Arena::builder(ByteCount(capacity_bytes))
+            .backing(backing)
+            .userfaultfd(userfaultfd);
         let arena = py.detach(|| builder.build()).map_err(|error| raise(&error))?;
-        Ok(Self { arena })
+        Ok(Self::from(arena))
     }
 
     /// First address and length.
@@ -67,8 +76,7 @@ impl Arena {
 
     /// Zeroed memory, given back when nobody has a buffer of it any more.
     fn allocate(&self, py: Python<'_>, length_bytes: u64) -> PyResult<Memory> {
-        let allocated =
-            py.detach(|| self.arena.allocate(ByteCount(length_bytes), Prot::RW));
+        let allocated = py.detach(|| self.arena.allocate(ByteCount(length_bytes), Prot::RW));
         let range = allocated.map_err(|error| raise(&error))?;
         // SAFETY: handed out just now, until it is released.
         Ok(unsafe { Memory::new(range, false, Owner::Allocated(self.arena.clone())) })
@@ -76,14 +84,14 @@ impl Arena {
 
     /// Memory that is handed out already, such as a restored root's; it is not given back.
     fn memory_at(&self, address: usize, length_bytes: usize) -> PyResult<Memory> {
-        let range = self.part(address, length_bytes)?;
+        let range = part(&self.arena, address, length_bytes)?;
         // SAFETY: of the arena, which is mapped as long as it lives. What was not handed out there is a fault at its touch.
         Ok(unsafe { Memory::new(range, false, Owner::Arena(self.arena.clone())) })
     }
 
     /// Makes the whole pages within a part zeroes and gives their memory back to the system.
     fn discard(&self, py: Python<'_>, address: usize, length_bytes: usize) -> PyResult<()> {
-        let range = self.part(address, length_bytes)?.inner_aligned(page_size_bytes());
+        let range = part(&self.arena, address, length_bytes)?.inner_aligned(page_size_bytes());
         if range.len == 0 {
             return Ok(());
         }
@@ -95,9 +103,13 @@ impl Arena {
     #[pyo3(signature = (timeout = Some(60.0)))]
     fn freeze(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Frozen> {
         let patience = patience(timeout)?;
-        let frozen = py.detach(|| self.arena.freeze_timeout(patience));
-        let frozen = frozen.map_err(|error| raise(&error))?;
-        Ok(Frozen { frozen: std::sync::Mutex::new(Some(Arc::new(frozen))), arena: self.arena.clone() })
+        let (frozen, took) = py.detach(|| {
+            let began = Instant::now();
+            (self.arena.freeze_timeout(patience), began.elapsed())
+        });
+        let frozen = Arc::new(frozen.map_err(|error| raise(&error))?);
+        let alive = Arc::downgrade(&frozen);
+        Ok(Frozen { frozen: Mutex::new(Some(frozen)), alive, took, arena: self.arena.clone() })
     }
 
     /// Has every later fork of the process take the arena along.
@@ -110,27 +122,35 @@ impl Arena {
         self.arena.track_changes(wanted)
     }
 
+    /// What has numpy take the memory of new arrays from the arena (NEP 49).
+    fn handler<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let make = || Arc::new(Allocator::new(self.arena.clone()));
+        allocator::handler(py, self.allocator.get_or_init(make))
+    }
+
     /// The counters, by name.
     fn metrics(&self, py: Python<'_>) -> BTreeMap<&'static str, u64> {
         py.detach(|| self.arena.metrics()).fields().into_iter().collect()
     }
 }
 
-impl Arena {
-    fn part(&self, address: usize, length_bytes: usize) -> PyResult<VirtRange> {
-        let range = self.arena.range();
-        if !range.contains(address) || length_bytes > range.end() - address {
-            return Err(usage(format!("{length_bytes} bytes at {address:#x} are not in the arena {range}")));
-        }
-        Ok(VirtRange::new(address, length_bytes))
+fn part(arena: &cowslip::Arena, address: usize, length_bytes: usize) -> PyResult<VirtRange> {
+    let range = arena.range();
+    if !range.contains(address) || length_bytes > range.end() - address {
+        return Err(usage(format!(
+            "{length_bytes} bytes at {address:#x} are not in the arena {range}"
+        )));
     }
+    Ok(VirtRange::new(address, length_bytes))
 }
 
 /// What an arena held at one instant, until it is closed and no buffer of it is left.
 #[pyclass(frozen, module = "cowslip._native")]
 #[derive(Debug)]
 pub(crate) struct Frozen {
-    frozen: std::sync::Mutex<Option<Arc<cowslip::Frozen>>>,
+    frozen: Mutex<Option<Arc<cowslip::Frozen>>>,
+    alive: Weak<cowslip::Frozen>,
+    took: Duration,
     arena: cowslip::Arena,
 }
 
@@ -150,7 +170,7 @@ impl Frozen {
     /// What the arena held there, for reading.
     fn memory_at(&self, address: usize, length_bytes: usize) -> PyResult<Memory> {
         let frozen = self.get()?;
-        let part = Arena { arena: self.arena.clone() }.part(address, length_bytes)?;
+        let part = part(&self.arena, address, length_bytes)?;
         let here = VirtRange::new(frozen.view_address(part.start), part.len);
         // SAFETY: the view is mapped as long as it lives, and nobody writes to it.
         Ok(unsafe { Memory::new(here, true, Owner::Frozen(frozen)) })
@@ -167,10 +187,16 @@ impl Frozen {
         self.get().is_err()
     }
 
-    /// How many have the view, buffers and saves included.
+    /// How long the engine took to make it.
     #[getter]
-    fn users(&self) -> usize {
-        self.get().map_or(0, |frozen| Arc::strong_count(&frozen) - 1)
+    fn took_ns(&self) -> u64 {
+        self.took.as_nanos() as u64
+    }
+
+    /// Whether it is over: closed, and no buffer and no save has it.
+    #[getter]
+    fn ended(&self) -> bool {
+        self.alive.strong_count() == 0
     }
 
     /// Makes a template of the view, which is closed by that. Nobody may have a buffer of it.

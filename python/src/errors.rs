@@ -34,7 +34,8 @@ pub(crate) fn raise(error: &cowslip::Error) -> PyErr {
     Python::attach(|py| {
         let value = exception.value(py);
         let told = value.setattr("errno", error.errno());
-        told.and_then(|()| value.setattr("advice", error.advice())).map_or_else(|it| it, |()| exception.clone_ref(py))
+        told.and_then(|()| value.setattr("advice", error.advice()))
+            .map_or_else(|it| it, |()| exception.clone_ref(py))
     })
 }
 

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cowslip::Place;
 use cowslip::image::{
     self, Compression, Image, Progress, RestoreOptions, Restored, Root, SaveOptions, Strategy,
 };
-use cowslip::Place;
 use pyo3::prelude::*;
 
 use crate::arena::{Arena, Frozen, backing, patience};
@@ -23,8 +23,7 @@ struct Shared {
     done_bytes: AtomicU64,
     total_bytes: AtomicU64,
     is_cancelled: AtomicBool,
-    ended: Mutex<Option<cowslip::Result<image::Saved>>>,
-    changed: Condvar,
+    is_followed: AtomicBool,
 }
 
 /// A save under way.
@@ -36,14 +35,17 @@ pub(crate) struct Save {
 
 #[pymethods]
 impl Save {
-    /// Starts to save a view; the thread has the view until it ends.
+    /// Starts to save a view; the thread has the view until it ends. It calls `watcher._end(result, error)` then and, once
+    /// it is followed, `watcher._tell(done_bytes, total_bytes)` before.
     #[staticmethod]
-    #[pyo3(signature = (frozen, path, roots, user, parent = None, compression = "none", threads = 0))]
+    #[pyo3(signature = (frozen, path, roots, user, watcher, parent = None, compression = "none", threads = 0))]
+    #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn start(
         frozen: &Frozen,
         path: PathBuf,
         roots: BTreeMap<String, (usize, usize)>,
         user: BTreeMap<String, String>,
+        watcher: Py<PyAny>,
         parent: Option<PathBuf>,
         compression: &str,
         threads: usize,
@@ -51,7 +53,9 @@ impl Save {
         let compression: Compression = compression.parse().map_err(|error| raise(&error))?;
         let (view, start) = (frozen.get()?, frozen.range().start);
         let root = |(name, (address, length_bytes)): (String, (usize, usize))| {
-            let offset_bytes = address.checked_sub(start).ok_or_else(|| usage(format!("{name} is not in the arena")))?;
+            let offset_bytes = address
+                .checked_sub(start)
+                .ok_or_else(|| usage(format!("{name} is not in the arena")))?;
             let (offset_bytes, length_bytes) = (offset_bytes as u64, length_bytes as u64);
             Ok((name, Root { arena: 0, offset_bytes, length_bytes }))
         };
@@ -61,21 +65,19 @@ impl Save {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let work = move || {
-            let mut tell = |progress: Progress| {
-                theirs.done_bytes.store(progress.done_bytes, Relaxed);
-                theirs.total_bytes.store(progress.total_bytes, Relaxed);
-                theirs.changed.notify_all();
-                if theirs.is_cancelled.load(Relaxed) {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
-            };
-            let saved = image::save(&[&view], &path, &options, &mut tell);
+            let saved = image::save(&[&view], &path, &options, &mut |progress| {
+                theirs.tell(progress, &watcher)
+            });
             // Before anybody hears that it is done: the next freeze need not wait then.
             drop(view);
-            *theirs.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(saved);
-            theirs.changed.notify_all();
+            // Where the interpreter has ended nobody is left to hear it.
+            let _ = Python::try_attach(|py| {
+                let ended = match &saved {
+                    Ok(saved) => (Some(fields(saved)), None),
+                    Err(error) => (None, Some(raise(error).into_value(py))),
+                };
+                report(py, watcher.call_method1(py, "_end", ended));
+            });
         };
         thread::Builder::new()
             .name("cowslip-save".to_owned())
@@ -90,35 +92,48 @@ impl Save {
         (self.shared.done_bytes.load(Relaxed), self.shared.total_bytes.load(Relaxed))
     }
 
+    /// Has the watcher told from now on.
+    fn follow(&self) {
+        self.shared.is_followed.store(true, Relaxed);
+    }
+
     /// Has the save end without an image, soon.
     fn cancel(&self) {
         self.shared.is_cancelled.store(true, Relaxed);
     }
+}
 
-    /// Waits so many seconds, or less: until it moved. What it came to, if it ended.
-    fn wait(&self, py: Python<'_>, seconds: f64) -> PyResult<Option<BTreeMap<&'static str, u64>>> {
-        let patience = patience(Some(seconds))?;
-        let shared = &self.shared;
-        py.detach(|| {
-            let ended = shared.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if ended.is_none() {
-                let waited = shared.changed.wait_timeout(ended, patience);
-                drop(waited);
-            }
-        });
-        let ended = shared.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match &*ended {
-            None => Ok(None),
-            Some(Err(error)) => Err(raise(error)),
-            Some(Ok(saved)) => Ok(Some(BTreeMap::from([
-                ("file_bytes", saved.file_bytes),
-                ("chunks", saved.chunks),
-                ("left_out_chunks", saved.left_out_chunks),
-                ("read_chunks", saved.read_chunks),
-                ("took_ns", saved.took.as_nanos() as u64),
-            ]))),
+impl Shared {
+    fn tell(&self, progress: Progress, watcher: &Py<PyAny>) -> ControlFlow<()> {
+        self.done_bytes.store(progress.done_bytes, Relaxed);
+        self.total_bytes.store(progress.total_bytes, Relaxed);
+        if self.is_followed.load(Relaxed) {
+            let told = (progress.done_bytes, progress.total_bytes);
+            let _ = Python::try_attach(|py| report(py, watcher.call_method1(py, "_tell", told)));
+        }
+        if self.is_cancelled.load(Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     }
+}
+
+/// An exception on a thread of the engine's, as Python tells those that nobody can catch.
+fn report(py: Python<'_>, answer: PyResult<Py<PyAny>>) {
+    if let Err(error) = answer {
+        error.write_unraisable(py, None);
+    }
+}
+
+fn fields(saved: &image::Saved) -> BTreeMap<&'static str, u64> {
+    BTreeMap::from([
+        ("file_bytes", saved.file_bytes),
+        ("chunks", saved.chunks),
+        ("left_out_chunks", saved.left_out_chunks),
+        ("read_chunks", saved.read_chunks),
+        ("took_ns", saved.took.as_nanos() as u64),
+    ])
 }
 
 /// What is on its way into a restored arena.
@@ -132,7 +147,7 @@ pub(crate) struct Restoring {
 impl Restoring {
     /// The arena, usable now.
     fn arena(&self) -> Arena {
-        Arena { arena: self.restored.arena().clone() }
+        Arena::from(self.restored.arena().clone())
     }
 
     /// Where a root is now: address and length.

@@ -1,6 +1,7 @@
 //! What `import cowslip` is made of: the engine's types as Python's, with addresses as buffers. The package around it
 //! (`cowslip/*.py`) makes numpy arrays of them.
 
+mod allocator;
 mod arena;
 mod errors;
 mod image;
@@ -20,6 +21,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<template::Template>()?;
     module.add_class::<template::Clone>()?;
     module.add_class::<image::Save>()?;
+    module.add_class::<image::Restoring>()?;
+    module.add_function(wrap_pyfunction!(allocator::set_handler, module)?)?;
     module.add_function(wrap_pyfunction!(image::restore, module)?)?;
     module.add_function(wrap_pyfunction!(image::describe, module)?)?;
     module.add_function(wrap_pyfunction!(image::verify, module)?)?;

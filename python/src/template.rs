@@ -89,11 +89,12 @@ pub(crate) struct Clone {
 impl Clone {
     /// What the clone has of a part of the arena.
     fn memory_at(&self, address: usize, length_bytes: usize) -> PyResult<Memory> {
-        let holds = |region: &VirtRange| {
-            region.contains(address) && length_bytes <= region.end() - address
-        };
+        let holds =
+            |region: &VirtRange| region.contains(address) && length_bytes <= region.end() - address;
         if !self.regions.iter().any(holds) {
-            return Err(usage(format!("{length_bytes} bytes at {address:#x} are not in the template")));
+            return Err(usage(format!(
+                "{length_bytes} bytes at {address:#x} are not in the template"
+            )));
         }
         let here = VirtRange::new(self.cell.lock().address(address), length_bytes);
         // SAFETY: the clone's own, mapped as long as it lives.

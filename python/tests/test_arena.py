@@ -133,6 +133,29 @@ def test_errors_mirror_the_engines():
     assert caught.value.errno is None and "memory" in caught.value.advice
 
 
+def test_a_view_that_holds_up_a_freeze_is_named(arena):
+    table = arena.full((1000,), 1.0)
+    view = arena.freeze()
+    then = view[table]
+    with pytest.raises(cowslip.BusyError) as caught:
+        arena.freeze(timeout=0)
+    assert any("test_arena.py" in note for note in caught.value.__notes__)
+    view.close()
+    holders = [then]
+    del then
+
+    def end(message, *_, **__):
+        told.append(message)
+        holders.clear()
+
+    told = []
+    # Whoever is told drops the array: only then does the freeze go on.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warnings.warn", end)
+        arena.freeze(timeout=60).close()
+    assert "test_arena.py" in told[0]
+
+
 def test_metrics_and_doctor(arena):
     arena.freeze().close()
     assert arena.metrics()["freezes"] == 1

@@ -18,6 +18,7 @@ def state_of(arena, n=1 << 18):
     return {
         "table": table,
         "part": table[10:20],
+        "gaps": table.reshape(-1, 16)[1:, ::3],
         "matrix": arena.array(np.eye(50)),
         "outside": np.arange(3),
         "step": 3,
@@ -36,6 +37,8 @@ def test_what_is_saved_is_of_the_call_and_comes_back(tmp_path):
     again, found = cowslip.restore(tmp_path / "a.cowslip")
     assert (found["table"] == np.arange(1 << 18)).all()
     assert (found["part"] == np.arange(10, 20)).all() and (found["matrix"] == np.eye(50)).all()
+    gaps = found["gaps"]
+    assert (gaps == np.arange(1 << 18).reshape(-1, 16)[1:, ::3]).all() and gaps in again and not gaps.flags.c_contiguous
     assert (found["outside"] == np.arange(3)).all() and found["outside"].flags.writeable
     assert found["step"] == 3 and found["words"] == state["words"]
     assert found["table"] in again and found["outside"] not in again

@@ -1,7 +1,10 @@
 """Children, branches, templates in other processes, pools."""
 
 import multiprocessing
+import multiprocessing.reduction
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ import pytest
 import cowslip
 
 N = 1 << 18
+START_METHODS = ["spawn", "forkserver", "fork"]
 
 
 @pytest.fixture
@@ -29,6 +33,27 @@ def test_os_fork_takes_the_arena_along(arena):
     os.write(wake, b".")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert (table == 4).all()
+
+
+def test_all_arenas_are_taken_along(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, cowslip\n"
+        "first = cowslip.Arena('16M')\n"
+        "cowslip.install_at_fork()\n"
+        "tables = [arena.full((1000,), 3) for arena in (first, cowslip.Arena('16M'))]\n"
+        "go, wake = os.pipe()\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    os.read(go, 1)\n"
+        "    os._exit(0 if all((table == 3).all() for table in tables) else 1)\n"
+        "for table in tables:\n"
+        "    table[:] = 4\n"
+        "os.write(wake, b'.')\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0\n"
+        "assert first.metrics()['forks'] == 1 and first.metrics()['passed_mappings'] == 0\n"
+    )
+    subprocess.run([sys.executable, program], check=True, timeout=60)
 
 
 def test_a_branch_is_its_own(arena):
@@ -59,7 +84,7 @@ def first(template):
         return int(branch["table"][7])
 
 
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("start_method", START_METHODS)
 def test_every_task_of_a_pool_starts_from_the_same_instant(arena, start_method):
     table = arena.full((N,), 1, np.int64)
     template = arena.template({"table": table})
@@ -76,7 +101,55 @@ def test_without_reset_a_worker_finds_what_it_wrote(arena):
         assert pool.map(look, range(3)) == [N, N + 999, N + 2 * 999]
 
 
-def test_a_template_pickles_as_descriptors(arena):
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_a_template_pickles_as_descriptors(arena, start_method):
     template = arena.template({"table": arena.full((N,), 42, np.int64)})
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    with multiprocessing.get_context(start_method).Pool(2) as pool:
         assert pool.map(first, [template] * 4) == [42] * 4
+    assert len(multiprocessing.reduction.ForkingPickler.dumps(template)) < 1000
+
+
+def overwrite(array):
+    """Of a process that was handed an array of a template."""
+    found = array[3].tolist(), array.flags.writeable, array.shape, array.strides
+    array[:] = -1
+    return found
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_an_array_of_a_template_arrives_as_a_private_array(arena, start_method):
+    table = arena.array(np.arange(N).reshape(-1, 8))
+    template = arena.template({"table": table})
+    table[:] = 0
+    part = table[:, ::2]
+    expected = np.arange(N).reshape(-1, 8)[:, ::2]
+    with multiprocessing.get_context(start_method).Pool(2) as pool:
+        for _ in range(3):
+            found = pool.map(overwrite, [template[part], template["table"]])
+            assert found[0] == (expected[3].tolist(), True, part.shape, part.strides)
+            assert found[1][0] == np.arange(24, 32).tolist()
+    assert (template[table].array() == np.arange(N).reshape(-1, 8)).all() and not table.any()
+
+
+def fail(branch, item):
+    """Of a worker: a task that leaves the table damaged."""
+    branch["table"][:] = 0
+    raise ValueError(item)
+
+
+def test_a_task_that_fails_leaves_nothing_behind(arena):
+    template = arena.template({"table": arena.full((N,), 1, np.int64)})
+    with cowslip.Pool(1, template, reset=True) as pool:
+        with pytest.raises(ValueError, match="17"):
+            pool.map(fail, [17])
+        assert pool.map(look, [3]) == [N]
+
+
+def test_an_arena_with_a_template_in_use_cannot_be_frozen(arena):
+    table = arena.full((N,), 1, np.int64)
+    branch = arena.branch({"table": table})
+    with pytest.raises(cowslip.BusyError):
+        arena.freeze(timeout=0)
+    branch.close()
+    del branch
+    arena.freeze(timeout=10).close()
