@@ -247,7 +247,8 @@ void cowslip_text_free(char *text);
 // longer than 32, EPERM if the program filters its system calls, ENOSYS without `cowslip run`.
 //
 // A copy is as the child of fork(2): only the calling thread lives on in it.
-int cowslip_branch_point(const char *name, int timeout_ms);
+int cowslip_branch_point(const char *name,
+                         int timeout_ms);
 
 // A descriptor that can be read (poll(2)) while somebody waits for this process to come to its branch point, for
 // programs that wait for other things too: they call cowslip_branch_point(name, 0) then, and do not close it. -1 with

@@ -46,7 +46,9 @@ impl Former {
     pub fn restore(&self) {
         let _ = rustix::thread::set_name(&self.name);
         // SAFETY: an action that the kernel gave us, whose handler, if it has one, is the program's.
-        unsafe { libc::sigaction(libc::SIGCHLD, &raw const self.child_action, core::ptr::null_mut()) };
+        unsafe {
+            libc::sigaction(libc::SIGCHLD, &raw const self.child_action, core::ptr::null_mut())
+        };
     }
 }
 

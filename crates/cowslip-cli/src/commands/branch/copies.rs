@@ -154,13 +154,17 @@ impl Branch {
             }
             match self.connection.next()? {
                 Some(Reply::Running { copy, pid }) => {
-                    self.copy(copy).map(|it| it.pid = Some(pid));
+                    if let Some(copy) = self.copy(copy) {
+                        copy.pid = Some(pid);
+                    }
                     if self.copies.iter().all(|copy| copy.pid.is_some()) {
                         all_running = all_running.or(Some(self.began.elapsed()));
                     }
                 }
                 Some(Reply::Ended { copy, status }) => {
-                    self.copy(copy).map(|it| it.status = Some(ExitStatus::from_raw(status)));
+                    if let Some(copy) = self.copy(copy) {
+                        copy.status = Some(ExitStatus::from_raw(status));
+                    }
                 }
                 Some(Reply::Failed { errno, started }) => return Err(not_made(errno, started)),
                 Some(Reply::Ready | Reply::Released) => {}
