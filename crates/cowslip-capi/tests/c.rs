@@ -133,6 +133,8 @@ fn valgrind_finds_nothing() {
             "--leak-check=full",
             "--errors-for-leak-kinds=definite",
         ]);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        command.arg(format!("--suppressions={}", root.join("tests/c/valgrind.supp").display()));
         command.arg(program).env("COWSLIP_TEST_PLAIN", "1");
         run(&mut command, name);
     }

@@ -92,8 +92,8 @@ fn ctrl_c_in_the_middle_ends_every_server_and_leaves_nothing() {
     let child =
         command.stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0).spawn().unwrap();
     let deadline = Instant::now() + PATIENCE;
-    while processes(&folder.0).len() < 2 {
-        assert!(Instant::now() < deadline, "the second server never came");
+    while processes(&folder.0).is_empty() {
+        assert!(Instant::now() < deadline, "no server came");
         std::thread::yield_now();
     }
     // As a terminal does: to the whole group.

@@ -133,6 +133,8 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "content";
     int index;
+    // Who runs the tests in the background has it ignored.
+    signal(SIGINT, SIG_DFL);
     fill(argc > 2 ? atoi(argv[2]) : 16);
     if (argc > 3) {
         // What comes before is the program's alone: it is still in the buffer.
