@@ -123,7 +123,9 @@ fn valgrind_finds_nothing() {
         return skip("valgrind", "it is not installed");
     }
     let folder = installed();
-    for name in PROGRAMS {
+    // Not those that freeze twice, restore or are branched: that takes userfaultfd, and whoever waits for a fault stops
+    // all of valgrind.
+    for name in ["freeze", "fork", "template"] {
         let program = compile("cc", &source(name), folder.path(), &[&STRICT[..], &["-g"]].concat());
         let mut command = Command::new("valgrind");
         // The counters' page and the descriptors' table live as long as the process.
