@@ -414,10 +414,10 @@ fn what_cannot_be_branched_is_said() {
         said.contains("has no branch point: it has not called cowslip_branch_point() yet"),
         "{said}"
     );
-    let (code, said) = branch(&["no-such-name"]);
+    let (code, said) = branch(&["no-such-name", "--timeout", "0.05"]);
     assert_eq!(code, Some(125));
     assert!(said.contains("no program has a branch point named no-such-name"), "{said}");
-    assert_eq!(branch(&["no-such-name", "--release"]).0, Some(1));
+    assert_eq!(branch(&["no-such-name", "--timeout", "0.05", "--release"]).0, Some(1));
     assert_eq!(branch(&["2147483647", "--release"]).0, Some(5));
     assert_eq!(branch(&[]).0, Some(2));
     let Some(warm) = Warm::start(&[], &["content", "1"]) else { return };
@@ -433,6 +433,24 @@ fn what_cannot_be_branched_is_said() {
     let mixed = warm.branch(&["--json", "-"]);
     assert!(mixed.stderr.contains("say --output FILE too"), "{}", mixed.stderr);
     assert_eq!(warm.branch(&[]).status.code(), Some(0), "it can be branched still");
+}
+
+#[test]
+fn a_program_that_comes_later_is_waited_for() {
+    let name = format!("late-{}", std::process::id());
+    let mut command = Command::new(COWSLIP);
+    command.args(["branch", &name, "--timeout", "60"]).stdin(Stdio::null());
+    let mut command = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = BufReader::new(command.stderr.take().unwrap());
+    let mut said = String::new();
+    errors.read_line(&mut said).unwrap();
+    assert!(said.contains(&format!("waiting for the branch point of {name}")), "{said}");
+    let warm = Warm::start(&[], &["late", "1", &name]);
+    if warm.is_none() {
+        let _ = command.kill();
+    }
+    let status = command.wait().unwrap();
+    assert!(warm.is_none() || status.success(), "{status}");
 }
 
 #[test]
@@ -462,7 +480,10 @@ fn a_copy_is_branched_by_its_process_id() {
     lines.sort_unstable();
     assert_eq!(lines, ["inner 0 of 2, argument -", "inner 1 of 2, argument -"], "{}", inner.stderr);
     // The name is the program's, which gave itself none.
-    assert_eq!(run(Command::new(COWSLIP).args(["branch", "inner"])).status.code(), Some(125));
+    assert_eq!(
+        run(Command::new(COWSLIP).args(["branch", "inner", "--timeout", "0.05"])).status.code(),
+        Some(125)
+    );
     assert!(run(Command::new(COWSLIP).args(["branch", &copy, "--release"])).status.success());
     let mut rest = String::new();
     heard.read_to_string(&mut rest).unwrap();

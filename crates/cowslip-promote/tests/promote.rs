@@ -597,9 +597,13 @@ fn coverage_is_the_kernels_and_heat_follows_accesses() {
     };
     heat(&mut promotion);
     assert_eq!(heat(&mut promotion), 0, "nobody touched it since");
-    regions.word(0, 0).fetch_add(1, Relaxed);
-    regions.word(1, 0).fetch_add(1, Relaxed);
-    assert_eq!(heat(&mut promotion), 100);
+    // The kernel forgets accesses without telling the processor, which sees none while its TLB has the page.
+    let is_hot = (0..100).any(|_| {
+        regions.word(0, 0).fetch_add(1, Relaxed);
+        regions.word(1, 0).fetch_add(1, Relaxed);
+        heat(&mut promotion) == 100
+    });
+    assert!(is_hot);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use target::Target;
 pub(super) fn run(args: &Args) -> CommandResult {
     let Some(program) = args.program.as_deref() else { return Ok(list()) };
     if args.release {
-        return release(args, target::find(program)?);
+        return release(args, target::find(program, args.timeout)?);
     }
     branch(args, program).map_err(Failure::instead_of_command)
 }
@@ -33,8 +33,8 @@ fn branch(args: &Args, program: &str) -> CommandResult {
         let why = "--json - goes where the copies' output goes: say --output FILE too";
         return Err(Failure::new(USAGE, why));
     }
+    let target = target::find(program, args.timeout)?;
     let began = Instant::now();
-    let target = target::find(program)?;
     let (pid, name) = (target.pid, target.name.clone());
     let branch = Branch::make(args, target, began)?;
     let report = branch.attend()?;

@@ -8,6 +8,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cowslip::raw::branch::{DIRECTORY, parse_file_name};
 use cowslip_sys::{AsFd, Errno, OwnedFd, packets};
@@ -76,15 +78,56 @@ fn connect_at(path: &Path, found: &Found, wanted: Option<i32>) -> Result<Target,
     Ok(Target { pid, name: found.name.clone(), connection })
 }
 
-/// The one program that `text` means.
-pub(super) fn find(text: &str) -> Result<Target, Failure> {
-    match text.parse() {
-        Ok(pid) if pid > 0 => by_pid(pid),
-        _ => by_name(text),
+/// The one program that `text` means, once it has a branch point: a program that was started a moment ago may be on its
+/// way there.
+pub(super) fn find(text: &str, timeout: Duration) -> Result<Target, Failure> {
+    const POLL: Duration = Duration::from_millis(10);
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let began = Instant::now();
+    let mut is_told = false;
+    loop {
+        let (found, may_come) = match text.parse() {
+            Ok(pid) if pid > 0 => (by_pid(pid)?, is_under_cowslip(pid)),
+            _ => (by_name(text)?, true),
+        };
+        if let Some(target) = found {
+            return Ok(target);
+        }
+        if !may_come || began.elapsed() >= timeout {
+            return Err(not_found(text));
+        }
+        if !is_told && began.elapsed() >= PATIENCE {
+            errln!("cowslip: waiting for the branch point of {text}; --list says which there are");
+            is_told = true;
+        }
+        thread::sleep(POLL.min(timeout.saturating_sub(began.elapsed())));
     }
 }
 
-fn by_pid(pid: i32) -> Result<Target, Failure> {
+fn not_found(text: &str) -> Failure {
+    let why = match text.parse::<i32>() {
+        Ok(pid) => format!(
+            "process {pid} has no branch point: it has not called cowslip_branch_point() yet, or was not started with \
+             `cowslip run`"
+        ),
+        Err(_) => format!(
+            "no program has a branch point named {text}; `cowslip branch --list` says which there are"
+        ),
+    };
+    Failure::new(NO, why)
+}
+
+/// Whether it was started with `cowslip run`, or is that command still. What may not be asked is taken for yes.
+fn is_under_cowslip(pid: i32) -> bool {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let is_of_cowslip = |line: &[u8]| {
+        let name = line.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        name.starts_with(b"libcowslip") || name == b"cowslip"
+    };
+    maps.is_empty() || maps.split(|&byte| byte == b'\n').any(is_of_cowslip)
+}
+
+fn by_pid(pid: i32) -> Result<Option<Target>, Failure> {
     let Ok(process) = fs::metadata(format!("/proc/{pid}")) else {
         return Err(Failure::new(VANISHED, format!("there is no process {pid}")));
     };
@@ -92,27 +135,21 @@ fn by_pid(pid: i32) -> Result<Target, Failure> {
     let mut errno = Errno::NOENT;
     for found in found(&pid.to_string()).iter().filter(|found| found.pid == its_own) {
         match connect(found, Some(pid)) {
-            Ok(target) => return Ok(target),
+            Ok(target) => return Ok(Some(target)),
             Err(why) => errno = why,
         }
     }
-    Err(match errno {
-        Errno::NOENT | Errno::CONNREFUSED => Failure::new(
-            NO,
-            format!(
-                "process {pid} has no branch point: it has not called cowslip_branch_point() yet, or was not started \
-                 with `cowslip run`"
-            ),
-        ),
-        Errno::ACCESS | Errno::PERM => Failure::new(
+    match errno {
+        Errno::NOENT | Errno::CONNREFUSED => Ok(None),
+        Errno::ACCESS | Errno::PERM => Err(Failure::new(
             DENIED,
             format!(
                 "not permitted to branch process {pid}: it is of user {}; run as that user or as root",
                 process.uid()
             ),
-        ),
-        errno => unreachable(&format!("process {pid}"), errno),
-    })
+        )),
+        errno => Err(unreachable(&format!("process {pid}"), errno)),
+    }
 }
 
 /// What the process takes for its number.
@@ -122,33 +159,29 @@ fn number_in_namespace(pid: i32) -> i32 {
     line.and_then(|line| line.split_whitespace().last()?.parse().ok()).unwrap_or(pid)
 }
 
-fn by_name(name: &str) -> Result<Target, Failure> {
+fn by_name(name: &str) -> Result<Option<Target>, Failure> {
     let of_name = found("self").into_iter().filter(|found| found.name.as_deref() == Some(name));
     let answers: Vec<_> = of_name.map(|found| connect(&found, None)).collect();
     let is_denied = answers.iter().any(|it| matches!(it, Err(Errno::ACCESS | Errno::PERM)));
     let is_full = answers.iter().any(|it| matches!(it, Err(Errno::AGAIN)));
-    let mut targets: Vec<Target> = answers.into_iter().flatten().collect();
-    match (targets.pop(), targets.as_slice()) {
-        (Some(target), []) => Ok(target),
-        (Some(target), others) => {
-            let pids: Vec<_> =
-                others.iter().chain([&target]).map(|it| it.pid.to_string()).collect();
-            let pids = pids.join(", ");
-            Err(Failure::new(USAGE, format!("{name} is the name of several: {pids}; say which")))
-        }
-        (None, _) if is_full => Err(unreachable(name, Errno::AGAIN)),
-        (None, _) if is_denied => Err(Failure::new(
+    let targets: Vec<Target> = answers.into_iter().flatten().collect();
+    if targets.len() > 1 {
+        let pids: Vec<_> = targets.iter().map(|it| it.pid.to_string()).collect();
+        let pids = pids.join(", ");
+        return Err(Failure::new(
+            USAGE,
+            format!("{name} is the name of several: {pids}; say which"),
+        ));
+    }
+    match targets.into_iter().next() {
+        None if is_full => Err(unreachable(name, Errno::AGAIN)),
+        None if is_denied => Err(Failure::new(
             DENIED,
             format!(
                 "not permitted to branch {name}: it is another user's; run as that user or as root"
             ),
         )),
-        (None, _) => Err(Failure::new(
-            NO,
-            format!(
-                "no program has a branch point named {name}; `cowslip branch --list` says which there are"
-            ),
-        )),
+        target => Ok(target),
     }
 }
 
