@@ -60,7 +60,7 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [HERE.parent / "README.md", HERE.parents[1] / "docs" / "python.md"], ids=lambda it: it.name)
+@pytest.mark.parametrize("page", [HERE.parent / "README.md", HERE.parents[1] / "docs" / "guides" / "python.md"], ids=lambda it: it.name)
 def test_what_a_page_shows_runs_as_it_stands(tmp_path, page):
     if not page.exists():
         pytest.skip(f"{page} is not here: the tests were copied without the repository")

@@ -55,3 +55,12 @@ pub use metrics::Metrics;
 pub use template::{
     Identity, Inherit, Place, Region, Template, TemplateBuilder, TemplateClone, TemplateServer,
 };
+
+/// The Rust in README and in the guide for stores is compiled and run as it stands.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/guides/store.md")]
+    struct StoreGuide;
+}

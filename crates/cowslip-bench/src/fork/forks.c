@@ -15,7 +15,7 @@
 
 enum { PAGE = 4096, HUGE = 2 << 20, AGAIN = 5, WRITTEN = 10 };
 enum { WARM = 128 << 20, WARM_TRIES = 2 };
-enum { LOOK_MS = 10, CALM_LOOKS = 20, MOST_LOOKS = 1000 };
+enum { LOOK_MS = 10, CALM_LOOKS = 50, MOST_LOOKS = 1000 };
 
 static volatile char *memory;
 static size_t bytes;

@@ -57,7 +57,7 @@ pub(super) fn uses(findings: &Findings) -> Vec<Use> {
     let report = &findings.report;
     vec![
         run(report),
-        Use { name: "fork server, fuzzing", by: "docs/fuzzing.md", ..run(report) },
+        Use { name: "fork server, fuzzing", by: "docs/guides/fuzzing.md", ..run(report) },
         templates(report),
         images(report),
         promote(findings),

@@ -1,0 +1,182 @@
+//! Every command of `docs/guides`: the `sh` blocks of a page are one session of bash, in a folder of its own.
+//!
+//! What changes the machine stands in blocks marked `console`; the tests of `cowslip setup` do that in a root of their
+//! own. Python's page is run by Python's tests, and Rust's code in the page for stores by those of the `cowslip` crate.
+
+mod support;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{COWSLIP, Folder, Ran, run};
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// The blocks of a page in one language.
+fn blocks(page: &str, language: &str) -> String {
+    let text = fs::read_to_string(root().join("docs/guides").join(page)).unwrap();
+    let fence = format!("```{language}\n");
+    let after = text.split(fence.as_str()).skip(1);
+    let blocks: Vec<&str> = after.map(|rest| rest.split_once("```").unwrap().0).collect();
+    assert!(!blocks.is_empty(), "{page} has no block of {language}");
+    blocks.join("\n")
+}
+
+fn is_missing(programs: &[&str]) -> bool {
+    let is_there = |program: &&&str| {
+        run(Command::new("sh").args(["-c", &format!("command -v {program}")])).status.success()
+    };
+    let missing = programs.iter().find(|program| !is_there(program));
+    if let Some(program) = missing {
+        println!("SKIPPED: {program} is not installed");
+    }
+    missing.is_some()
+}
+
+/// What a reader sees who copies all commands of a page into a shell. What he leaves running ends with it.
+fn follow(page: &str, folder: &Folder, environment: &[(&str, OsString)]) -> Ran {
+    let script = folder.0.join("guide.sh");
+    let head = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
+    fs::write(&script, format!("{head}{}", blocks(page, "sh"))).unwrap();
+    let mut path = OsString::from(Path::new(COWSLIP).parent().unwrap());
+    path.push(":");
+    path.push(env::var_os("PATH").unwrap());
+    let mut bash = Command::new("bash");
+    bash.arg(&script).current_dir(&folder.0).env("PATH", path).env("REPOSITORY", root());
+    bash.envs(environment.iter().map(|(name, value)| (name, value)));
+    let ran = run(&mut bash);
+    assert!(ran.status.success(), "{page}: {}\n{}\n{}", ran.status, ran.stdout, ran.stderr);
+    ran
+}
+
+#[test]
+fn redis_forks_faster() {
+    if is_missing(&["redis-server", "redis-cli"]) {
+        return;
+    }
+    let folder = Folder::new("guide-redis");
+    let ran = follow("redis.md", &folder, &[]);
+    let forks: Vec<u64> = ran
+        .stdout
+        .lines()
+        .filter_map(|line| line.strip_prefix("latest_fork_usec:")?.trim().parse().ok())
+        .collect();
+    assert!(forks.len() == 2 && forks.iter().all(|&it| it > 0), "{}", ran.stdout);
+    assert!(ran.stdout.contains("left the arena         nothing"), "{}", ran.stdout);
+    let status = fs::read_to_string(folder.0.join("status.json")).unwrap();
+    serde_json::from_str::<serde_json::Value>(&status).unwrap();
+}
+
+#[test]
+fn a_regression_is_found_and_explained() {
+    if is_missing(&["python3"]) {
+        return;
+    }
+    let folder = Folder::new("guide-regressions");
+    let ran = follow("regressions.md", &folder, &[]);
+    let found = fs::read_to_string(folder.0.join("compare.json")).unwrap();
+    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    let cause = found["cause"].to_string();
+    assert!(
+        cause.contains("minor"),
+        "the page says that minor faults rose: {cause}\n{}",
+        ran.stdout
+    );
+    for page in ["compare.html", "bad.html"] {
+        assert!(
+            fs::read_to_string(folder.0.join(page)).unwrap().contains("<!DOCTYPE html>"),
+            "{page}"
+        );
+    }
+}
+
+#[test]
+fn a_host_is_looked_at_and_promoted() {
+    if is_missing(&["python3"]) {
+        return;
+    }
+    let folder = Folder::new("guide-fleet");
+    let ran = follow("fleet.md", &folder, &[]);
+    let report = fs::read_to_string(folder.0.join("doctor.json")).unwrap();
+    serde_json::from_str::<serde_json::Value>(&report).unwrap();
+    assert!(ran.stdout.contains("COVERAGE"), "{}", ran.stdout);
+    // The metrics that the page would have watched are there.
+    let text =
+        fs::read_to_string(root().join("crates/cowslip-promote/src/metrics/text.rs")).unwrap();
+    let page = fs::read_to_string(root().join("docs/guides/fleet.md")).unwrap();
+    let named: Vec<&str> = page
+        .split("`cowslip_promote_")
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once('`')?.0))
+        .collect();
+    assert!(named.len() >= 4, "{named:?}");
+    for name in named {
+        assert!(text.contains(&format!("\"{name}\"")), "no metric is called {name}");
+    }
+}
+
+#[test]
+fn the_store_in_c_is_there_again() {
+    if is_missing(&["cc", "pkg-config"]) {
+        return;
+    }
+    let folder = Folder::new("guide-store");
+    let Some(installed) = install_c_library(&folder) else { return };
+    let environment = [
+        ("PKG_CONFIG_PATH", installed.join("pkgconfig").into_os_string()),
+        ("LD_LIBRARY_PATH", installed.into_os_string()),
+    ];
+    let ran = follow("store.md", &folder, &environment);
+    assert!(ran.stdout.contains("hello\n42\n2\n"), "{}", ran.stdout);
+}
+
+/// As the package does: library, header and what pkg-config reads. `None`, said and counted, if it was not built.
+fn install_c_library(folder: &Folder) -> Option<PathBuf> {
+    let built = Path::new(COWSLIP).parent().unwrap();
+    let names = ["libcowslip_c.so", "deps/libcowslip_c.so"].map(|name| built.join(name));
+    let Some(library) = names.into_iter().find(|file| file.is_file()) else {
+        println!("SKIPPED: libcowslip: cargo build --release -p cowslip-capi");
+        return None;
+    };
+    let installed = folder.0.join("installed");
+    fs::create_dir_all(installed.join("pkgconfig")).unwrap();
+    for name in ["libcowslip.so", "libcowslip.so.0"] {
+        symlink(&library, installed.join(name)).unwrap();
+    }
+    let capi = root().join("crates/cowslip-capi");
+    let text = fs::read_to_string(capi.join("cowslip.pc.in")).unwrap();
+    let text = text
+        .lines()
+        .map(|line| match line.split_once('=') {
+            Some(("libdir", _)) => format!("libdir={}\n", installed.display()),
+            Some(("includedir", _)) => format!("includedir={}\n", capi.join("include").display()),
+            _ => format!("{line}\n"),
+        })
+        .collect::<String>();
+    fs::write(installed.join("pkgconfig/cowslip.pc"), text).unwrap();
+    Some(installed)
+}
+
+#[test]
+fn afl_fuzzes_what_is_frozen() {
+    if is_missing(&["afl-fuzz", "afl-cc"]) {
+        return;
+    }
+    let folder = Folder::new("guide-fuzzing");
+    // What afl-fuzz asks of the machine of somebody who fuzzes for days.
+    let environment = [
+        "AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES",
+        "AFL_SKIP_CPUFREQ",
+        "AFL_NO_UI",
+        "AFL_NO_AFFINITY",
+    ]
+    .map(|name| (name, OsString::from("1")));
+    let ran = follow("fuzzing.md", &folder, &environment);
+    assert!(ran.stdout.contains("the same edges"), "{}", ran.stdout);
+}
