@@ -53,7 +53,7 @@ fn every_way_to_restore_has_rows_or_a_reason_and_no_byte_is_wrong() {
     for (name, is_cold_too) in names {
         let caches: &[&str] = if is_cold_too { &["hot", "cold"] } else { &["hot"] };
         for cache in caches {
-            let is_this = |row: &&Value| row["rival"] == name && row["variant"] == *cache;
+            let is_this = |row: &&Value| row["system"] == name && row["variant"] == *cache;
             let total = rows(&report, "restore_total").find(is_this);
             let total = total.unwrap_or_else(|| panic!("{name} {cache}"));
             if let Some(why) = total["skipped"].as_str() {
@@ -71,7 +71,7 @@ fn every_way_to_restore_has_rows_or_a_reason_and_no_byte_is_wrong() {
         }
     }
     assert_eq!(ratio(&report, "lost_or_wrong_bytes")["value"], 0.0);
-    let published = rows(&report, "restore_read").filter(|row| row["rival"] == "Vansa 2023");
+    let published = rows(&report, "restore_read").filter(|row| row["system"] == "Vansa 2023");
     assert_eq!(published.count(), 6);
 }
 
@@ -79,19 +79,19 @@ fn every_way_to_restore_has_rows_or_a_reason_and_no_byte_is_wrong() {
 fn saving_is_measured_beside_others_and_an_increment_is_what_changed() {
     let report = report(&["save", "criu"]);
     for name in ["cowslip", "dd-direct", "cp"] {
-        let row = rows(&report, "save").find(|row| row["rival"] == name).expect("measured");
+        let row = rows(&report, "save").find(|row| row["system"] == name).expect("measured");
         if let Some(why) = row["skipped"].as_str() {
             println!("SKIPPED: {name}: {why}");
         }
     }
     assert_eq!(ratio(&report, "incremental_bytes_over_changed_bytes")["holds"], true);
-    let criu = |row: &&Value| ["criu", "criu-lazy"].iter().any(|name| row["rival"] == *name);
+    let criu = |row: &&Value| ["criu", "criu-lazy"].iter().any(|name| row["system"] == *name);
     let rows: Vec<_> = rows(&report, "restore_total").filter(criu).collect();
     assert!(rows.len() >= 2, "{rows:?}");
     for row in rows {
         if let Some(why) = row["skipped"].as_str() {
             assert!(!why.is_empty());
-            println!("SKIPPED: {}: {why}", row["rival"]);
+            println!("SKIPPED: {}: {why}", row["system"]);
         }
     }
 }

@@ -56,21 +56,21 @@ fn coverage_is_measured_content_stays_and_settings_are_put_back() {
 
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     let rows = report["rows"].as_array().unwrap();
-    for (rival, variant) in [
+    for (system, variant) in [
         ("cowslip", Value::from("once")),
         ("cowslip", Value::from("daemon")),
         ("madv-collapse", Value::Null),
         ("khugepaged", Value::Null),
         ("khugepaged-eager", Value::Null),
     ] {
-        let is_it = |row: &&Value| row["rival"] == rival && row["variant"] == variant;
+        let is_it = |row: &&Value| row["system"] == system && row["variant"] == variant;
         let row = rows.iter().find(|row| row["metric"] == "coverage_time" && is_it(row)).unwrap();
         match row["skipped"].as_str() {
-            Some(why) => println!("SKIPPED: {rival} {variant}: {why}"),
+            Some(why) => println!("SKIPPED: {system} {variant}: {why}"),
             None => assert!(row["value"].as_f64().unwrap() > 0.0, "{row}"),
         }
         let changed = rows.iter().find(|row| row["metric"] == "bytes_changed" && is_it(row));
-        assert_eq!(changed.map(|row| &row["value"]), Some(&Value::from(0.0)), "{rival} {variant}");
+        assert_eq!(changed.map(|row| &row["value"]), Some(&Value::from(0.0)), "{system} {variant}");
     }
     let ratios = report["ratios"].as_array().unwrap();
     let ratio = |name: &str| ratios.iter().find(|ratio| ratio["name"] == name).unwrap();

@@ -16,11 +16,11 @@ fn what_a_fault_takes_is_measured_beside_perf() {
     assert!(matches!(ran.status.code(), Some(0 | 1)), "{}", ran.stderr);
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     let rows = report["rows"].as_array().unwrap();
-    for rival in ["plain", "perf", "cowslip"] {
-        let row = rows.iter().find(|row| row["rival"] == rival).expect("a row or a reason");
+    for system in ["plain", "perf", "cowslip"] {
+        let row = rows.iter().find(|row| row["system"] == system).expect("a row or a reason");
         assert_eq!(row["metric"], "fault_time");
         match row["skipped"].as_str() {
-            Some(why) => println!("SKIPPED: {rival}: {why}"),
+            Some(why) => println!("SKIPPED: {system}: {why}"),
             // No fault is quicker than this, and none takes a millisecond.
             None => assert!((50.0..1e6).contains(&row["value"].as_f64().unwrap()), "{row}"),
         }

@@ -58,7 +58,7 @@ fn every_save_is_exact_and_the_picture_shows_all_three() {
     let mut measured = 0;
     for server in ["stock-4k", "stock-thp", "cowslip"] {
         let of = |metric: &str| {
-            rows.iter().find(|row| row["rival"] == server && row["metric"] == metric).unwrap()
+            rows.iter().find(|row| row["system"] == server && row["metric"] == metric).unwrap()
         };
         if let Some(why) = of("fork")["skipped"].as_str() {
             println!("SKIPPED: {server}: {why}");

@@ -13,18 +13,18 @@ pub(super) fn report() -> Report {
         "date": "2026-01-31T12:00:00Z", "kernel_release": "6.12.0", "cpu_model": "Example CPU",
         "cpus": 8, "memory_bytes": 64_u64 << 30, "thp_enabled": "madvise", "cpu_governor": null,
     }));
-    for (rival, scale) in [("cowslip", 1), ("fork-4k", 9), ("fork-hugetlb", 78)] {
+    for (system, scale) in [("cowslip", 1), ("fork-4k", 9), ("fork-hugetlb", 78)] {
         let mut latencies = Latencies::new();
         (1..=1_000).for_each(|step| latencies.record_ns(step * step * scale));
-        latencies.push(&mut report, rival, "first_write", Some(64 * MIB), Some("sparse"));
+        latencies.push(&mut report, system, "first_write", Some(64 * MIB), Some("sparse"));
     }
     report.skip("uffd-wp", "first_write", "vm.unprivileged_userfaultfd is 0 and this user lacks CAP_SYS_PTRACE: sudo sysctl vm.unprivileged_userfaultfd=1");
-    for (rival, scale) in
+    for (system, scale) in
         [("cowslip", 0.002), ("fork-4k", 1.0), ("fork-thp", 0.08), ("Lin 2022", 1.3)]
     {
         for size in [64, 256, 1024, 4096] {
             let pause = 20_000.0 + size as f64 * 9_000.0 * scale;
-            let row = Row::new(rival, "pause", "p50", pause, "ns").size_bytes(size * MIB);
+            let row = Row::new(system, "pause", "p50", pause, "ns").size_bytes(size * MIB);
             report.row(row.n(64));
         }
     }
@@ -32,8 +32,8 @@ pub(super) fn report() -> Report {
     let host = HostState { touch_ns_per_page: 2_400.0, stolen_share: 0.07, host_fit: false };
     let row = Row::new("fork-4k", "private_memory", "value", 25.0 * MIB as f64, "bytes");
     report.row(Row { host: Some(host), ..row });
-    let rival = "fork-hugetlb";
-    let ratio = report.find(rival, "first_write", "p50", Some(64 * MIB), Some("sparse"));
+    let system = "fork-hugetlb";
+    let ratio = report.find(system, "first_write", "p50", Some(64 * MIB), Some("sparse"));
     report.ratio_at_least(
         "first_write_p50_hugetlb_over_cowslip",
         ratio.map(|it| it / 250_000.0),
@@ -47,7 +47,7 @@ pub(super) fn report() -> Report {
 }
 
 /// Requests of about 20 µs, slower by `factor` during three saves of `save` seconds.
-fn series(rival: &str, factor: f64, save: f64) -> Series {
+fn series(system: &str, factor: f64, save: f64) -> Series {
     let marks: Vec<_> = (1..=3)
         .map(|at| (f64::from(at) * 2.0, f64::from(at) * 2.0 + save, format!("save {at}")))
         .collect();
@@ -58,7 +58,7 @@ fn series(rival: &str, factor: f64, save: f64) -> Series {
         (time, 20_000.0 * noise * if during { factor * noise } else { 1.0 })
     };
     let points = (0..8_000).map(point).collect();
-    Series { rival: rival.to_owned(), metric: "request".to_owned(), unit: "ns", points, marks }
+    Series { system: system.to_owned(), metric: "request".to_owned(), unit: "ns", points, marks }
 }
 
 fn object(value: Value) -> Map<String, Value> {

@@ -1,4 +1,4 @@
-//! The rows of a report as tables: one per metric, one line per rival, size and variant.
+//! The rows of a report as tables: one per metric, one line per system, size and variant.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ pub(super) struct Group<'a> {
 }
 
 pub(super) struct Line<'a> {
-    pub(super) rival: &'a str,
+    pub(super) system: &'a str,
     pub(super) size_bytes: Option<u64>,
     pub(super) variant: Option<&'a str>,
     pub(super) skipped: Option<&'a str>,
@@ -27,17 +27,17 @@ pub(super) fn groups(report: &Report) -> Vec<Group<'_>> {
     group(report.rows.iter())
 }
 
-/// Without the parts of what has a summary: of a metric of a rival, the variants if there is a row
+/// Without the parts of what has a summary: of a metric of a system, the variants if there is a row
 /// without one.
 pub(super) fn summaries(report: &Report) -> Vec<Group<'_>> {
     let summed: HashSet<_> = report
         .rows
         .iter()
         .filter(|row| row.variant.is_none() && row.skipped.is_none())
-        .map(|row| (&row.rival, &row.metric, row.size_bytes))
+        .map(|row| (&row.system, &row.metric, row.size_bytes))
         .collect();
     group(report.rows.iter().filter(|row| {
-        row.variant.is_none() || !summed.contains(&(&row.rival, &row.metric, row.size_bytes))
+        row.variant.is_none() || !summed.contains(&(&row.system, &row.metric, row.size_bytes))
     }))
 }
 
@@ -60,11 +60,11 @@ fn group<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<Group<'a>> {
 
 impl<'a> Group<'a> {
     fn add(&mut self, row: &'a Row) {
-        let key = (row.rival.as_str(), row.size_bytes, row.variant.as_deref());
+        let key = (row.system.as_str(), row.size_bytes, row.variant.as_deref());
         let at = self.lines.iter().position(|line| line.key() == key).unwrap_or_else(|| {
-            let (rival, size_bytes, variant) = key;
+            let (system, size_bytes, variant) = key;
             let rows = Vec::new();
-            self.lines.push(Line { rival, size_bytes, variant, skipped: None, rows });
+            self.lines.push(Line { system, size_bytes, variant, skipped: None, rows });
             self.lines.len() - 1
         });
         let line = &mut self.lines[at];
@@ -95,7 +95,7 @@ impl Group<'_> {
 
 impl<'a> Line<'a> {
     fn key(&self) -> (&'a str, Option<u64>, Option<&'a str>) {
-        (self.rival, self.size_bytes, self.variant)
+        (self.system, self.size_bytes, self.variant)
     }
 
     pub(super) fn row(&self, stat: &str) -> Option<&'a Row> {

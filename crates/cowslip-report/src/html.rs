@@ -87,8 +87,8 @@ fn group(group: &Group<'_>) -> Value {
             context! { text => line.human(stat).unwrap_or_else(|| "–".to_owned()), exact }
         };
         context! {
-            rival => line.rival,
-            published => published(line.rival),
+            system => line.system,
+            published => published(line.system),
             unfit => line.unfit(),
             size => line.size_bytes.map(units::size),
             variant => line.variant,
@@ -142,7 +142,7 @@ mod tests {
         }
         report.row(Row::new(hostile, hostile, "p50", 1.0, "ns"));
         report.series.push(Series {
-            rival: hostile.to_owned(),
+            system: hostile.to_owned(),
             metric: hostile.to_owned(),
             unit: "ns",
             points: vec![(0.5, 1.0), (f64::NAN, f64::INFINITY)],

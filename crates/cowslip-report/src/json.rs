@@ -37,7 +37,7 @@ mod tests {
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["schema"], "cowslip.bench/1");
         assert!(value["machine"]["memory_bytes"].is_u64());
-        assert_eq!(value["rows"][0]["rival"], "cowslip");
+        assert_eq!(value["rows"][0]["system"], "cowslip");
         assert_eq!(value["rows"][0]["unit"], "ns");
         let skipped =
             value["rows"].as_array().unwrap().iter().find(|row| row["skipped"] != json!(null));

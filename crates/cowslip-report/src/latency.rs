@@ -76,13 +76,13 @@ impl Latencies {
     pub fn push(
         &self,
         report: &mut Report,
-        rival: &str,
+        system: &str,
         metric: &str,
         size_bytes: Option<u64>,
         variant: Option<&str>,
     ) {
         if self.n() == 0 {
-            let row = Row::skipped(rival, metric, "no event was recorded");
+            let row = Row::skipped(system, metric, "no event was recorded");
             return report.row(row.size_bytes(size_bytes).variant(variant));
         }
         let stats = [
@@ -93,7 +93,7 @@ impl Latencies {
             ("mean", self.mean_ns()),
         ];
         for (stat, ns) in stats {
-            let row = Row::new(rival, metric, stat, ns, "ns");
+            let row = Row::new(system, metric, stat, ns, "ns");
             report.row(row.size_bytes(size_bytes).variant(variant).n(self.n()));
         }
     }

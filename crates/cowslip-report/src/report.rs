@@ -1,4 +1,4 @@
-//! The result of a bench or a demo: rows of measurements, ratios between rivals, series over time.
+//! The result of a bench or a demo: rows of measurements, ratios between systems, series over time.
 //!
 //! The JSON form is stable: its `schema` names it, units are in the field names or in `unit`.
 
@@ -53,34 +53,34 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Records that `rival` could not run, and why.
-    pub fn skip(&mut self, rival: &str, metric: &str, why: impl Into<String>) {
-        self.rows.push(Row::skipped(rival, metric, why));
+    /// Records that `system` could not run, and why.
+    pub fn skip(&mut self, system: &str, metric: &str, why: impl Into<String>) {
+        self.rows.push(Row::skipped(system, metric, why));
     }
 
     /// The value of the row that these five name together.
     pub fn find(
         &self,
-        rival: &str,
+        system: &str,
         metric: &str,
         stat: &str,
         size_bytes: Option<u64>,
         variant: Option<&str>,
     ) -> Option<f64> {
-        self.find_row(rival, metric, stat, size_bytes, variant)?.value
+        self.find_row(system, metric, stat, size_bytes, variant)?.value
     }
 
     /// The row that these five name together.
     pub fn find_row(
         &self,
-        rival: &str,
+        system: &str,
         metric: &str,
         stat: &str,
         size_bytes: Option<u64>,
         variant: Option<&str>,
     ) -> Option<&Row> {
         self.rows.iter().find(|row| {
-            row.rival == rival
+            row.system == system
                 && row.metric == metric
                 && row.stat == stat
                 && row.size_bytes == size_bytes
@@ -121,11 +121,11 @@ impl Report {
     }
 }
 
-/// One measured value of one rival, or the reason why there is none.
+/// One measured value of one system, or the reason why there is none.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
     /// `cowslip`, `fork-4k`, `fork-thp`, `fork-hugetlb`, `uffd-wp`, or a name with a year for published figures.
-    pub rival: String,
+    pub system: String,
     /// `pause`, `first_write`, …
     pub metric: String,
     /// `p50`, `p99`, `p999`, `max`, `mean`, `value`, …; `all` in a skipped row.
@@ -144,7 +144,7 @@ pub struct Row {
     /// How many events or repetitions are behind the value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n: Option<u64>,
-    /// Why this rival has no value here.
+    /// Why this system has no value here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
     /// What the host did meanwhile; none of what it cannot spoil.
@@ -176,9 +176,9 @@ impl HostState {
 
 impl Row {
     /// A row that is named by these three alone.
-    pub fn new(rival: &str, metric: &str, stat: &str, value: f64, unit: &'static str) -> Self {
+    pub fn new(system: &str, metric: &str, stat: &str, value: f64, unit: &'static str) -> Self {
         Self {
-            rival: rival.to_owned(),
+            system: system.to_owned(),
             metric: metric.to_owned(),
             stat: stat.to_owned(),
             size_bytes: None,
@@ -192,9 +192,9 @@ impl Row {
     }
 
     /// Stands for every stat of a metric that could not be measured.
-    pub fn skipped(rival: &str, metric: &str, why: impl Into<String>) -> Self {
+    pub fn skipped(system: &str, metric: &str, why: impl Into<String>) -> Self {
         let skipped = Some(why.into());
-        Self { value: None, skipped, ..Self::new(rival, metric, "all", 0.0, "") }
+        Self { value: None, skipped, ..Self::new(system, metric, "all", 0.0, "") }
     }
 
     /// The same, of memory of that size.
@@ -238,12 +238,12 @@ pub struct Ratio {
 #[derive(Debug, Clone, Serialize)]
 pub struct Series {
     /// As in a [`Row`].
-    pub rival: String,
+    pub system: String,
     /// As in a [`Row`].
     pub metric: String,
     /// As in a [`Row`].
     pub unit: &'static str,
-    /// Seconds since the run of this rival began, and the value then.
+    /// Seconds since the run of this system began, and the value then.
     pub points: Vec<(f64, f64)>,
     /// Spans of time to shade (the saves): from, to, label.
     pub marks: Vec<(f64, f64, String)>,

@@ -27,7 +27,7 @@ fn render(report: &Report, paint: Paint) -> String {
     if !report.ratios.is_empty() {
         push_ratios(&mut lines, &report.ratios, paint);
     }
-    if report.rows.iter().any(|row| published(&row.rival)) {
+    if report.rows.iter().any(|row| published(&row.system)) {
         lines.push("† published figures, not measured here".to_owned());
     }
     let unfit_lines = groups.iter().flat_map(|group| &group.lines).any(Line::unfit);
@@ -81,12 +81,12 @@ fn push_group(lines: &mut Vec<String>, group: &Group<'_>, paint: Paint) {
 /// The left part of the heading and of each line: what was measured.
 fn names(group: &Group<'_>) -> Vec<Vec<String>> {
     let name = |line: &Line<'_>| {
-        let published = if published(line.rival) { " †" } else { "" };
+        let published = if published(line.system) { " †" } else { "" };
         let unfit = if line.unfit() { " ‡" } else { "" };
         let size = line.size_bytes.map(units::size).unwrap_or_default();
-        [clip(line.rival) + published + unfit, size, clip(line.variant.unwrap_or_default())]
+        [clip(line.system) + published + unfit, size, clip(line.variant.unwrap_or_default())]
     };
-    let heads = ["rival", "size", "variant"].map(str::to_owned);
+    let heads = ["system", "size", "variant"].map(str::to_owned);
     let used = [true, group.has_size(), group.has_variant()];
     let pick = |cells: [String; 3]| {
         cells.into_iter().zip(used).filter_map(|(cell, used)| used.then_some(cell)).collect()

@@ -1,4 +1,5 @@
-//! A data cache as in seed 003: it maps 2 MiB at a time and uses them in blocks of 4 KiB, from the top down.
+//! A data cache as of a storage system whose page faults made a release slower: it maps 2 MiB at a time and uses
+//! them in blocks of 4 KiB, from the top down.
 //!
 //! ```text
 //! cargo run --release -p cowslip-trace --example block_cache -- --seconds 5

@@ -107,7 +107,7 @@ fn watch(bench: &mut Bench<'_>, policy: &str, bytes: u64, system: &System) -> Re
         let row = Row::new(policy, "fair_share_huge", "value", huge, "bytes").size_bytes(bytes);
         bench.report.row(row.variant(which));
         bench.report.series.push(Series {
-            rival: format!("{policy}, {which} process"),
+            system: format!("{policy}, {which} process"),
             metric: "huge memory".to_owned(),
             unit: "bytes",
             points,

@@ -1,5 +1,5 @@
-//! Memory held but not used, slow faults, stalls, unfairness: seed 001's table, for the kernel's ways and
-//! `cowslip promote`.
+//! Memory held but not used, slow faults, stalls, unfairness: the table of Ingens (Kwon 2016), for the ways of the
+//! kernel and `cowslip promote`.
 //!
 //! * `settings`: the system's settings, which each policy changes and which are put back.
 //! * `policy`: who gives huge pages to a program.

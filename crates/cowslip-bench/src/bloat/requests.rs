@@ -106,7 +106,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
         let row = Row::new(entry.policy, BYTES_CHANGED, "value", changed as f64, "bytes");
         bench.report.row(row.size_bytes(bytes).variant("requests"));
         bench.report.series.push(Series {
-            rival: entry.policy.to_owned(),
+            system: entry.policy.to_owned(),
             metric: "longest request of 100 ms, during promotion".to_owned(),
             unit: "ns",
             points: peaks,

@@ -85,7 +85,7 @@ impl Target {
         match self.tell(Command::Check, bench.stop)? {
             Said::Wrong(words) => {
                 let bytes = (words * 8) as f64;
-                let row = Row::new(&like.rival, BYTES_CHANGED, "value", bytes, "bytes");
+                let row = Row::new(&like.system, BYTES_CHANGED, "value", bytes, "bytes");
                 let variant = like.variant.as_deref();
                 bench.report.row(row.size_bytes(like.size_bytes).variant(variant));
                 Ok(())

@@ -110,7 +110,7 @@ pub(super) fn push(report: &mut Report, size_bytes: u64) {
 
 /// What stands in for the promise about 8 GiB where they were not measured.
 fn largest_pause(report: &Report) -> Option<String> {
-    let is_pause = |row: &&Row| row.rival == COWSLIP && row.metric == FORK_PAUSE;
+    let is_pause = |row: &&Row| row.system == COWSLIP && row.metric == FORK_PAUSE;
     let size = report.rows.iter().filter(is_pause).filter_map(|row| row.size_bytes).max()?;
     let paused = |name| report.find(name, FORK_PAUSE, "p50", Some(size), None);
     let best = FORKS.iter().filter_map(|name| paused(name)).min_by(f64::total_cmp)?;

@@ -61,7 +61,7 @@ fn tables(outcome: &Outcome, report: &Report) -> Vec<Value> {
     let headings = [""].into_iter().chain(titles).collect();
     let mut tables =
         vec![table("Every save in numbers", note, headings, lines.collect()), latencies(measured)];
-    let store: Vec<_> = report.rows.iter().filter(|row| row.rival.starts_with(STORE)).collect();
+    let store: Vec<_> = report.rows.iter().filter(|row| row.system.starts_with(STORE)).collect();
     if !store.is_empty() {
         tables.push(own_store(&store));
     }
@@ -114,14 +114,14 @@ fn own_store(rows: &[&Row]) -> Value {
     ];
     let mut names: Vec<&str> = Vec::new();
     for row in rows {
-        if !names.contains(&row.rival.as_str()) {
-            names.push(&row.rival);
+        if !names.contains(&row.system.as_str()) {
+            names.push(&row.system);
         }
     }
     let lines = names.into_iter().map(|name| {
         let cells = SHOWN.map(|(metric, stat, _)| {
             let it =
-                |row: &&&Row| row.rival == name && row.metric == metric && row.variant.is_none();
+                |row: &&&Row| row.system == name && row.metric == metric && row.variant.is_none();
             let row = rows.iter().filter(it).find(|row| row.stat == stat || row.skipped.is_some());
             match row.map(|row| (row.value, row.skipped.is_some())) {
                 Some((Some(value), _)) => of_unit(value, row.map_or("", |row| row.unit), metric),

@@ -55,7 +55,7 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     Setup(setup::Args),
     Demo(demo::Args),
-    /// Measure Cowslip beside its rivals, all in one run
+    /// Measure Cowslip beside the best alternatives, all in one run
     #[command(subcommand)]
     Bench(bench::Action),
     Promote(Box<promote::args::PromoteArgs>),

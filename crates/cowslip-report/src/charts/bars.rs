@@ -5,7 +5,7 @@ use crate::groups::Group;
 use crate::svg::{Axis, Canvas};
 use crate::units::human;
 
-/// One bar per rival, size and variant: to the median, on to p99, on to the maximum.
+/// One bar per system, size and variant: to the median, on to p99, on to the maximum.
 pub(super) fn bars(group: &Group<'_>, palette: &Palette<'_>) -> Chart {
     let (left, right, step) = (250.0, WIDTH - 250.0, 24.0);
     let stats = ["p50", "p99", "max"];
@@ -20,13 +20,13 @@ pub(super) fn bars(group: &Group<'_>, palette: &Palette<'_>) -> Chart {
     }
     for (index, line) in group.lines.iter().enumerate() {
         let top = step * index as f64 + 6.0;
-        let name = name(line.rival, line.size_bytes, line.variant);
+        let name = name(line.system, line.size_bytes, line.variant);
         canvas.text(left - 8.0, top + 13.0, "end", &name);
         if !line.measured() {
             canvas.text(left + 8.0, top + 13.0, "", "skipped; the reason is in the table");
             continue;
         }
-        let class = palette.class(line.rival);
+        let class = palette.class(line.system);
         let mut from = left;
         for stat in stats {
             let to = line.value(stat).map_or(from, |value| x.place(value));
@@ -44,6 +44,6 @@ pub(super) fn bars(group: &Group<'_>, palette: &Palette<'_>) -> Chart {
         caption: "Full colour to the median, paler to p99, palest to the maximum; the figures are \
                   p50 · p99 · max. Logarithmic: compare ends, not lengths.",
         legend: Vec::new(),
-        panels: vec![Panel::new(&canvas, "y", &format!("{} of each rival", group.metric))],
+        panels: vec![Panel::new(&canvas, "y", &format!("{} of each system", group.metric))],
     }
 }

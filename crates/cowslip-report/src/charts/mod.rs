@@ -16,7 +16,7 @@ use over_time::over_time;
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = WIDTH - 16.0;
-/// How many colours the page defines for rivals.
+/// How many colours the page defines for systems.
 const COLOURS: usize = 7;
 
 pub(super) struct Chart {
@@ -65,23 +65,23 @@ pub(super) fn charts(report: &Report) -> Vec<Chart> {
     over_time.chain(of_rows).collect()
 }
 
-/// One colour per rival on the whole page; published figures are all grey.
+/// One colour per system on the whole page; published figures are all grey.
 struct Palette<'a>(Vec<&'a str>);
 
 impl<'a> Palette<'a> {
     fn of(report: &'a Report) -> Self {
-        let mut rivals: Vec<&str> = Vec::new();
-        let rows = report.rows.iter().map(|row| row.rival.as_str());
-        for rival in rows.chain(report.series.iter().map(|series| series.rival.as_str())) {
-            if !published(rival) && !rivals.contains(&rival) {
-                rivals.push(rival);
+        let mut systems: Vec<&str> = Vec::new();
+        let rows = report.rows.iter().map(|row| row.system.as_str());
+        for system in rows.chain(report.series.iter().map(|series| series.system.as_str())) {
+            if !published(system) && !systems.contains(&system) {
+                systems.push(system);
             }
         }
-        Self(rivals)
+        Self(systems)
     }
 
-    fn class(&self, rival: &str) -> String {
-        match self.0.iter().position(|known| *known == rival) {
+    fn class(&self, system: &str) -> String {
+        match self.0.iter().position(|known| *known == system) {
             Some(index) => format!("c{}", index % COLOURS),
             None => "seed".to_owned(),
         }
@@ -102,8 +102,9 @@ fn sizes(group: &Group<'_>) -> Vec<u64> {
     sizes
 }
 
-fn name(rival: &str, size_bytes: Option<u64>, variant: Option<&str>) -> String {
-    let rival = if published(rival) { format!("{rival} (published)") } else { rival.to_owned() };
-    let parts = [Some(rival), size_bytes.map(size), variant.map(str::to_owned)];
+fn name(system: &str, size_bytes: Option<u64>, variant: Option<&str>) -> String {
+    let system =
+        if published(system) { format!("{system} (published)") } else { system.to_owned() };
+    let parts = [Some(system), size_bytes.map(size), variant.map(str::to_owned)];
     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }

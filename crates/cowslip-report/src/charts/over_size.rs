@@ -8,7 +8,7 @@ use crate::units::{human, size};
 /// How many kinds of dashes the page defines for variants.
 const DASHES: usize = 3;
 
-/// One curve per rival and variant, both axes logarithmic.
+/// One curve per system and variant, both axes logarithmic.
 pub(super) fn over_size(group: &Group<'_>, sizes: &[u64], palette: &Palette<'_>) -> Chart {
     let (top, bottom) = (12.0, 300.0);
     let x = Axis::log(sizes.iter().map(|size| *size as f64), LEFT + 30.0, RIGHT - 30.0);
@@ -33,16 +33,16 @@ pub(super) fn over_size(group: &Group<'_>, sizes: &[u64], palette: &Palette<'_>)
         if !variants.contains(&line.variant) {
             variants.push(line.variant);
         }
-        if !curves.contains(&(line.rival, line.variant)) {
-            curves.push((line.rival, line.variant));
+        if !curves.contains(&(line.system, line.variant)) {
+            curves.push((line.system, line.variant));
         }
     }
     let mut legend = Vec::new();
-    for (rival, variant) in curves {
+    for (system, variant) in curves {
         let dash = variants.iter().position(|it| *it == variant).unwrap_or(0) % DASHES;
-        let class = format!("{} d{dash}", palette.class(rival));
-        let name = name(rival, None, variant);
-        let lines = group.lines.iter().filter(|it| it.rival == rival && it.variant == variant);
+        let class = format!("{} d{dash}", palette.class(system));
+        let name = name(system, None, variant);
+        let lines = group.lines.iter().filter(|it| it.system == system && it.variant == variant);
         let mut points: Vec<_> =
             lines.filter_map(|line| Some((line.size_bytes?, line.value("p50")?))).collect();
         points.sort_by_key(|point| point.0);

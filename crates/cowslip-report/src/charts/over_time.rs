@@ -5,7 +5,7 @@ use crate::report::Series;
 use crate::svg::{Axis, Canvas};
 use crate::units::human;
 
-/// One panel per rival, all on the same axes.
+/// One panel per system, all on the same axes.
 pub(super) fn over_time(metric: &str, all: &[&Series], palette: &Palette<'_>) -> Chart {
     let (top, bottom, axis_height) = (24.0, 164.0, 38.0);
     let ends = all.iter().flat_map(|series| {
@@ -30,10 +30,10 @@ pub(super) fn over_time(metric: &str, all: &[&Series], palette: &Palette<'_>) ->
         if last {
             canvas.text((LEFT + RIGHT) / 2.0, bottom + 32.0, "middle", "time since the start");
         }
-        let class = palette.class(&series.rival);
-        canvas.text(LEFT, 15.0, &format!("name {class}"), &series.rival);
+        let class = palette.class(&series.system);
+        canvas.text(LEFT, 15.0, &format!("name {class}"), &series.system);
         draw_points(&mut canvas, series, (&x, &y), &class);
-        Panel::new(&canvas, "x", &format!("{metric} of {} over time", series.rival))
+        Panel::new(&canvas, "x", &format!("{metric} of {} over time", series.system))
     });
     Chart {
         title: format!("{metric} over time"),

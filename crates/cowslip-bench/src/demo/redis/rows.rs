@@ -70,7 +70,7 @@ pub(crate) fn push(report: &mut Report, measured: &Measured, size_bytes: u64) {
 fn slowest(measured: &Measured) -> Series {
     let mark = |save: &Save| (save.span.0, save.span.1, save.label.clone());
     Series {
-        rival: measured.setup.name.to_owned(),
+        system: measured.setup.name.to_owned(),
         metric: "set_latency_max".to_owned(),
         unit: "ns",
         points: measured.saves.iter().flat_map(|save| save.slowest.iter().copied()).collect(),
@@ -83,7 +83,7 @@ fn around_fork(name: &str, save: &Save) -> Series {
     let step_s = 2.0 * AROUND_NS as f64 / 1e9 / save.around_fork_ns.len() as f64;
     let at = |step| step as f64 * step_s - AROUND_NS as f64 / 1e9;
     Series {
-        rival: format!("{name}, {}", save.label),
+        system: format!("{name}, {}", save.label),
         metric: "set_latency_around_fork".to_owned(),
         unit: "ns",
         points: (save.around_fork_ns.iter().enumerate())
@@ -95,10 +95,10 @@ fn around_fork(name: &str, save: &Save) -> Series {
 
 /// Adds what the rows say about the promises, which are about a full run. A ratio whose rows are missing has no value.
 pub(crate) fn push_ratios(report: &mut Report, size_bytes: u64, full: bool) {
-    let find = |rival, metric, stat| report.find(rival, metric, stat, Some(size_bytes), None);
+    let find = |system, metric, stat| report.find(system, metric, stat, Some(size_bytes), None);
     let over = |above: Option<f64>, below: Option<f64>| Some(above? / below?);
     let fork = over(find(STOCK, "fork", "p50"), find(COWSLIP, "fork", "max"));
-    let ops = |rival| find(rival, "ops_during_save", "mean");
+    let ops = |system| find(system, "ops_during_save", "mean");
     let ops_idle = over(ops(COWSLIP_CHILD_SHARE), ops(STOCK_IDLE_CHILD));
     let ops = over(ops(COWSLIP), ops(STOCK));
     let p999 = |metric| over(find(COWSLIP, metric, "p999"), find(STOCK, metric, "p999"));
@@ -132,16 +132,16 @@ mod tests {
     /// Summaries of two servers as `push` writes them.
     fn report(cowslip_fork_ns: f64, failed_requests: f64) -> Report {
         let mut report = Report::new("demo", Map::new());
-        let mut add = |rival, metric, stat, value| {
-            report.row(Row::new(rival, metric, stat, value, "").size_bytes(64));
+        let mut add = |system, metric, stat, value| {
+            report.row(Row::new(system, metric, stat, value, "").size_bytes(64));
         };
-        for (rival, fork_ns, p999_ns) in [(STOCK, 20e6, 4e6), (COWSLIP, cowslip_fork_ns, 1e6)] {
-            add(rival, "fork", "p50", fork_ns / 2.0);
-            add(rival, "fork", "max", fork_ns);
-            add(rival, "ops_during_save", "mean", 40_000.0);
-            add(rival, LATENCY_DURING_SAVE, "p999", p999_ns);
-            add(rival, "wrong_keys", "sum", 0.0);
-            add(rival, FAILED_REQUESTS, "sum", failed_requests);
+        for (system, fork_ns, p999_ns) in [(STOCK, 20e6, 4e6), (COWSLIP, cowslip_fork_ns, 1e6)] {
+            add(system, "fork", "p50", fork_ns / 2.0);
+            add(system, "fork", "max", fork_ns);
+            add(system, "ops_during_save", "mean", 40_000.0);
+            add(system, LATENCY_DURING_SAVE, "p999", p999_ns);
+            add(system, "wrong_keys", "sum", 0.0);
+            add(system, FAILED_REQUESTS, "sum", failed_requests);
         }
         push_ratios(&mut report, 64, true);
         report

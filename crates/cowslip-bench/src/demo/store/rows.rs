@@ -64,7 +64,7 @@ pub(crate) fn push(report: &mut Report, store: &RunningStore, size_bytes: u64) {
         save.log.peaks().map(move |(s, ns)| (began + s, ns)).collect::<Vec<_>>()
     };
     report.series.push(Series {
-        rival: name.to_owned(),
+        system: name.to_owned(),
         metric: "set_latency_max".to_owned(),
         unit: "ns",
         points: busy.iter().flat_map(peaks).filter(|point| point.1 > 0.0).collect(),

@@ -96,7 +96,7 @@ fn deliver(args: &Args, outcome: &redis::Outcome, report: &Report) -> Result<(),
         }
         if !args.full {
             let skipped = report.rows.iter().filter(|row| row.metric == "fork");
-            let skipped = skipped.filter_map(|row| Some((&row.rival, row.skipped.as_ref()?)));
+            let skipped = skipped.filter_map(|row| Some((&row.system, row.skipped.as_ref()?)));
             skipped.for_each(|(name, why)| outln!("skipped: {name}: {why}"));
             report.notes.iter().for_each(|note| outln!("note: {note}"));
         }
