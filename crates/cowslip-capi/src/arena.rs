@@ -6,8 +6,9 @@ use cowslip::image::Restored;
 use cowslip::units::{ByteCount, VirtRange};
 use cowslip::{Arena, Backing, Prot, host};
 
-use crate::boundary::{self, Answer, Options, boxed, guard, hand_out, shared};
+use crate::boundary::{self, Answer, Options, guard, hand_out, shared};
 use crate::error::{self, Failure, cowslip_error, cowslip_status};
+use crate::handles::{self, boxed};
 
 /// Memory that can be frozen at one instant.
 #[derive(Debug)]
@@ -108,7 +109,7 @@ pub(crate) unsafe fn hand_over<T>(to: *mut *mut T, name: &'static str, value: T)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_arena_free(arena: *mut cowslip_arena) {
     // SAFETY: C's contract.
-    unsafe { boundary::free(arena) };
+    unsafe { handles::free(arena) };
 }
 
 /// The arena's addresses.

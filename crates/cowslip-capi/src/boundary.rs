@@ -1,4 +1,4 @@
-//! Between C and Rust: no panic leaves, no pointer is used unseen, everything handed out is remembered as a box.
+//! Between C and Rust: no panic leaves, no pointer is used unseen.
 
 use std::any::Any;
 use std::ffi::{CStr, OsStr, c_char};
@@ -8,6 +8,7 @@ use std::path::Path;
 use std::{mem, ptr, slice};
 
 use crate::error::{Failure, cowslip_error, cowslip_status};
+use crate::handles::{boxed, free};
 
 pub(crate) type Answer<T = ()> = Result<T, Failure>;
 
@@ -35,28 +36,9 @@ pub(crate) unsafe fn guard(
     status
 }
 
-/// As [`guard`], for what cannot fail but by a defect: `or` then.
-pub(crate) fn contained<T>(or: T, call: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or(or)
-}
-
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
-}
-
-pub(crate) fn boxed<T>(value: T) -> *mut T {
-    Box::into_raw(Box::new(value))
-}
-
-/// # Safety
-/// NULL, or what [`boxed`] gave, once.
-pub(crate) unsafe fn free<T>(pointer: *mut T) {
-    if !pointer.is_null() {
-        // SAFETY: the caller's.
-        let value = unsafe { Box::from_raw(pointer) };
-        contained((), || drop(value));
-    }
 }
 
 /// # Safety

@@ -124,5 +124,5 @@ pub unsafe extern "C" fn cowslip_error_errno(error: *const cowslip_error) -> c_i
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_error_free(error: *mut cowslip_error) {
     // SAFETY: C's contract.
-    unsafe { crate::boundary::free(error) };
+    unsafe { crate::handles::free(error) };
 }

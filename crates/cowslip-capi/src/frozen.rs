@@ -8,8 +8,9 @@ use cowslip::Frozen;
 use cowslip::units::VirtRange;
 
 use crate::arena::{cowslip_arena, hand_over};
-use crate::boundary::{self, contained, guard, shared};
+use crate::boundary::{guard, shared};
 use crate::error::{Failure, cowslip_error, cowslip_status};
+use crate::handles::{self, contained};
 
 /// What an arena held at one instant.
 #[derive(Debug)]
@@ -63,5 +64,5 @@ pub unsafe extern "C" fn cowslip_frozen_view(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_frozen_free(frozen: *mut cowslip_frozen) {
     // SAFETY: C's contract.
-    unsafe { boundary::free(frozen) };
+    unsafe { handles::free(frozen) };
 }

@@ -27,6 +27,7 @@ pub mod branch;
 pub mod error;
 pub mod fork;
 pub mod frozen;
+mod handles;
 pub mod image;
 pub mod template;
 

@@ -9,9 +9,10 @@ use std::ptr;
 use cowslip::{Place, Template, TemplateClone};
 
 use crate::arena::hand_over;
-use crate::boundary::{self, Answer, contained, guard, shared};
+use crate::boundary::{Answer, guard, shared};
 use crate::error::{Failure, cowslip_error, cowslip_status};
 use crate::frozen::cowslip_frozen;
+use crate::handles::{self, contained};
 
 /// A frozen arena that any process may map.
 #[derive(Debug)]
@@ -119,7 +120,7 @@ unsafe fn borrowed(socket: c_int) -> Answer<ManuallyDrop<UnixStream>> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_template_free(template: *mut cowslip_template) {
     // SAFETY: C's contract.
-    unsafe { boundary::free(template) };
+    unsafe { handles::free(template) };
 }
 
 /// Maps a private clone, at a cowslip_place.
@@ -181,5 +182,5 @@ pub unsafe extern "C" fn cowslip_clone_reset(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_clone_free(clone: *mut cowslip_clone) {
     // SAFETY: C's contract.
-    unsafe { boundary::free(clone) };
+    unsafe { handles::free(clone) };
 }

@@ -10,7 +10,7 @@ use cowslip::raw::Departure;
 use cowslip_sys::process::BlockedSignals;
 
 use crate::program::{arenas, config, guarded};
-use crate::{branching, leaving, log, report};
+use crate::{branch_socket, leaving, log, report};
 
 /// `PR_SET_SECCOMP`
 pub(crate) const SET_BY_PRCTL: c_int = 22;
@@ -34,6 +34,6 @@ pub(crate) fn before(operation: c_long, filter: usize) {
     let _ = guarded(|| leaving::everything(Departure::Filter).is_ok(), || false);
     arenas().for_each(|arena| arena.raw().retire());
     report::write();
-    branching::close();
+    branch_socket::close();
     log::close();
 }

@@ -33,7 +33,7 @@ use crate::next::Next;
 use crate::program::{self, arenas, config, owned};
 use crate::rings::{self, Found};
 use crate::{
-    alloc, branching, children, futexes, leaving, making, meeting, refusals, say, threads,
+    alloc, branch_socket, children, futexes, leaving, making, meeting, refusals, say, threads,
 };
 
 struct Pending(UnsafeCell<Option<(PreparedFork<'static>, BlockedSignals)>>);
@@ -145,7 +145,7 @@ pub(crate) extern "C" fn in_child() {
     if refusals::take().is_some() {
         process::exit_now(127);
     }
-    branching::begin_child(SHARES_DESCRIPTORS.load(Ordering::Relaxed));
+    branch_socket::begin_child(SHARES_DESCRIPTORS.load(Ordering::Relaxed));
     if !program::is_forking_here() {
         making::begin_child();
         return;

@@ -18,6 +18,7 @@
 
 mod advice;
 mod alloc;
+mod branch_socket;
 mod branching;
 mod calls;
 mod children;

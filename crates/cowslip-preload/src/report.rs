@@ -14,7 +14,7 @@ static AT_EXIT: extern "C" fn() = {
     extern "C" fn at_exit() {
         let _blocked = cowslip_sys::process::BlockedSignals::enter();
         write();
-        crate::branching::end();
+        crate::branch_socket::end();
     }
     at_exit
 };

@@ -8,36 +8,20 @@
 //! comes from this library's allocator there, and libc is asked for nothing that takes a lock of another thread's.
 
 mod copy;
-mod listener;
 mod supervisor;
 
-use core::ffi::{CStr, c_char, c_int};
-use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::ffi::{c_char, c_int};
 use core::time::Duration;
 
-use cowslip::raw::branch::{self, Reply, Request, VERSION};
+use cowslip::raw::branch::{Reply, Request, VERSION};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{AsFd, AsRawFd, Errno, OwnedFd, packets, socket};
 
-use crate::program::{config, guarded};
-use crate::{forking, say};
-use listener::Listener;
+use crate::branch_socket::{self, Listener, with_listener};
+use crate::forking;
 
 /// How long a command that has connected may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Where this process is found, from its first branch point on.
-static LISTENER: AtomicPtr<Listener> = AtomicPtr::new(ptr::null_mut());
-
-/// A thread is in a call of this module.
-static IS_TAKEN: AtomicBool = AtomicBool::new(false);
-
-/// The program filters its system calls: those of a branch point may end it.
-static IS_CLOSED: AtomicBool = AtomicBool::new(false);
-
-/// This process is a copy, or forked from one: the name is the program's.
-static IS_COPY: AtomicBool = AtomicBool::new(false);
 
 /// How a call ends.
 enum Outcome {
@@ -74,75 +58,6 @@ fn fail(errno: Errno) -> c_int {
     // SAFETY: errno is a thread-local integer that is always there.
     unsafe { *libc::__errno_location() = errno.raw_os_error() };
     -1
-}
-
-/// In a forked child: the socket is the parent's.
-pub(crate) fn begin_child(shares_descriptors: bool) {
-    IS_TAKEN.store(false, Ordering::Relaxed);
-    let listener = LISTENER.swap(ptr::null_mut(), Ordering::Relaxed);
-    // SAFETY: null, or a listener that is never freed.
-    if let Some(listener) = unsafe { listener.as_ref() } {
-        listener.leave(shares_descriptors);
-    }
-}
-
-/// When the program calls `exit`.
-pub(crate) fn end() {
-    let listener = LISTENER.swap(ptr::null_mut(), Ordering::Relaxed);
-    // SAFETY: null, or a listener that is never freed.
-    if let Some(listener) = unsafe { listener.as_ref() } {
-        listener.remove();
-        listener.leave(false);
-    }
-}
-
-/// Nobody branches the program any more.
-pub(crate) fn close() {
-    IS_CLOSED.store(true, Ordering::Relaxed);
-    end();
-}
-
-/// # Safety
-/// `name` is a C string or null.
-unsafe fn with_listener<T>(
-    name: *const c_char,
-    act: impl FnOnce(&Listener) -> T,
-) -> Result<T, Errno> {
-    if config().off {
-        return Err(Errno::NOSYS);
-    }
-    if IS_CLOSED.load(Ordering::Relaxed) {
-        return Err(Errno::PERM);
-    }
-    // SAFETY: the caller's.
-    let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) });
-    let name = name.map(|name| name.to_str().map_err(|_| Errno::INVAL)).transpose()?;
-    if name.is_some_and(|name| !branch::is_name(name)) {
-        return Err(Errno::INVAL);
-    }
-    if IS_TAKEN.swap(true, Ordering::Acquire) {
-        return Err(Errno::BUSY);
-    }
-    let answer = guarded(|| listen(name).map(act), || Err(Errno::NOTRECOVERABLE));
-    IS_TAKEN.store(false, Ordering::Release);
-    answer
-}
-
-/// The listener of this process; made at the first call.
-fn listen(name: Option<&str>) -> Result<&'static Listener, Errno> {
-    let known = LISTENER.load(Ordering::Relaxed);
-    // SAFETY: null, or a listener that is never freed.
-    if let Some(listener) = unsafe { known.as_ref() } {
-        return Ok(listener);
-    }
-    let name = name.filter(|_| !IS_COPY.load(Ordering::Relaxed));
-    let listener = Listener::open(name).inspect_err(|errno| {
-        say!("no branch point: no socket could be made: {}", cowslip_sys::reason(*errno));
-    })?;
-    say!("may be branched, at {}", listener.path().display());
-    let listener = Box::leak(Box::new(listener));
-    LISTENER.store(listener, Ordering::Relaxed);
-    Ok(listener)
 }
 
 /// Answers those who come until the time is up.
@@ -191,7 +106,7 @@ fn branch(connection: OwnedFd, copies: u32) -> Option<u32> {
         Ok(0) => match fork_again() {
             Ok(0) => {
                 let index = supervisor::supervise(&connection, copies);
-                IS_COPY.store(true, Ordering::Relaxed);
+                branch_socket::begin_copy();
                 Some(index)
             }
             answer => {

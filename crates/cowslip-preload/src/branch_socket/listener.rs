@@ -16,7 +16,7 @@ const OTHERS: u32 = 0o077;
 
 const ROOT: u32 = 0;
 
-pub(super) struct Listener {
+pub(crate) struct Listener {
     socket: ReservedFd,
     path: PathBuf,
 }
@@ -51,7 +51,7 @@ impl Listener {
         &self.path
     }
 
-    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
@@ -73,7 +73,7 @@ impl Listener {
     ///
     /// # Errors
     /// The kernel's, if nobody can come any more.
-    pub(super) fn next_request(
+    pub(crate) fn next_request(
         &self,
         patience: Duration,
     ) -> Result<Option<(OwnedFd, Request<'static>)>, Errno> {
