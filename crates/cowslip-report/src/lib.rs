@@ -7,7 +7,7 @@
 //! * [`json`] for programs, with a schema that stays;
 //! * [`html`] as one page that needs nothing but a browser.
 //!
-//! [`summary`] makes one page of the results of many runs.
+//! [`summary`] makes one page of the results of many runs, [`figures`] fills tables in others.
 //!
 //! ```
 //! use std::path::Path;
@@ -37,6 +37,7 @@ mod report;
 mod stream;
 mod svg;
 
+pub mod figures;
 pub mod html;
 pub mod json;
 pub mod sink;

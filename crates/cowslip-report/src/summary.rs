@@ -217,7 +217,7 @@ fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
 }
 
 /// The names in a folder, in order.
-fn entries(folder: &Path) -> io::Result<Vec<String>> {
+pub(super) fn entries(folder: &Path) -> io::Result<Vec<String>> {
     let explain = |error: io::Error| {
         io::Error::new(error.kind(), format!("cannot read {}: {error}", folder.display()))
     };
@@ -229,7 +229,7 @@ fn entries(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn parse(path: &Path) -> io::Result<Value> {
+pub(super) fn parse(path: &Path) -> io::Result<Value> {
     let bytes = fs::read(path)?;
     serde_json::from_slice(&bytes).map_err(|error| {
         io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))

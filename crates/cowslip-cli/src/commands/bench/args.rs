@@ -57,4 +57,7 @@ pub(crate) struct ReportArgs {
     /// Where the page goes, `-` for standard output
     #[arg(long, short, value_name = "FILE", default_value = "-")]
     pub(super) output: PathBuf,
+    /// A page whose tables of figures (figures.json) are filled in as well; may be given several times
+    #[arg(long, value_name = "PAGE")]
+    pub(super) fill: Vec<PathBuf>,
 }

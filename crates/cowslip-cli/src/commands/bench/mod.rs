@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use cowslip::units::ByteCount;
 use cowslip_bench::{Bench, Clock, Error, Interrupt, Options, bloat, cow, fork, restore, trace};
-use cowslip_report::{Progress, Report, sink, summary};
+use cowslip_report::{Progress, Report, figures, sink, summary};
 use serde_json::{Map, Value};
 
 use super::run::libraries;
@@ -73,6 +73,11 @@ fn measure<P: ValueEnum + Send + Sync>(
 fn report(args: &ReportArgs) -> CommandResult {
     let page = summary::markdown(&args.from).map_err(exit::io("read the results"))?;
     sink::write(&args.output, &page).map_err(exit::io("write the page"))?;
+    for page in &args.fill {
+        let text = fs::read_to_string(page).map_err(exit::io("read the page"))?;
+        let filled = figures::fill(&args.from, &text).map_err(exit::io("fill in figures"))?;
+        sink::write(page, &filled).map_err(exit::io("write the page"))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
