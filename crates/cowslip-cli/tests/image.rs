@@ -43,7 +43,7 @@ fn an_image_is_described_and_verified_and_damage_has_an_exit_code() {
     let whole = image("verify", &second);
     assert!(whole.status.success() && whole.stdout.contains("whole"), "{}", whole.stderr);
     let file = std::fs::OpenOptions::new().write(true).open(&first).unwrap();
-    file.write_all_at(&[0xff], 4096 + 1_000_003).unwrap();
+    file.write_all_at(&[0xff], (2 << 20) + 1_000_003).unwrap();
     let damaged = image("verify", &second);
     assert_eq!(damaged.status.code(), Some(6), "{}", damaged.stderr);
     assert!(damaged.stderr.contains(first.to_str().unwrap()), "{}", damaged.stderr);

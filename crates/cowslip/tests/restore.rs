@@ -60,9 +60,9 @@ fn is_pattern(words: &[u64]) -> bool {
 
 /// Puts `bytes` into the file where the chunk's content begins; what was there.
 fn overwrite(path: &Path, chunk: usize, bytes: &[u8]) {
-    // The first chunk is stored behind a page for the header, each whole.
+    // Each is stored whole, in order, at a multiple of its length, behind the header.
     let file = OpenOptions::new().write(true).open(path).unwrap();
-    file.write_all_at(bytes, (page_size_bytes() + chunk * CHUNK_BYTES) as u64).unwrap();
+    file.write_all_at(bytes, ((1 + chunk) * CHUNK_BYTES) as u64).unwrap();
 }
 
 #[test]

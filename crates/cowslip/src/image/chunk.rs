@@ -72,7 +72,7 @@ impl Encoder {
         let packed = packed.filter(|(_, length)| *length <= most_bytes);
         let (encoding, length) = packed.unwrap_or((Encoding::Plain, plain.len()));
         (entry.encoding, entry.stored_bytes) = (encoding, length as u32);
-        if encoding == Encoding::Plain && !entry.has_page_map {
+        if entry.is_verbatim() {
             return (entry, content);
         }
         let place = if packed.is_some() { &mut self.packed } else { &mut self.gathered };
@@ -98,17 +98,12 @@ pub(super) struct Scratch {
 impl Scratch {
     /// Where the stored bytes of `entry` are to be read, before [`decode`].
     pub(super) fn place<'a>(&'a mut self, entry: &Entry, content: &'a mut [u8]) -> &'a mut [u8] {
-        if is_content(entry) {
+        if entry.is_verbatim() {
             return content;
         }
         self.stored.resize(entry.total_bytes() as usize, 0);
         &mut self.stored
     }
-}
-
-/// Whether the stored bytes are the content.
-fn is_content(entry: &Entry) -> bool {
-    entry.encoding == Encoding::Plain && !entry.has_page_map
 }
 
 /// Decodes what was read to [`Scratch::place`] into `content`, 2 MiB, after checking both.
@@ -123,7 +118,7 @@ pub(super) fn decode(
         let holds = Checksum::of(content) == entry.content;
         check(holds, "a chunk's content is not what was saved")
     };
-    if is_content(entry) {
+    if entry.is_verbatim() {
         check(entry.stored == entry.content, "a chunk's checksums contradict each other")?;
         return same_content(content);
     }

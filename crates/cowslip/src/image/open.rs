@@ -13,7 +13,7 @@ use cowslip_sys::{AsFd, memfile, regular};
 use super::chunk::{self, OF_ZEROES, Scratch};
 use super::description::Description;
 use super::format::{
-    Checksum, Damage, ENTRY_BYTES, Encoding, Entry, HEADER_BYTES, Header, Identity, decode_index,
+    Checksum, Damage, ENTRY_BYTES, Entry, HEADER_BYTES, Header, Identity, decode_index,
 };
 use super::{OnProgress, Progress};
 
@@ -251,8 +251,7 @@ impl Image {
     /// The file where a chunk stands byte for byte, if it is stored like that.
     pub(super) fn verbatim(&self, arena: u32, chunk: u32) -> Option<(&File, &Entry)> {
         let (image, entry) = self.find(arena, chunk)?;
-        let is_verbatim = entry.encoding == Encoding::Plain && !entry.has_page_map;
-        is_verbatim.then_some((&*image.file, entry))
+        entry.is_verbatim().then_some((&*image.file, entry))
     }
 
     /// Which image of the chain has a chunk.

@@ -1,7 +1,7 @@
 //! Chunks into a file, whatever they come from.
 //!
 //! ```text
-//!  workers: next chunk ─▶ find its content ─▶ encode ─▶ next place in the file ─▶ write
+//!  workers: next chunk ─▶ find its content ─▶ encode ─▶ place in the file, whole ones by turns ─▶ write
 //!  caller:  ◀── entries in any order, progress ◀──┘  … description, index, header, commit
 //! ```
 //! Each worker has a few chunks' worth of memory and one write under way, around the page cache where the
@@ -11,7 +11,7 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,9 @@ use super::compression::{Compression, Compressor};
 use super::description::Description;
 use super::format::{
     Checksum, DESCRIPTION_MOST_BYTES, Encoding, Entry, HEADER_BYTES, Header, Identity, PAGE_BYTES,
-    Section,
+    Section, VERSION,
 };
+use super::places::Places;
 use super::{OnProgress, Progress};
 
 /// The program goes first.
@@ -105,13 +106,13 @@ impl Plan<'_> {
             source,
             file: &file,
             next: AtomicUsize::new(0),
-            end: AtomicU64::new(PAGE_BYTES as u64),
+            places: Places::default(),
             is_over: AtomicBool::new(false),
         };
         let mut entries = chunks.write(progress)?;
         entries.sort_unstable_by_key(|entry| (entry.arena, entry.chunk));
 
-        let mut end = chunks.end.into_inner();
+        let mut end = chunks.places.end_bytes();
         let mut tail = Vec::new();
         let mut section = |bytes: &[u8], length: usize| {
             let checksum = Checksum::of(bytes);
@@ -122,6 +123,7 @@ impl Plan<'_> {
         };
         let index: Vec<u8> = entries.iter().flat_map(Entry::encode).collect();
         let header = Header {
+            version: VERSION,
             identity: self.identity,
             parent: self.parent,
             created_unix_ns: self.created_unix_ns,
@@ -144,6 +146,11 @@ impl Plan<'_> {
         })
     }
 
+    /// As a [`Header`] of it says.
+    fn is_aligned(&self) -> bool {
+        self.parent == Identity::default()
+    }
+
     fn failed(&self, error: io::Error) -> Error {
         file_error(self.operation, self.path, error)
     }
@@ -155,8 +162,7 @@ struct Chunks<'a, S> {
     source: &'a S,
     file: &'a DurableFile,
     next: AtomicUsize,
-    /// Where the data ends.
-    end: AtomicU64,
+    places: Places,
     is_over: AtomicBool,
 }
 
@@ -221,21 +227,28 @@ impl<S: Source> Chunks<'_, S> {
             Err(error) => return drop(sender.send(Err(error))),
         };
         while !self.is_over.load(Relaxed) {
-            let Some(job) = self.plan.jobs.get(self.next.fetch_add(1, Relaxed)) else { return };
-            if sender.send(self.chunk(*job, &mut worker)).is_err() {
+            let turn = self.next.fetch_add(1, Relaxed);
+            let Some(job) = self.plan.jobs.get(turn) else { return };
+            if sender.send(self.chunk(*job, turn, &mut worker)).is_err() {
                 return;
             }
         }
     }
 
-    fn chunk(&self, job: Job, worker: &mut Worker) -> Result<Option<Entry>> {
+    fn chunk(&self, job: Job, turn: usize, worker: &mut Worker) -> Result<Option<Entry>> {
         let Worker { room, scratch, encoder } = worker;
         let found = self.source.find(job, room, scratch)?;
-        let Some((content, checksum)) = found else { return Ok(None) };
+        let Some((content, checksum)) = found else {
+            self.places.pass(turn);
+            return Ok(None);
+        };
         let (mut entry, bytes) = encoder.encode(content, checksum);
         (entry.arena, entry.chunk) = (job.arena, job.chunk);
-        if entry.encoding != Encoding::Zero {
-            entry.offset_bytes = self.end.fetch_add(bytes.len() as u64, Relaxed);
+        if entry.encoding == Encoding::Zero {
+            self.places.pass(turn);
+        } else {
+            let alignment_bytes = entry.alignment_bytes(self.plan.is_aligned());
+            entry.offset_bytes = self.places.take(turn, bytes.len() as u64, alignment_bytes);
             let written = self.file.write_at(bytes, entry.offset_bytes);
             written.map_err(|error| self.plan.failed(error))?;
         }

@@ -21,12 +21,12 @@ pub(super) fn fill(
     threads: usize,
     progress: OnProgress<'_>,
 ) -> Result<()> {
+    let first = Desk::first(shared, threads);
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| {
-                let mut desk = Desk::new();
-                while let Some((chunk, ahead)) = schedule.claim() {
-                    ahead.iter().for_each(|&ahead| source.will_need(ahead));
+            let mut desk = first.beside();
+            scope.spawn(move || {
+                while let Some(chunk) = schedule.claim() {
                     if let Err(error) = source.fetch(&shared.backing_file, chunk, &mut desk) {
                         schedule.failed(&error.on(shared.chunk_range(chunk as usize, 1)));
                         return schedule.close();

@@ -152,7 +152,9 @@ impl Work {
 
     /// What the thread does that faults are told to.
     fn serve(self: &Arc<Self>, shared: &Arc<Shared>) {
-        let (mut desk, mut readers, mut patience) = (Desk::new(), Vec::new(), Some(HEAD_START));
+        let wanted = threads(self.readers, self.schedule.left());
+        let mut desk = Desk::first(shared, wanted);
+        let (mut readers, mut patience) = (Vec::new(), Some(HEAD_START));
         while !self.schedule.is_closing() {
             let mut ready = [false; 2];
             let fds = [self.uffd.as_fd(), self.wake.as_fd()];
@@ -163,14 +165,14 @@ impl Work {
             let _ = process::drain(self.wake.as_fd());
             self.read_faults(shared);
             while let Some(chunk) = self.schedule.claim_wanted() {
-                self.source.will_need(chunk);
                 self.bring_in(shared, chunk, &mut desk);
                 self.read_faults(shared);
             }
             if patience.is_some() {
-                let wanted = threads(self.readers, self.schedule.left());
                 // Those that there are bring everything in.
-                readers.extend((0..wanted).filter_map(|_| self.start_reader(shared).ok()));
+                readers.extend(
+                    (0..wanted).filter_map(|_| self.start_reader(shared, desk.beside()).ok()),
+                );
                 patience = readers.is_empty().then_some(HEAD_START);
             }
             if readers.is_empty()
@@ -182,9 +184,13 @@ impl Work {
         readers.into_iter().for_each(Thread::join);
     }
 
-    fn start_reader(self: &Arc<Self>, shared: &Arc<Shared>) -> Result<Thread, Errno> {
+    fn start_reader(
+        self: &Arc<Self>,
+        shared: &Arc<Shared>,
+        mut desk: Desk,
+    ) -> Result<Thread, Errno> {
         let (work, shared) = (Arc::clone(self), Arc::clone(shared));
-        Thread::start(c"cowslip-reader", STACK_BYTES, move || work.read(&shared))
+        Thread::start(c"cowslip-reader", STACK_BYTES, move || work.read(&shared, &mut desk))
     }
 
     fn read_faults(&self, shared: &Shared) {
@@ -200,20 +206,19 @@ impl Work {
     }
 
     /// What the other threads do.
-    fn read(&self, shared: &Shared) {
-        let mut desk = Desk::new();
-        while let Some((chunk, ahead)) = self.schedule.claim() {
-            ahead.iter().for_each(|&ahead| self.source.will_need(ahead));
-            self.bring_in(shared, chunk, &mut desk);
+    fn read(&self, shared: &Shared, desk: &mut Desk) {
+        while let Some(chunk) = self.schedule.claim() {
+            self.bring_in(shared, chunk, desk);
         }
     }
 
     fn bring_in(&self, shared: &Shared, chunk: u32, desk: &mut Desk) {
-        self.put(shared, chunk, fetch(&self.source, &shared.backing_file, chunk, desk));
+        let fetched = fetch(&self.source, &shared.backing_file, chunk, desk);
+        self.put(shared, chunk, fetched, desk);
     }
 
     /// Makes a claimed chunk live, or lost.
-    fn put(&self, shared: &Shared, chunk: u32, fetched: Result<()>) {
+    fn put(&self, shared: &Shared, chunk: u32, fetched: Result<()>, desk: &Desk) {
         let range = shared.chunk_range(chunk as usize, 1);
         let shown = fetched.and_then(|()| {
             show(shared, chunk as usize).map_err(|errno| Error::from_errno(OPERATION, errno))
@@ -224,6 +229,9 @@ impl Work {
         };
         shared.changed.notify_all();
         let _ = insist(|| self.uffd.wake(range));
+        if last.is_some() {
+            desk.close_window();
+        }
         self.schedule.change(|plan| plan.finish(chunk));
         if last.is_some() {
             self.close();
@@ -259,7 +267,7 @@ pub(super) fn bring_first(
     source: &Source,
     schedule: &RestoreSchedule,
 ) -> Option<u32> {
-    let first = *schedule.change(|plan| plan.ahead(1)).first()?;
+    let first = schedule.change(|plan| plan.next())?;
     source.fetch_cached(shared, first).then(|| {
         schedule.change(|plan| plan.claim().map(|chunk| plan.finish(chunk)));
         first

@@ -27,8 +27,6 @@ pub(super) struct Plan {
     /// In which order chunks are brought in that nobody waits for.
     order: Vec<usize>,
     next: usize,
-    /// What comes before this in `order` was named by [`Self::ahead`].
-    named: usize,
     left: usize,
     is_touched: Vec<bool>,
     touched: Vec<u32>,
@@ -51,7 +49,6 @@ impl Plan {
             wanted: VecDeque::new(),
             order,
             next: 0,
-            named: 0,
             left: count,
             is_touched: vec![false; count],
             touched: Vec::new(),
@@ -104,17 +101,11 @@ impl Plan {
         None
     }
 
-    /// What the next so many claims will be, if nobody wants it sooner; each is named once.
-    pub(super) fn ahead(&mut self, claims: usize) -> Vec<u32> {
-        if self.is_recording {
-            return Vec::new();
-        }
-        let end = self.order.len().min(self.next + claims);
-        let start = self.named.clamp(self.next, end);
-        self.named = self.named.max(end);
-        let places = self.order[start..end].iter();
-        let absent = places.filter(|&&place| self.parts[place] == Part::Absent);
-        absent.map(|&place| self.chunks[place]).collect()
+    /// What [`Self::claim`] would give, if nobody waits for anything.
+    pub(super) fn next(&self) -> Option<u32> {
+        let mut left = self.order[self.next..].iter();
+        let next = left.find(|&&place| self.parts[place] == Part::Absent);
+        next.filter(|_| !self.is_recording).map(|&place| self.chunks[place])
     }
 
     /// A claimed chunk is there, or lost: how many are left.
@@ -168,15 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_next_is_named_once() {
-        let mut plan = Plan::new((0..8).collect(), &[5], false);
-        assert_eq!(plan.ahead(3), [5, 0, 1]);
-        plan.touch(2);
-        assert_eq!([plan.claim(), plan.claim()], [Some(2), Some(5)]);
-        assert_eq!(plan.ahead(4), [3], "2 is claimed, and 0 and 1 were named");
-        assert_eq!(all(&mut plan), [0, 1, 3, 4, 6, 7]);
-        assert!(plan.ahead(4).is_empty());
-        assert!(Plan::new(vec![0, 1], &[1], true).ahead(2).is_empty(), "nobody knows");
+    fn what_comes_next_is_told_before_it_is_claimed() {
+        let mut plan = Plan::new((0..4).collect(), &[2], false);
+        assert_eq!([plan.next(), plan.next(), plan.claim()], [Some(2); 3]);
+        plan.touch(0);
+        assert_eq!(plan.next(), Some(1), "0 is wanted");
+        assert_eq!(all(&mut plan), [0, 1, 3]);
+        assert_eq!(plan.next(), None);
+        assert_eq!(Plan::new(vec![0, 1], &[1], true).next(), None, "nobody knows");
     }
 
     #[test]

@@ -10,9 +10,6 @@ use cowslip_sys::units::CHUNK_BYTES;
 use super::plan::Plan;
 use crate::image::Progress;
 
-/// How many chunks the disk is ahead of the readers.
-const AHEAD: usize = 8;
-
 #[derive(Debug)]
 pub(super) struct RestoreSchedule {
     plan: Mutex<Plan>,
@@ -42,15 +39,15 @@ impl RestoreSchedule {
         locked(&self.plan).claim_wanted()
     }
 
-    /// Waits for a chunk to bring in; `None` if there will be none. The others will be brought in soon.
-    pub(super) fn claim(&self) -> Option<(u32, Vec<u32>)> {
+    /// Waits for a chunk to bring in; `None` if there will be none.
+    pub(super) fn claim(&self) -> Option<u32> {
         let mut plan = locked(&self.plan);
         loop {
             if self.is_closing() || plan.left() == 0 {
                 return None;
             }
             if let Some(chunk) = plan.claim() {
-                return Some((chunk, plan.ahead(AHEAD)));
+                return Some(chunk);
             }
             plan = self.moved.wait(plan).unwrap_or_else(|poisoned| poisoned.into_inner());
         }

@@ -1,8 +1,15 @@
 #![allow(unsafe_code)]
-//! Addresses through which a thread fills chunks of the file behind an arena, and looks at them.
+//! Addresses through which the threads of a restore fill the file behind an arena, and look at what they
+//! filled.
+//!
+//! All of the file is mapped at once: a mapping a chunk would be two calls more for each, one after another
+//! for all threads. What was filled counts twice in the process' resident memory until the window is closed.
 //!
 //! # Safety
-//! A [`Window`] owns its addresses, and hands them out only while they show what was asked for.
+//! A [`Window`] owns its addresses until it is closed. Only threads of its restore know them, and each uses the
+//! part of the chunk alone that it claimed.
+
+use std::sync::atomic::{AtomicBool, Ordering::AcqRel};
 
 use cowslip_sys::Errno;
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
@@ -10,50 +17,53 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 
 use crate::arena::backing_file::{BackingFile, Pages};
 
-/// Chunks that are shown before any of them is taken down, as that interrupts every thread.
-const PLACES: usize = 8;
+/// What is taken down at once, as the program's own calls wait meanwhile.
+const PIECE_BYTES: usize = 64 * CHUNK_BYTES;
 
 #[derive(Debug)]
 pub(super) struct Window {
     range: VirtRange,
-    /// Places in use.
-    used: usize,
+    is_closed: AtomicBool,
 }
 
 impl Window {
-    pub(super) fn new() -> Result<Self, Errno> {
-        memory::reserve(PLACES * CHUNK_BYTES, CHUNK_BYTES).map(|range| Self { range, used: 0 })
-    }
-
-    /// Shows `look` a chunk of the file behind an arena, which it may read and write.
-    pub(super) fn show<T>(
-        &mut self,
-        backing_file: &BackingFile,
-        offset_bytes: u64,
-        look: impl FnOnce(VirtRange) -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        if self.used == PLACES {
-            // SAFETY: see the module.
-            unsafe { memory::map_anonymous(self.range, Prot::NONE) }?;
-            self.used = 0;
-        }
-        let place = VirtRange::new(self.range.start + self.used * CHUNK_BYTES, CHUNK_BYTES);
+    /// Maps the first `len` bytes of a file.
+    pub(super) fn open(backing_file: &BackingFile, len: usize) -> Result<Self, Errno> {
+        let range = memory::reserve(len.next_multiple_of(CHUNK_BYTES), CHUNK_BYTES)?;
+        let window = Self { range, is_closed: AtomicBool::new(false) };
         // SAFETY: see the module. A child, also one that nobody told of, has no business with it.
         unsafe {
-            memory::map_file(place, backing_file.fd(), offset_bytes, Sharing::Shared, Prot::RW)?;
-            memory::advise(place, Advice::DontFork)?;
+            let shown = VirtRange::new(range.start, len);
+            memory::map_file(shown, backing_file.fd(), 0, Sharing::Shared, Prot::RW)?;
+            memory::advise(shown, Advice::DontFork)?;
+            let _ = memory::advise(shown, Advice::DontDump);
             if backing_file.pages == Pages::HugeMemfd {
-                memory::advise(place, Advice::HugePage)?;
+                memory::advise(shown, Advice::HugePage)?;
             }
         }
-        self.used += 1;
-        look(place)
+        Ok(window)
+    }
+
+    /// Where a chunk of the file is to be seen.
+    pub(super) fn chunk(&self, chunk: u32) -> VirtRange {
+        VirtRange::new(self.range.start + chunk as usize * CHUNK_BYTES, CHUNK_BYTES)
+    }
+
+    /// When every chunk is there.
+    pub(super) fn close(&self) {
+        if self.is_closed.swap(true, AcqRel) {
+            return;
+        }
+        for start in (self.range.start..self.range.end()).step_by(PIECE_BYTES) {
+            let piece = VirtRange::between(start, self.range.end().min(start + PIECE_BYTES));
+            // SAFETY: see the module; no chunk is claimed any more.
+            let _ = unsafe { memory::unmap(piece) };
+        }
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: see the module.
-        let _ = unsafe { memory::unmap(self.range) };
+        self.close();
     }
 }

@@ -92,6 +92,9 @@ impl Run<'_> {
             // SAFETY: see the module.
             unsafe { memory::map_file(part, self.file.as_fd(), at, Sharing::Private, Prot::RW) }
                 .map_err(|errno| refused(errno, part))?;
+            // SAFETY: the advice changes no content. Best effort: the kernel then reads the file by 2 MiB,
+            // and maps that at once, where the file system has such pages in its cache.
+            let _ = unsafe { memory::advise(part, Advice::HugePage) };
         }
         Ok(())
     }
