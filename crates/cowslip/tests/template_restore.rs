@@ -287,9 +287,9 @@ fn i5_protections_releases_and_discards_hold_while_it_is_copied() {
             let clone = template.map(Place::Anywhere).unwrap();
             let (start, end) = (words.range().start, words.range().end());
             let rest = VirtRange::between(start + 9 * CHUNK_BYTES, end);
-            let of_template = clone.values::<u64>(rest).iter().enumerate();
+            let mut of_template = clone.values::<u64>(rest).iter().enumerate();
             let is_right = |(i, &word): (usize, &u64)| word == pattern(9 * CHUNK_WORDS + i);
-            assert!(of_template.map(is_right).all(|it| it), "the template is as it was");
+            assert!(of_template.all(is_right), "the template is as it was");
         }
     }
 }

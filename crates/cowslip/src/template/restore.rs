@@ -84,6 +84,21 @@ impl Template {
     /// ```
     pub fn restore(&self, builder: ArenaBuilder) -> Result<Arena> {
         let base = &*self.base;
+        let pieces =
+            base.layout.regions().iter().map(|region| (base.layout.offset(*region), *region));
+        let pieces: Vec<_> = pieces
+            .map(|(at, region)| (VirtRange::new(at as usize, region.range.len), region.prot))
+            .collect();
+        self.restore_pieces(builder, &pieces)
+    }
+
+    /// As [`Self::restore`], with only these parts, from the arena's start, handed out.
+    pub(crate) fn restore_pieces(
+        &self,
+        builder: ArenaBuilder,
+        pieces: &[(VirtRange, Prot)],
+    ) -> Result<Arena> {
+        let base = &*self.base;
         if base.layout.has(Inherit::Shared) {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION)
                 .hint("a region is shared by the template's clones; an arena shares nothing"));
@@ -103,7 +118,7 @@ impl Template {
         }
         let can_borrow = serve::ensure(shared);
         let mut state = shared.lock();
-        hand_out(base, shared, &mut state)?;
+        hand_out(pieces, shared, &mut state)?;
         let lender = borrow(base, shared.range).during(OPERATION)?;
         let borrowed = if can_borrow { whole_chunks(base, shared.range) } else { Vec::new() };
         map(base, shared, &mut state, &lender, &borrowed).map_err(|errno| {
@@ -135,10 +150,10 @@ fn place(base: &Base, arena: VirtRange, region: &Region) -> VirtRange {
     VirtRange::new(arena.start + base.layout.offset(*region) as usize, region.range.len)
 }
 
-fn hand_out(base: &Base, shared: &Shared, state: &mut State) -> Result<()> {
-    for region in base.layout.regions() {
-        let range = place(base, shared.range, region);
-        if !shared.allocate_filled(state, range, region.prot)? {
+fn hand_out(pieces: &[(VirtRange, Prot)], shared: &Shared, state: &mut State) -> Result<()> {
+    for (piece, prot) in pieces {
+        let range = VirtRange::new(shared.range.start + piece.start, piece.len);
+        if !shared.allocate_filled(state, range, *prot)? {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION)
                 .on(range)
                 .hint("the template has a region that an arena cannot hand out"));
@@ -171,7 +186,7 @@ fn whole_chunks(base: &Base, arena: VirtRange) -> Vec<VirtRange> {
     inner.filter(|run| !run.is_empty()).collect()
 }
 
-/// Has copied regions map the base in the runs that are `borrowed`, and copies the others.
+/// Has the arena map the base in the runs that are `borrowed`, and copies the copied regions elsewhere.
 fn map(
     base: &Base,
     shared: &Shared,
@@ -179,15 +194,19 @@ fn map(
     lender: &BorrowedBase,
     borrowed: &[VirtRange],
 ) -> Result<(), Errno> {
+    for run in borrowed {
+        for (piece, prot) in state.vma_map.pieces(*run) {
+            // SAFETY: nobody has the arena yet.
+            unsafe { lender.map(shared.range, piece, prot) }?;
+        }
+    }
     for region in base.layout.regions().iter().filter(|it| it.inherit == Inherit::Copied) {
-        let (range, prot): (VirtRange, Prot) = (place(base, shared.range, region), region.prot);
+        let range = place(base, shared.range, region);
         let mut at = range.start;
         let first = borrowed.partition_point(|run| run.end() <= range.start);
         let here = borrowed[first..].iter().map(|run| run.intersect(range));
         for part in here.take_while(|part| !part.is_empty()) {
             copy(shared, lender, VirtRange::between(at, part.start))?;
-            // SAFETY: nobody has the arena yet.
-            unsafe { lender.map(shared.range, part, prot) }?;
             at = part.end();
         }
         copy(shared, lender, VirtRange::between(at, range.end()))?;
