@@ -3,15 +3,15 @@
 mod support;
 
 use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use cowslip::image::{Root, SaveOptions, save};
-use cowslip::units::{ByteCount, VirtRange};
-use cowslip::{Arena, Place, Prot, Template};
+use cowslip::units::ByteCount;
+use cowslip::{Arena, Prot};
 use support::{COWSLIP, Folder, Ran, run};
 
 const STRATEGIES: [&str; 8] =
@@ -180,27 +180,46 @@ fn another_process_can_look_at_all_of_it_until_it_is_told_to_end() {
 }
 
 #[test]
-fn a_served_image_is_mapped_by_who_connects() {
+fn a_served_image_is_restored_from_memory_and_outlives_the_server() {
     let folder = Folder::new("serve");
     let (image, _) = image(&folder);
     let socket = folder.0.join("socket");
-    let options = ["--serve", socket.to_str().unwrap()];
-    let staying = Staying::start(&image, &folder, &options).map_err(|ran| ran.stderr).unwrap();
-    let numbers = VirtRange::new(staying.numbers(), WORDS * 8);
-    let clones = [1, 2].map(|_| {
-        let socket = UnixStream::connect(&socket).unwrap();
-        #[allow(unsafe_code)]
-        // SAFETY: the process that sends is ours.
-        let template = unsafe { Template::receive(&socket) }.unwrap();
-        template.map(Place::Anywhere).unwrap()
-    });
-    assert!(staying.end().success());
-    assert!(!socket.exists(), "nothing is left");
-    for mut clone in clones {
-        let words = clone.values::<u64>(numbers);
-        assert!(words.iter().enumerate().all(|(i, &word)| word == i as u64 + 1));
-        clone.values_mut::<u64>(numbers)[0] = 7;
+    let serve = |command: &mut Command| {
+        command.arg("serve").arg(&image).arg("--socket").arg(&socket);
+    };
+    let mut command = Command::new(COWSLIP);
+    serve(&mut command);
+    let mut server = command.spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while UnixStream::connect(&socket).is_err() {
+        assert!(Instant::now() < deadline, "it never listens");
+        std::thread::yield_now();
     }
-    let refused = restore(&image, &["--strategy", "map", "--serve", socket.to_str().unwrap()]);
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let mut second = Command::new(COWSLIP);
+    serve(&mut second);
+    let refused = run(&mut second);
     assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+
+    let options = ["--via", socket.to_str().unwrap()];
+    let staying = Staying::start(&image, &folder, &options).map_err(|ran| ran.stderr).unwrap();
+    let metrics = run(Command::new(COWSLIP).args(["serve", "--metrics", "--socket"]).arg(&socket));
+    assert!(metrics.stdout.contains("\ncowslip_serve_loads_total 1\n"), "{}", metrics.stdout);
+    let kill = ["-TERM", &server.id().to_string()].map(str::to_owned);
+    assert!(Command::new("kill").args(kill).status().unwrap().success());
+    assert!(server.wait().unwrap().success());
+    assert!(!socket.exists(), "nothing is left");
+
+    let memory = std::fs::File::open(format!("/proc/{}/mem", staying.child.id())).unwrap();
+    let mut seen = vec![0; WORDS * 8];
+    memory.read_exact_at(&mut seen, staying.numbers() as u64).unwrap();
+    let mut words = seen.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+    assert!((1..=WORDS as u64).all(|i| words.next() == Some(i)));
+    assert!(staying.end().success());
+
+    let gone = restore(&image, &options);
+    assert_eq!(gone.status.code(), Some(2), "{}", gone.stderr);
+    let not_so = restore(&image, &["--strategy", "map", "--via", socket.to_str().unwrap()]);
+    assert_eq!(not_so.status.code(), Some(2), "{}", not_so.stderr);
 }

@@ -11,6 +11,7 @@ mod image;
 mod promote;
 mod restore;
 mod run;
+mod serve;
 mod setup;
 mod status;
 mod trace;
@@ -68,6 +69,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Image(image::Action),
     Restore(restore::Args),
+    Serve(serve::Args),
     /// Write what packages have beside the command
     #[cfg(feature = "generate")]
     #[command(subcommand, hide = true)]
@@ -101,6 +103,7 @@ impl Command {
             Self::Record(args) => compare::record(&args),
             Self::Image(action) => image::run(&action),
             Self::Restore(args) => restore::run(&args),
+            Self::Serve(args) => serve::run(args),
             #[cfg(feature = "generate")]
             Self::Generate(action) => generate::run(&action),
         }

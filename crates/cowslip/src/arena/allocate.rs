@@ -134,7 +134,11 @@ impl Shared {
         let is_usable = |i| match state.chunk(i) {
             Chunk::Live | Chunk::Clean => true,
             Chunk::FreePrivate => state.views == 0,
-            Chunk::Frozen | Chunk::Anonymous | Chunk::Missing | Chunk::Poisoned => false,
+            Chunk::Frozen
+            | Chunk::Anonymous
+            | Chunk::Borrowed
+            | Chunk::Missing
+            | Chunk::Poisoned => false,
         };
         for (_, part) in self.by_chunk(free).filter(|(i, _)| is_usable(*i)) {
             match parts.last_mut() {
@@ -207,7 +211,7 @@ impl Shared {
                     let _ = self.revive(state, i);
                 }
                 Chunk::Live | Chunk::FreePrivate | Chunk::Missing | Chunk::Poisoned => {}
-                Chunk::Frozen | Chunk::Anonymous | Chunk::Clean => {
+                Chunk::Frozen | Chunk::Anonymous | Chunk::Clean | Chunk::Borrowed => {
                     // SAFETY: see the module; this drops private copies only.
                     let _ = unsafe { memory::advise(part, Advice::DontNeed) };
                     if state.vma_map.is_all(self.chunk_range(i, 1), Usage::Free) {
@@ -265,10 +269,10 @@ impl Shared {
                     }
                     state.set_chunk(i, Chunk::Anonymous);
                 }
-                Chunk::Frozen => self.zero_frozen(state, part)?,
-                Chunk::Poisoned | Chunk::Clean if part.len == CHUNK_BYTES => {
+                Chunk::Poisoned | Chunk::Clean | Chunk::Borrowed if part.len == CHUNK_BYTES => {
                     self.revive(state, i).during(DISCARD)?;
                 }
+                Chunk::Frozen | Chunk::Borrowed => self.zero_frozen(state, part)?,
                 Chunk::Clean => {
                     at_once(self, state, i).during(DISCARD)?;
                     self.clean(part).during(DISCARD)?;
@@ -287,10 +291,19 @@ impl Shared {
         let range = self.chunk_range(chunk, 1);
         state.tracking.forget(chunk);
         self.clean(range)?;
-        for (piece, prot) in state.vma_map.pieces(range) {
-            self.backing_file.map_live(self.range, piece, prot)?;
+        let pieces = state.vma_map.pieces(range);
+        for (i, (piece, prot)) in pieces.iter().enumerate() {
+            if let Err(errno) = self.backing_file.map_live(self.range, *piece, *prot) {
+                if i > 0 && state.chunk(chunk) == Chunk::Borrowed {
+                    // What is live is not to be filled again.
+                    state.set_chunk(chunk, Chunk::Frozen);
+                    state.partial_chunks.push(chunk);
+                }
+                return Err(errno);
+            }
         }
         state.set_chunk(chunk, Chunk::Live);
+        self.end_borrowing(state);
         self.count_restored(state);
         Ok(())
     }

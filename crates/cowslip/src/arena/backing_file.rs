@@ -132,6 +132,21 @@ impl BackingFile {
     }
 }
 
+/// Reads what `file` holds from an offset on; its holes stay as they are, here and there. Whether there was anything.
+pub(crate) fn read_file(
+    file: BorrowedFd<'_>,
+    start: u64,
+    content: &mut [u8],
+) -> Result<bool, Errno> {
+    let (mut at, end) = (start, start + content.len() as u64);
+    while let Some((from, to)) = memfile::next_data(file, at, end)? {
+        let place = &mut content[(from - start) as usize..(to - start) as usize];
+        memfile::read_exact_at(file, place, from)?;
+        at = to;
+    }
+    Ok(at > start)
+}
+
 /// Whether a memfd gets huge pages when they are asked for with `madvise`.
 fn shmem_gives_huge_pages() -> bool {
     let setting = procfs::shmem_setting();

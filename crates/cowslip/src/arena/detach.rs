@@ -28,7 +28,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
 use super::allocate::lost;
-use super::backing_file::{Pages, offset};
+use super::backing_file::{Pages, offset, read_file};
 use super::chunk::write_protect;
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::{Span, Usage};
@@ -372,7 +372,12 @@ impl Shared {
                 // SAFETY: as the caller promised, for a part of the target.
                 let content =
                     unsafe { core::slice::from_raw_parts_mut(place as *mut u8, part.len) };
-                self.read_file(part, content)?;
+                match &state.borrowed_base {
+                    Some(base) if state.chunk(i) == Chunk::Borrowed => {
+                        base.read(self.range, part, content)?;
+                    }
+                    _ => drop(self.read_file(part, content)?),
+                }
             }
             if state.chunk(i) == Chunk::Live {
                 return Ok(());
@@ -412,20 +417,12 @@ impl Shared {
     /// Reads what the file holds for `part`; its holes stay as they are, here and there. Whether there
     /// was anything.
     pub(crate) fn read_file(&self, part: VirtRange, content: &mut [u8]) -> Result<bool, Errno> {
-        let start = offset(self.range, part);
-        let (mut at, end) = (start, start + part.len as u64);
-        // hugetlbfs does not say where its holes are.
-        let is_hugetlb = self.backing_file.pages == Pages::Hugetlb;
-        let next = |at| match is_hugetlb {
-            true => Ok((at < end).then_some((at, end))),
-            false => memfile::next_data(self.backing_file.fd(), at, end),
-        };
-        while let Some((from, to)) = next(at)? {
-            let place = &mut content[(from - start) as usize..(to - start) as usize];
-            memfile::read_exact_at(self.backing_file.fd(), place, from)?;
-            at = to;
+        let (file, start) = (self.backing_file.fd(), offset(self.range, part));
+        if self.backing_file.pages == Pages::Hugetlb {
+            // hugetlbfs does not say where its holes are.
+            return memfile::read_exact_at(file, content, start).map(|()| true);
         }
-        Ok(at > start)
+        read_file(file, start, content)
     }
 
     /// Whether the file is known to have no hole in `part`.

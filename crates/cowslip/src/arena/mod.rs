@@ -3,6 +3,7 @@
 pub(crate) mod allocate;
 pub(crate) mod backing_file;
 pub(crate) mod backoff;
+pub(crate) mod borrowed;
 pub(crate) mod chunk;
 mod close;
 pub(crate) mod copies;

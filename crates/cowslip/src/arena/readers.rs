@@ -268,6 +268,11 @@ impl Pin {
         self.0.fd()
     }
 
+    /// As [`ReservedFd::leave_open`]; the mapping stays.
+    pub(crate) fn leave_open(&self) {
+        self.0.file.leave_open();
+    }
+
     /// A number that no other reader of this base gets.
     pub(crate) fn next_number(&self) -> u64 {
         self.0.word(0).fetch_add(1, Relaxed)

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 
 use super::backing_file::BackingFile;
+use super::borrowed::BorrowedBase;
 use super::copies::CopyLimit;
 use super::io::Holds;
 use super::limbo::Limbo;
@@ -31,6 +32,8 @@ pub(crate) enum Chunk {
     /// As frozen, but nobody reads its base any more, and a thaw left it so because nothing had been
     /// written to it: what is written from here on are copies, which can be found.
     Clean,
+    /// As frozen, but its base is in the file of another arena ([`BorrowedBase`]).
+    Borrowed,
     /// The file, shared, without its content: an image is being restored, and who touches it waits.
     Missing,
     /// Its content could not be restored: who touches it gets a SIGBUS.
@@ -40,12 +43,12 @@ pub(crate) enum Chunk {
 impl Chunk {
     /// A freeze made it so, and a thaw makes it live (or keeps it).
     pub(crate) fn is_private(self) -> bool {
-        matches!(self, Self::Frozen | Self::Anonymous | Self::FreePrivate)
+        matches!(self, Self::Frozen | Self::Anonymous | Self::FreePrivate | Self::Borrowed)
     }
 
-    /// Maps the file privately.
+    /// Maps a file privately.
     pub(crate) fn is_private_file(self) -> bool {
-        matches!(self, Self::Frozen | Self::FreePrivate)
+        matches!(self, Self::Frozen | Self::FreePrivate | Self::Borrowed)
     }
 }
 
@@ -78,6 +81,7 @@ pub(crate) struct State {
     /// Chunks that a freeze made private.
     not_live: usize,
     clean: usize,
+    borrowed: usize,
     absent: usize,
     lost: usize,
     /// Brings absent chunks in, as long as there are any.
@@ -86,6 +90,8 @@ pub(crate) struct State {
     pub(crate) generations: Generations,
     /// The generation that each chunk was frozen for; of no meaning while it is live.
     since: Vec<u64>,
+    /// What borrowed chunks map.
+    pub(crate) borrowed_base: Option<BorrowedBase>,
     /// Whether children forked now have what is frozen, and count as readers of the youngest generation.
     pub(crate) inheritance: ForkInheritance,
     /// Mapped by every process that maps the file. `None` in a process that may not take it over.
@@ -204,11 +210,13 @@ impl Shared {
             chunks: vec![Chunk::Live; range.len / CHUNK_BYTES],
             not_live: 0,
             clean: 0,
+            borrowed: 0,
             absent: 0,
             lost: 0,
             worker: None,
             generations: Generations::default(),
             since: vec![0; range.len / CHUNK_BYTES],
+            borrowed_base: None,
             inheritance: ForkInheritance::None,
             users: Some(users),
             is_pinned: false,
@@ -340,6 +348,7 @@ impl State {
         };
         count(&mut self.not_live, Chunk::is_private);
         count(&mut self.clean, |chunk| chunk == Chunk::Clean);
+        count(&mut self.borrowed, |chunk| chunk == Chunk::Borrowed);
         count(&mut self.absent, |chunk| chunk == Chunk::Missing);
         count(&mut self.lost, |chunk| chunk == Chunk::Poisoned);
         if !matches!(chunk, Chunk::Frozen | Chunk::Clean) {
@@ -370,6 +379,11 @@ impl State {
     /// Chunks that a thaw left private because nothing was written to them.
     pub(crate) fn clean(&self) -> usize {
         self.clean
+    }
+
+    /// Chunks whose base is another arena's.
+    pub(crate) fn borrowed(&self) -> usize {
+        self.borrowed
     }
 
     /// Chunks still to be restored.

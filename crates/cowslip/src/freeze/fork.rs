@@ -130,6 +130,9 @@ impl<'a> PreparedFork<'a> {
                 keep_place(snapshot.shared, state);
                 snapshot.copies.place(snapshot.shared, state);
                 state.generations.in_child(shares_descriptors);
+                if let Some(base) = &state.borrowed_base {
+                    base.in_child(shares_descriptors);
+                }
                 state.thaw = ThawState::default();
                 state.limbo = Limbo::default();
                 state.tracking.is_on = false;

@@ -17,7 +17,10 @@
 //! all of them are one mapping: nobody reads it, and it becomes live as soon as it is handed out. A fifth,
 //! *clean*, is a frozen chunk that nobody reads the base of any more, and that a thaw left as it was because
 //! nothing had been written to it: only arenas that track their changes have them ([`thaw::clean`],
-//! [`crate::Arena::track_changes`]). To all who wait for the end of a thaw it is as good as live.
+//! [`crate::Arena::track_changes`]). To all who wait for the end of a thaw it is as good as live. A sixth, *borrowed*,
+//! is a frozen chunk whose base is in the file of another arena, kept by a pin ([`crate::Template::restore`]): a thaw has
+//! its own file hold that base first, then it is as any frozen one. A freeze to a view thaws all of them first; children
+//! of a fork read the lender's base, so that nobody waits for them.
 //!
 //! **Freeze** ([`snapshot`]), with every thread running:
 //! 1. register R with userfaultfd (missing and minor faults);
@@ -105,7 +108,8 @@ pub struct Frozen {
 
 impl Arena {
     /// Freezes the arena: its memory goes on under the same addresses, its content now is in the view.
-    /// If the arena is still being restored from an image, that is finished first, while its threads run.
+    /// If the arena is still being restored, from an image or a [template](crate::Template::restore), that is finished
+    /// first, while its threads run.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] while an earlier view, a child, or an unfinished thaw needs the base;
@@ -214,6 +218,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     }
     // Before the snapshots, as its end needs their locks.
     let _turn = io::Await::released(arenas, Some(deadline));
+    order.iter().try_for_each(|&i| thaw::end_borrowing(arenas[i].shared()))?;
     for &i in &order {
         // While nothing is locked, as it may start a thread.
         drop(wait_served(arenas[i].shared(), deadline));

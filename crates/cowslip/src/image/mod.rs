@@ -27,7 +27,8 @@ pub use diff::{ArenaDiff, Diff, DiffRange};
 pub use format::{Checksum, Identity as ImageIdentity};
 pub use merge::{MergeOptions, merge};
 pub use open::{Image, ImageSummary};
-pub use restore::{OnDamage, RestoreOptions, Restored, Standalone, StandaloneMode, Strategy};
+pub use restore::served;
+pub use restore::{OnDamage, RestoreOptions, Restored, Standalone, StandaloneMode, Strategy, Via};
 pub use save::{Changes, SaveOptions, save};
 pub use write::Saved;
 

@@ -21,6 +21,7 @@ mod identity;
 mod layout;
 mod message;
 mod reset;
+mod restore;
 mod server;
 
 use std::os::unix::net::UnixStream;

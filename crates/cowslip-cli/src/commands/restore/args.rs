@@ -7,11 +7,11 @@ use cowslip::units::ByteCount;
 use super::memory::StrategyArg;
 use crate::commands::numbers::whole;
 
-/// Restore an image into a process of its own, to look at it or to serve it as a template
+/// Restore an image into a process of its own, to look at it
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  cowslip restore store.image\n  \
     cowslip restore store.image --dump 0:4K | xxd\n  \
-    cowslip restore store.image --serve /run/store.socket\n\nThe memory can be read, not written. It \
+    cowslip restore store.image --via /run/cowslip-serve.socket\n\nThe memory can be read, not written. It \
     stays until Ctrl-C.")]
 pub(crate) struct Args {
     /// The image
@@ -22,9 +22,9 @@ pub(crate) struct Args {
     /// Which of the image's arenas
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=u32::MAX))]
     pub(super) arena: u32,
-    /// Hand it to whoever of this user connects to this Unix socket (`Template::receive`)
-    #[arg(long, value_name = "SOCKET", conflicts_with = "dump")]
-    pub(super) serve: Option<PathBuf>,
+    /// From the memory of the `cowslip serve` that listens at this Unix socket
+    #[arg(long, value_name = "SOCKET", conflicts_with = "record")]
+    pub(super) via: Option<PathBuf>,
     /// Write these bytes, from the arena's start, to stdout, and end
     #[arg(long, value_name = "OFFSET:LENGTH", value_parser = span)]
     pub(super) dump: Option<Span>,

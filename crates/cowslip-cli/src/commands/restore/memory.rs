@@ -1,11 +1,13 @@
 //! An image into this process' memory, by any strategy.
 
+use std::path::Path;
+
 use clap::ValueEnum;
-use cowslip::Place;
 use cowslip::image::{
-    Image, OnDamage, RestoreOptions, Restored, Standalone, StandaloneMode, Strategy,
+    Image, OnDamage, RestoreOptions, Restored, Standalone, StandaloneMode, Strategy, Via,
 };
 use cowslip::units::VirtRange;
+use cowslip::{Error, ErrorKind, Place};
 
 /// How an image becomes memory.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,15 +61,24 @@ impl Memory {
         arena: u32,
         strategy: StrategyArg,
         record: bool,
+        via: Option<&Path>,
         on_damage: Option<OnDamage>,
         progress: cowslip::image::OnProgress<'_>,
     ) -> cowslip::Result<Self> {
         match strategy.in_arena() {
             Ok(strategy) => {
-                let options =
-                    RestoreOptions { strategy, record, on_damage, ..RestoreOptions::default() };
+                let via = via.map_or(Via::Environment, |socket| Via::Server(socket.to_owned()));
+                let options = RestoreOptions {
+                    strategy,
+                    record,
+                    via,
+                    on_damage,
+                    ..RestoreOptions::default()
+                };
                 image.restore(arena, &options, progress).map(Self::Arena)
             }
+            Err(_) if via.is_some() => Err(Error::new(ErrorKind::Usage, "restore an image")
+                .hint("only --strategy hybrid or eager makes an arena of a server's memory")),
             Err(way) => image
                 .restore_standalone(arena, way, Place::Anywhere, on_damage)
                 .map(Self::Standalone),

@@ -1,4 +1,4 @@
-//! `cowslip restore`: an image in a process of its own, to be looked at or served.
+//! `cowslip restore`: an image in a process of its own, to be looked at.
 //!
 //! # Safety
 //! The memory was restored by this process, and nobody here has a reference into it.
@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use cowslip::Prot;
 use cowslip::image::{ArenaDescription, Image, OnDamage, Progress as Done, Restored};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip::{Prot, TemplateServer};
 use cowslip_report::{Progress, json};
 use cowslip_sys::memory::protect;
 use serde_json::{Value, json};
@@ -53,6 +53,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         args.arena,
         args.strategy,
         args.record,
+        args.via.as_deref(),
         Some(on_damage),
         &mut advanced,
     )?;
@@ -69,7 +70,6 @@ pub(super) fn run(args: &Args) -> CommandResult {
     if stop.load(Relaxed) {
         return Ok(ExitCode::SUCCESS);
     }
-    let _serving = shown.serve(&memory)?;
     shown.protect(&memory)?;
     shown.tell()?;
     while !stop.load(Relaxed) {
@@ -174,17 +174,6 @@ impl Shown<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn serve(&self, memory: &Memory) -> Result<Option<TemplateServer>, Failure> {
-        let Some(socket) = &self.args.serve else { return Ok(None) };
-        let Memory::Arena(restored) = memory else {
-            let message = "only --strategy hybrid or eager makes an arena that can be served";
-            return Err(Failure::new(exit::USAGE, message));
-        };
-        let template = restored.arena().freeze()?.into_template()?;
-        let serving = TemplateServer::start(template, socket);
-        serving.map(Some).map_err(exit::io(format_args!("serve at {}", socket.display())))
-    }
-
     /// What is only to be looked at cannot be written by mistake.
     fn protect(&self, memory: &Memory) -> Result<(), Failure> {
         for (range, protection) in self.readable().filter(|(_, prot)| prot.contains('w')) {
@@ -221,9 +210,6 @@ impl Shown<'_> {
             );
             look_at = range.start;
         }
-        if let Some(socket) = &self.args.serve {
-            outln!("  {:<12} {}", "served at", socket.display());
-        }
         outln!("Look at it, while it is here (Ctrl-C ends it):");
         outln!("  gdb --batch -p {pid} -ex 'x/8gx {look_at:#x}'");
         outln!("  xxd -s {look_at:#x} -l 64 /proc/{pid}/mem");
@@ -250,7 +236,6 @@ impl Shown<'_> {
             "start_address": self.start,
             "length_bytes": self.described.length_bytes,
             "roots": roots.collect::<serde_json::Map<_, _>>(),
-            "socket": self.args.serve,
         })
     }
 }

@@ -76,6 +76,8 @@ impl<'a> Thawing<'a> {
         let range = shared.chunk_range(chunks.start, chunks.len());
         let began_ns = process::now_ns();
         let mut pages = 0;
+        // Writers need not wait for it.
+        shared.fill_borrowed(state, chunks.clone())?;
         chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
         let mut last = VirtRange::default();
         for part in parts {
@@ -99,6 +101,7 @@ impl<'a> Thawing<'a> {
             state.set_chunk(chunk, Chunk::Live);
         }
         state.partial_chunks.retain(|chunk| !chunks.contains(chunk));
+        shared.end_borrowing(state);
         state.unmapped.add(range);
         let counters = shared.counters;
         counters.thawed_chunks.fetch_add(chunks.len() as u64, Relaxed);

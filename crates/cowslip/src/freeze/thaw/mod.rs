@@ -108,7 +108,7 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
             state.thaw.linger_until_ns = now + few_thaws_ns.min(LINGER_MOST_NS);
         }
     }
-    if state.next_unread(0, 1, read, Chunk::is_private).is_none() {
+    if state.next_unread(0, 1, read, |chunk| can_thaw(chunk, is_short)).is_none() {
         // What is left is read.
         state.thaw.end_round();
         let last_ns = if is_short { READERS_LOOK_WHEN_SHORT_NS } else { READERS_LAST_LOOK_NS };
@@ -204,7 +204,9 @@ fn thaw_run(
         state.thaw.armed = true;
     }
     let first = first_clean_when_short(shared, state, service, read)?.unwrap_or(0);
-    let Some(run) = state.next_unread(first, RUN_CHUNKS, read, Chunk::is_private) else {
+    let is_short = service.gauge.was_short();
+    let wanted = |chunk| can_thaw(chunk, is_short);
+    let Some(run) = state.next_unread(first, RUN_CHUNKS, read, wanted) else {
         return Ok(());
     };
     let first = run.start;
@@ -217,8 +219,10 @@ fn thaw_run(
     let private = private_pages(shared, state, first, chunk::MANY_PAGES, scanner)?;
     let mut end = first + 1;
     while private == 0
+        && state.chunk(first) != Chunk::Borrowed
         && run.contains(&end)
         && is_plain(end)
+        && state.chunk(end) != Chunk::Borrowed
         && (!tracks || state.chunk(end) == state.chunk(first))
         && private_pages(shared, state, end, 0, scanner)? == 0
     {
@@ -240,6 +244,11 @@ fn thaw_run(
     thawing.thaw(state, first..end)
 }
 
+/// Whether a thaw takes such a chunk now. What is borrowed costs nothing, and its copy does.
+fn can_thaw(chunk: Chunk, is_short: bool) -> bool {
+    chunk.is_private() && !(is_short && chunk == Chunk::Borrowed)
+}
+
 /// While memory is short: the next chunk without a private page. What is live makes no copies, and that takes no time; then
 /// come those whose copies are given back.
 fn first_clean_when_short(
@@ -251,8 +260,8 @@ fn first_clean_when_short(
     if !service.gauge.was_short() {
         return Ok(None);
     }
-    let next =
-        |state: &State| state.next_unread(state.thaw.clean_from, 1, read, Chunk::is_private_file);
+    let is_wanted = |chunk: Chunk| chunk.is_private_file() && can_thaw(chunk, true);
+    let next = |state: &State| state.next_unread(state.thaw.clean_from, 1, read, is_wanted);
     while let Some(run) = next(state) {
         let chunk = run.start;
         if !state.partial_chunks.contains(&chunk)
@@ -292,6 +301,23 @@ pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// Makes the arena's own what it has borrowed, in this thread, while others run. What is held stays as it is.
+pub(crate) fn end_borrowing(shared: &Shared) -> Result<()> {
+    let mut from = 0;
+    loop {
+        // Others may have the arena between two chunks.
+        let mut state = shared.lock();
+        let is_held = state.views > 0 || state.thaw.paused || state.is_pinned || state.io.any();
+        let next = state.next_run(from, 1, |chunk| chunk == Chunk::Borrowed);
+        let Some(one) = next.filter(|_| !is_held) else { return Ok(()) };
+        at_once(shared, &mut state, one.start).map_err(|errno| {
+            Error::from_errno("copy memory that is borrowed from a template", errno)
+                .on(shared.chunk_range(one.start, 1))
+        })?;
+        from = one.end;
+    }
 }
 
 /// Thaws everything in this thread, while nobody writes.

@@ -12,6 +12,7 @@ mod eager;
 mod lazy;
 mod plan;
 mod schedule;
+pub mod served;
 mod source;
 mod standalone;
 mod window;
@@ -55,6 +56,9 @@ pub enum Strategy {
     Hybrid,
     /// Everything, by several threads, before the arena is handed out.
     Eager,
+    /// From memory that holds it already, of a [server](RestoreOptions::via): see [`crate::Template::restore`]. A restore
+    /// comes to this by itself; to ask for it is to ask for hybrid.
+    Resident,
 }
 
 impl fmt::Display for Strategy {
@@ -62,8 +66,22 @@ impl fmt::Display for Strategy {
         f.write_str(match self {
             Self::Hybrid => "hybrid",
             Self::Eager => "eager",
+            Self::Resident => "resident",
         })
     }
+}
+
+/// Whom a restore asks for an image before it reads the file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Via {
+    /// The `cowslip serve` whose socket the environment variable `COWSLIP_SERVE` names. If there is none, or it does not have
+    /// the image, the file is read.
+    #[default]
+    Environment,
+    /// The one at this socket, which must have it.
+    Server(PathBuf),
+    /// Nobody.
+    File,
 }
 
 /// Is told which addresses could not be restored and why, before anybody gets the `SIGBUS`. It is called in
@@ -100,6 +118,8 @@ pub struct RestoreOptions {
     /// Only what is touched is brought in, and in which order it is remembered, until
     /// [`Restored::finish_recording`]. Only hybrid restores record.
     pub record: bool,
+    /// Whether another process that has the image in memory is asked first. A restore that records reads the file.
+    pub via: Via,
     /// Is told of damage that is found when the arena is in use already.
     pub on_damage: Option<OnDamage>,
 }
@@ -166,8 +186,11 @@ impl Image {
             return Err(Error::new(ErrorKind::Usage, OPERATION)
                 .hint(format!("it has {} arenas", self.description().arenas.len())));
         };
+        if let Some(restored) = served::restore(self, arena, described, options)? {
+            return Ok(self.resident(arena, restored));
+        }
         let uffd = match options.strategy {
-            Strategy::Hybrid => lazy::open_uffd(),
+            Strategy::Hybrid | Strategy::Resident => lazy::open_uffd(),
             Strategy::Eager => {
                 Err(Error::new(ErrorKind::Usage, OPERATION).hint("only hybrid restores record"))
             }
@@ -207,15 +230,26 @@ impl Image {
             }
         };
         let recording = options.record.then(|| Recording { file, image: self.identity(), arena });
-        let start = restored.range().start;
+        let roots = self.roots_in(arena, restored.range().start);
+        Ok(Restored { arena: restored, strategy, roots, schedule, recording })
+    }
+
+    fn resident(&self, arena: u32, restored: Arena) -> Restored {
+        let roots = self.roots_in(arena, restored.range().start);
+        let schedule = Arc::new(RestoreSchedule::new(Plan::new(Vec::new(), &[], false)));
+        let strategy = Strategy::Resident;
+        Restored { arena: restored, strategy, roots, schedule, recording: None }
+    }
+
+    /// Where its named places are in an arena that starts there.
+    fn roots_in(&self, arena: u32, start: usize) -> BTreeMap<String, VirtRange> {
         let roots = self.description().roots.iter().filter(|(_, root)| root.arena == arena);
         let place = |(name, root): (&String, &Root)| {
             let range =
                 VirtRange::new(start + root.offset_bytes as usize, root.length_bytes as usize);
             (name.clone(), range)
         };
-        let roots = roots.map(place).collect();
-        Ok(Restored { arena: restored, strategy, roots, schedule, recording })
+        roots.map(place).collect()
     }
 }
 
@@ -284,11 +318,14 @@ impl Restored {
         self.schedule.progress()
     }
 
-    /// Waits until all is there, and free of the file; `false` if that took longer than `patience`.
+    /// Waits until all is there, and free of the file and of a server; `false` if that took longer than `patience`.
     ///
     /// # Errors
     /// The first chunk that could not be restored, as [`RestoreOptions::on_damage`] was told.
     pub fn wait(&self, patience: Duration) -> Result<bool> {
+        if self.strategy == Strategy::Resident {
+            return Ok(self.arena.wait_live(patience));
+        }
         let deadline = Instant::now() + patience;
         let mut now = self.progress();
         while now.done_bytes < now.total_bytes {

@@ -1,0 +1,66 @@
+//! `cowslip serve`: images in memory, once a machine, for all who restore them.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use cowslip::units::ByteCount;
+use cowslip_serve::{Options, Server, default_socket, inherited_listener, metrics_of};
+use cowslip_sys::process;
+
+use super::numbers::{byte_count, whole};
+use super::signals::Signals;
+use crate::exit::{self, CommandResult};
+
+/// Hold images in memory, once a machine, for every process that restores them
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  cowslip serve store.image index.image --memory 8G\n  \
+    COWSLIP_SERVE=/run/cowslip-serve.socket ./worker\n  \
+    cowslip serve --metrics\n\nOnly processes of the same user, and of root, get anything. An image that is \
+    given up, and a server that ends, harm nobody who has restored.")]
+pub(crate) struct Args {
+    /// The images
+    #[arg(required_unless_present = "metrics", value_name = "IMAGE")]
+    images: Vec<PathBuf>,
+    /// The Unix socket; else what COWSLIP_SERVE names, $XDG_RUNTIME_DIR/cowslip-serve.socket, or
+    /// /run/cowslip-serve.socket
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Memory that the images may have; beyond it the least recently used is given up [default: half of the
+    /// machine's]
+    #[arg(long, value_name = "SIZE", value_parser = byte_count)]
+    memory: Option<ByteCount>,
+    /// Clients at a time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole(1..=10_000u32))]
+    clients: u32,
+    /// Print what the server at the socket has done, in Prometheus' format, and end
+    #[arg(long, conflicts_with_all = ["images", "memory"])]
+    metrics: bool,
+}
+
+pub(super) fn run(args: Args) -> CommandResult {
+    let path = args.socket.unwrap_or_else(default_socket);
+    if args.metrics {
+        let text = metrics_of(&path);
+        let text = text.map_err(exit::io(format_args!("ask the server at {}", path.display())))?;
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes()).map_err(exit::io("write to standard output"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let signals = Signals::listen(None).map_err(exit::io("listen for signals"))?;
+    let half = ByteCount(process::memory_and_swap().0 / 2);
+    let options = Options {
+        images: args.images,
+        most_clients: args.clients as usize,
+        most_memory: args.memory.unwrap_or(half),
+    };
+    // A message that nobody reads ends nothing.
+    let tell = |message: &str| drop(writeln!(io::stderr(), "cowslip serve: {message}"));
+    let server = match inherited_listener() {
+        Some(listener) => Server::on(listener, options, tell),
+        None => Server::bind(&path, options, tell)
+            .map_err(exit::io(format_args!("listen at {}", path.display())))?,
+    };
+    server.run(signals.woken()).map_err(exit::io("wait for clients"))?;
+    Ok(ExitCode::SUCCESS)
+}

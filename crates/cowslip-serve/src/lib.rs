@@ -1,0 +1,16 @@
+//! Images in memory, once a machine: who restores one is handed descriptors instead of reading a file.
+//!
+//! ```text
+//!   client ──request──▶ [server]  accepts, checks who it is, answers in a thread a client
+//!                          └──▶ [residents]  each image loaded once; the least recently used goes first
+//!   client ◀─template── SCM_RIGHTS
+//! ```
+//! A client that has a template needs the server no more: the memory stays as long as anybody reads it.
+
+mod activation;
+mod metrics;
+mod residents;
+mod server;
+
+pub use activation::inherited_listener;
+pub use server::{Options, Server, default_socket, metrics_of};

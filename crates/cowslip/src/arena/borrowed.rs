@@ -1,0 +1,196 @@
+#![allow(unsafe_code)]
+//! A base that another arena owns.
+//!
+//! ```text
+//!  borrowed   R ──MAP_PRIVATE─▶ file of another arena, kept as it is by a pin
+//!      │ its content copied into the arena's own file, where nobody can see it yet
+//!      ▼ then as any frozen chunk: write-protect, copy private pages, map shared, wake
+//!  live       R ──MAP_SHARED──▶ own file
+//! ```
+//! Nobody writes the base, so that it is copied while threads write to R: their private pages follow, under write
+//! protection. A chunk whose thaw fails half-way maps both files, and is *frozen* from then on: its own file holds
+//! all of the base by then.
+//!
+//! # What holds
+//! * **I2, of the lender**: the pin is mapped before anything of the base is, inherited by whoever inherits the base,
+//!   and given up after the last mapping of it is gone.
+//! * Children read the lender's base, never the own file under a borrowed chunk: no thaw waits for them.
+//!
+//! # Safety
+//! The view is this value's own, and is read by the kernel alone.
+
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile};
+
+use super::backing_file::{BackingFile, Pages, offset, read_file};
+use super::readers::Pin;
+use super::state::{Chunk, Shared, State};
+use super::vma_map::Usage;
+
+/// `since` of a borrowed chunk: no reader of the arena's own generations reads its base.
+pub(crate) const UNREAD: u64 = u64::MAX;
+
+/// The file that borrowed chunks map, at the offsets that they have in the arena.
+#[derive(Debug)]
+pub(crate) struct BorrowedBase {
+    /// The part of the arena that lies in the file.
+    extent: VirtRange,
+    /// Shows that part of the file.
+    view: VirtRange,
+    file: ReservedFd,
+    identity: FileIdentity,
+    /// Last: what is mapped goes before it.
+    pin: Pin,
+}
+
+impl BorrowedBase {
+    /// `file`, for reading only, holds `extent` of the arena `arena`.
+    pub(crate) fn new(
+        file: OwnedFd,
+        pin: Pin,
+        arena: VirtRange,
+        extent: VirtRange,
+    ) -> Result<Self, Errno> {
+        let identity = FileIdentity::of(file.as_fd())?;
+        let file = ReservedFd::hold(file);
+        let view = memory::reserve(extent.len, CHUNK_BYTES)?;
+        let base = Self { extent, view, file, identity, pin };
+        let at = offset(arena, extent);
+        // SAFETY: see the module.
+        unsafe {
+            memory::map_file(view, base.file.as_fd(), at, Sharing::Shared, Prot::READ)?;
+            memory::advise(view, Advice::DontDump)?;
+        }
+        Ok(base)
+    }
+
+    /// Fails if the program has closed our descriptor or put another file in its place.
+    fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+        if same_file(self.file.as_fd(), self.identity) {
+            Ok(self.file.as_fd())
+        } else {
+            Err(Errno::BADF)
+        }
+    }
+
+    /// Maps `piece` of the arena to the base, privately.
+    ///
+    /// # Safety
+    /// Nobody uses `piece` of the arena yet.
+    pub(crate) unsafe fn map(
+        &self,
+        arena: VirtRange,
+        piece: VirtRange,
+        prot: Prot,
+    ) -> Result<(), Errno> {
+        // SAFETY: as the caller promised.
+        unsafe {
+            memory::map_file(piece, self.fd()?, offset(arena, piece), Sharing::Private, prot)?;
+            // As frozen memory: children have it if they are told of the arena.
+            memory::advise(piece, Advice::DontFork)
+        }
+    }
+
+    /// Has `own` hold what the base has of `part`, which lies in one chunk and is a hole in it, or was filled before.
+    pub(crate) fn fill(
+        &self,
+        own: &BackingFile,
+        arena: VirtRange,
+        part: VirtRange,
+    ) -> Result<(), Errno> {
+        let file = self.fd()?;
+        let (mut at, start) = (offset(arena, part), offset(arena, part));
+        let end = start + part.len as u64;
+        let shown =
+            |at: u64| self.view.start + (part.start - self.extent.start) + (at - start) as usize;
+        let mut is_first = true;
+        while let Some((from, to)) = memfile::next_data(file, at, end)? {
+            if std::mem::take(&mut is_first) && own.pages == Pages::HugeMemfd {
+                take_huge_page(own, arena, part)?;
+            }
+            let source = VirtRange::new(shown(from), (to - from) as usize);
+            // SAFETY: the view shows the file there, which nobody writes as long as the pin is held.
+            unsafe { memfile::write_range_at(own.fd(), source, from) }?;
+            at = to;
+        }
+        // What is mapped counts as memory of the program.
+        let part = VirtRange::new(shown(start), part.len);
+        // SAFETY: nobody has an address in the view.
+        unsafe { memory::advise(part, Advice::DontNeed) }
+    }
+
+    /// Copies what the base has of `part` to `content`, which is zeroes.
+    pub(crate) fn read(
+        &self,
+        arena: VirtRange,
+        part: VirtRange,
+        content: &mut [u8],
+    ) -> Result<bool, Errno> {
+        read_file(self.fd()?, offset(arena, part), content)
+    }
+
+    /// In a child: its descriptors are the parent's, or go with the arena.
+    pub(crate) fn in_child(&self, shares_descriptors: bool) {
+        if shares_descriptors {
+            self.file.leave_open();
+            self.pin.leave_open();
+        }
+    }
+}
+
+impl Drop for BorrowedBase {
+    fn drop(&mut self) {
+        // SAFETY: the view is this value's own.
+        let _ = unsafe { memory::unmap(self.view) };
+    }
+}
+
+/// A write(2) to a memfd gets base pages unless a mapping asked for a huge one first.
+fn take_huge_page(own: &BackingFile, arena: VirtRange, part: VirtRange) -> Result<(), Errno> {
+    let chunk = part.outer_aligned(CHUNK_BYTES).intersect(arena);
+    let place = memory::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
+    let first = VirtRange::new(place.start, page_size_bytes());
+    // SAFETY: the place is this function's own.
+    unsafe {
+        let at = offset(arena, chunk);
+        let taken = memory::map_file(place, own.fd(), at, Sharing::Shared, Prot::RW)
+            .and_then(|()| memory::advise(place, Advice::HugePage))
+            .and_then(|()| memory::advise(first, Advice::PopulateWrite));
+        memory::unmap(place)?;
+        taken
+    }
+}
+
+impl Shared {
+    /// Has the arena's own file hold the base of those of `chunks` that are borrowed.
+    pub(crate) fn fill_borrowed(
+        &self,
+        state: &State,
+        chunks: std::ops::Range<usize>,
+    ) -> Result<(), Errno> {
+        for chunk in chunks.filter(|chunk| state.chunk(*chunk) == Chunk::Borrowed) {
+            let range = self.chunk_range(chunk, 1);
+            if !state.vma_map.is_unused(range) {
+                let base = state.borrowed_base.as_ref().ok_or(Errno::BADF)?;
+                base.fill(&self.backing_file, self.range, range)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the borrowed base up if nothing maps it any more.
+    pub(crate) fn end_borrowing(&self, state: &mut State) {
+        if state.borrowed() > 0 || !state.partial_chunks.is_empty() {
+            return;
+        }
+        let maps = |base: &BorrowedBase| {
+            // What left the arena where it lies is mapped for good.
+            state.vma_map.within(base.extent).any(|span| span.usage == Usage::Left)
+        };
+        if state.borrowed_base.as_ref().is_some_and(|base| !maps(base)) {
+            state.borrowed_base = None;
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Images that another process of this machine has in memory (`cowslip serve`).
+//!
+//! ```text
+//!   client ── request: which image, which arena ──▶ server
+//!          ◀── answer: a number; 0: the template follows ──
+//! ```
+//! | request, bytes | |
+//! | --- | --- |
+//! | 8 | `COWSLIPQ` |
+//! | 8 | version, 1 |
+//! | 8 | what is asked for: 1 a template, 2 metrics |
+//! | 16 | identity of the image |
+//! | 8 | which of its arenas |
+//!
+//! The answer is a number of 8 bytes, then the template as [`Template::send`] sends it, or a text until the end. All numbers
+//! are little-endian. Who asks checks who listens: a process of the same user, or of root.
+
+use std::env;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{AsFd, process, socket};
+
+use super::{OPERATION, RestoreOptions, Via, builder};
+use crate::arena::Arena;
+use crate::image::description::ArenaDescription;
+use crate::image::format::Identity;
+use crate::image::open::Image;
+use crate::template::Template;
+
+const MAGIC: [u8; 8] = *b"COWSLIPQ";
+const VERSION: u64 = 1;
+const REQUEST_BYTES: usize = 48;
+/// So long is a server waited for that may be loading the image.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The environment variable that names the socket of a server.
+pub const VARIABLE: &str = "COWSLIP_SERVE";
+
+/// What a server is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Request {
+    /// An arena of an image, as a template.
+    Template {
+        /// Which image.
+        image: Identity,
+        /// Which of its arenas.
+        arena: u32,
+    },
+    /// What it has done, as text in Prometheus' format.
+    Metrics,
+}
+
+/// How a server answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Answer {
+    /// What was asked for follows.
+    Follows,
+    /// It does not have that image.
+    NotHeld,
+    /// The image is larger than what it may hold.
+    TooLarge,
+    /// It has as many clients as it may.
+    Busy,
+    /// It could not load the image: its log says why.
+    Failed,
+}
+
+const ANSWERS: [Answer; 5] =
+    [Answer::Follows, Answer::NotHeld, Answer::TooLarge, Answer::Busy, Answer::Failed];
+
+impl Request {
+    /// Reads what a client asks for.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is something else; the socket's.
+    pub fn read(mut stream: &UnixStream) -> io::Result<Self> {
+        let mut bytes = [0; REQUEST_BYTES];
+        stream.read_exact(&mut bytes)?;
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        let image = Identity(bytes[24..40].try_into().expect("sixteen"));
+        let arena = u32::try_from(word(40));
+        match (bytes[..8] == MAGIC && word(8) == VERSION, word(16), arena) {
+            (true, 1, Ok(arena)) => Ok(Self::Template { image, arena }),
+            (true, 2, _) => Ok(Self::Metrics),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Asks the server.
+    ///
+    /// # Errors
+    /// `InvalidData` if it answers something else; the socket's.
+    pub fn ask(self, mut stream: &UnixStream) -> io::Result<Answer> {
+        let (kind, image, arena) = match self {
+            Self::Template { image, arena } => (1u64, image.0, arena),
+            Self::Metrics => (2, [0; 16], 0),
+        };
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(image);
+        bytes.extend(u64::from(arena).to_le_bytes());
+        stream.write_all(&bytes)?;
+        let mut answer = [0; 8];
+        stream.read_exact(&mut answer)?;
+        let answer = usize::try_from(u64::from_le_bytes(answer)).ok();
+        let answer = answer.and_then(|number| ANSWERS.get(number).copied());
+        answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+impl Answer {
+    /// Tells the client.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn write(self, mut stream: &UnixStream) -> io::Result<()> {
+        let number = ANSWERS.iter().position(|it| *it == self).unwrap_or(ANSWERS.len() - 1);
+        stream.write_all(&(number as u64).to_le_bytes())
+    }
+
+    fn explain(self) -> &'static str {
+        match self {
+            Self::Follows => "",
+            Self::NotHeld => "the server does not serve this image",
+            Self::TooLarge => "the image is larger than what the server may hold",
+            Self::Busy => "the server has as many clients as it may",
+            Self::Failed => "the server could not load the image: see its log",
+        }
+    }
+}
+
+/// Connects to a server at `path`, of this user or of root.
+///
+/// # Errors
+/// `PermissionDenied` if somebody else listens there; the socket's.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(path)?;
+    let uid = socket::peer_uid(stream.as_fd())?;
+    if uid != 0 && uid != process::effective_uid() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user listens there"));
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+impl Image {
+    /// The template of one of the image's arenas that the server at `socket` has in memory: to make
+    /// [clones](Template::map) of it, which stay on that memory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the server does not have it and says why, [`ErrorKind::Busy`] if it has too many
+    /// clients; the socket's; as [`Template::receive`].
+    pub fn template_via(&self, socket: &Path, arena: u32) -> Result<Template> {
+        let of_socket = |error| file_error("ask a server for an image", socket, error);
+        let stream = connect(socket).map_err(of_socket)?;
+        let answer = Request::Template { image: self.identity(), arena }.ask(&stream);
+        match answer.map_err(of_socket)? {
+            #[allow(unsafe_code)]
+            // SAFETY: who listens is of this user or root, and could write to this process' memory anyway.
+            Answer::Follows => unsafe { Template::receive(&stream) },
+            answer => {
+                let is_busy = answer == Answer::Busy;
+                let kind = if is_busy { ErrorKind::Busy } else { ErrorKind::Unsupported };
+                Err(Error::new(kind, OPERATION).of_file(socket).hint(answer.explain()))
+            }
+        }
+    }
+}
+
+/// The arena made of a server's memory, if there is a server that has it. One that was named by the caller must.
+pub(super) fn restore(
+    image: &Image,
+    arena: u32,
+    described: &ArenaDescription,
+    options: &RestoreOptions,
+) -> Result<Option<Arena>> {
+    let socket = match &options.via {
+        _ if options.record => return Ok(None),
+        Via::File => return Ok(None),
+        Via::Server(socket) => socket.clone(),
+        Via::Environment => match env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+            Some(path) => PathBuf::from(path),
+            None => return Ok(None),
+        },
+    };
+    let made = image.template_via(&socket, arena).and_then(|template| {
+        let range = |offset: u64, length: u64| VirtRange::new(offset as usize, length as usize);
+        let pieces = described.pieces.iter();
+        let pieces: Vec<_> =
+            pieces.map(|it| (range(it.offset_bytes, it.length_bytes), it.prot())).collect();
+        template.restore_pieces(builder(described, options)?, &pieces)
+    });
+    match made {
+        Err(error) if options.via != Via::Environment => Err(error),
+        made => Ok(made.ok()),
+    }
+}

@@ -1,0 +1,224 @@
+//! From a template to an arena of one's own.
+//!
+//! ```text
+//!   template's base ◀─MAP_PRIVATE── R     usable at once; chunks are borrowed ([`crate::arena::borrowed`])
+//!                        in the background: base and private pages into the arena's own file
+//!   own file        ◀─MAP_SHARED─── R     an ordinary live arena; the template's base is free
+//! ```
+//! Without userfaultfd nothing could hold writers off while their pages are copied, so that all is copied first.
+#![allow(unsafe_code)]
+
+use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
+use cowslip_sys::memory::Prot;
+use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
+use cowslip_sys::{AsFd, Errno, memfile};
+
+use super::layout::{Inherit, Region};
+use super::{Base, Place, Template};
+use crate::arena::borrowed::{BorrowedBase, UNREAD};
+use crate::arena::state::{Chunk, Shared, State};
+use crate::arena::{Arena, ArenaBuilder, Pages};
+use crate::freeze::serve;
+
+const OPERATION: &str = "make an arena of a template";
+
+impl Template {
+    /// An arena that has room for what this holds, for [`Self::restore`]: as large as the arena that the template was made
+    /// of, at the same addresses or anywhere.
+    ///
+    /// # Errors
+    /// The kernel's, if the template's descriptor was closed by somebody else.
+    pub fn arena_builder(&self, place: Place) -> Result<ArenaBuilder> {
+        let file = self.base.file.fd().during(OPERATION)?;
+        let builder = Arena::builder(ByteCount(memfile::len_bytes(file).during(OPERATION)?));
+        Ok(match place {
+            Place::Anywhere => builder,
+            Place::Original => builder.at(self.base.layout.origin()),
+        })
+    }
+
+    /// Makes an arena with this content, to be used at once: it may be read, written, protected, forked and frozen as any
+    /// other. Its memory is handed out as the template's regions say; those that clones would find
+    /// [fresh](Inherit::Fresh) are zeroes.
+    ///
+    /// Nothing is copied first. The arena maps the template's base, privately, and its service thread copies it, and what
+    /// was written meanwhile, to a file of the arena's own, one chunk of 2 MiB after the other. A writer that meets it
+    /// waits for its chunk's private pages. From then on it is on huge pages and free of everybody
+    /// ([`Arena::wait_live`]). Before that
+    /// * the first write to a page copies 4 KiB,
+    /// * [`Arena::freeze`] ends the copying first, in the thread that calls it: at most as long as it takes to copy the
+    ///   arena once,
+    /// * a [fork](crate::fork()) costs what it always does; the children share the template's base.
+    ///
+    /// The template, and the process that it came from, may go at any time. While less than 256 MiB of memory are left
+    /// nothing is copied: what is borrowed costs none.
+    ///
+    /// Where there is no userfaultfd everything is copied before this returns.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] if the builder's capacity is too small, [`ErrorKind::Unsupported`] if regions are
+    /// [shared](Inherit::Shared) by clones or the arena is to be on hugetlb pages; as [`ArenaBuilder::build`];
+    /// [`ErrorKind::OutOfMemory`] if the kernel is out of mappings.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use cowslip::{Arena, Place, units::ByteCount};
+    ///
+    /// let arena = Arena::new(ByteCount::mib(64))?;
+    /// let mut table = arena.slice::<u64>(1 << 20)?;
+    /// table.fill(7);
+    /// let template = arena.freeze()?.into_template()?;
+    ///
+    /// // In this process, or in another that received the template:
+    /// let again = template.restore(template.arena_builder(Place::Anywhere)?)?;
+    /// let place = template.range_in(&again, table.range());
+    /// # #[allow(unsafe_code)]
+    /// // SAFETY: nobody else knows of this memory.
+    /// let mut mine = unsafe { again.adopt_slice::<u64>(place) }?;
+    /// mine[0] = 8; // at once
+    /// assert_eq!((mine[0], mine[1], table[0]), (8, 7, 7));
+    /// drop((template, table, arena));
+    /// assert!(again.wait_live(Duration::from_secs(60))); // free of everybody
+    /// assert_eq!(again.freeze()?.slice(&mine)[..2], [8, 7]);
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    pub fn restore(&self, builder: ArenaBuilder) -> Result<Arena> {
+        let base = &*self.base;
+        let pieces =
+            base.layout.regions().iter().map(|region| (base.layout.offset(*region), *region));
+        let pieces: Vec<_> = pieces
+            .map(|(at, region)| (VirtRange::new(at as usize, region.range.len), region.prot))
+            .collect();
+        self.restore_pieces(builder, &pieces)
+    }
+
+    /// As [`Self::restore`], with only these parts, from the arena's start, handed out.
+    pub(crate) fn restore_pieces(
+        &self,
+        builder: ArenaBuilder,
+        pieces: &[(VirtRange, Prot)],
+    ) -> Result<Arena> {
+        let base = &*self.base;
+        if base.layout.has(Inherit::Shared) {
+            return Err(Error::new(ErrorKind::Unsupported, OPERATION)
+                .hint("a region is shared by the template's clones; an arena shares nothing"));
+        }
+        let arena = builder.build()?;
+        let shared = arena.shared();
+        if shared.backing_file.pages == Pages::Hugetlb {
+            return Err(Error::new(ErrorKind::Unsupported, OPERATION).hint(
+                "a file of hugetlb pages cannot be written to; restore it with Backing::Thp",
+            ));
+        }
+        let needed = ByteCount(base.layout.file_len());
+        if needed.0 > shared.range.len as u64 {
+            return Err(Error::new(ErrorKind::Usage, OPERATION)
+                .on(shared.range)
+                .hint(format!("the template needs a capacity of {needed}")));
+        }
+        let can_borrow = serve::ensure(shared);
+        let mut state = shared.lock();
+        hand_out(pieces, shared, &mut state)?;
+        let lender = borrow(base, shared.range).during(OPERATION)?;
+        let borrowed = if can_borrow { whole_chunks(base, shared.range) } else { Vec::new() };
+        map(base, shared, &mut state, &lender, &borrowed).map_err(|errno| {
+            Error::from_errno(OPERATION, errno)
+                .on(shared.range)
+                .hint("too many mappings (vm.max_map_count), or no memory is left for a copy")
+        })?;
+        if state.borrowed() > 0 {
+            state.borrowed_base = Some(lender);
+            shared.notify(&state);
+        }
+        drop(state);
+        Ok(arena)
+    }
+
+    /// Where an arena that was [restored](Self::restore) from this has what lay at `range` of the arena that it was made of.
+    ///
+    /// # Panics
+    /// If `range` is not in the template.
+    pub fn range_in(&self, arena: &Arena, range: VirtRange) -> VirtRange {
+        let layout = &self.base.layout;
+        assert!(layout.extent().covers(range), "{range} is not in the template");
+        VirtRange::new(arena.range().start + (range.start - layout.origin()), range.len)
+    }
+}
+
+/// A region where the arena has it.
+fn place(base: &Base, arena: VirtRange, region: &Region) -> VirtRange {
+    VirtRange::new(arena.start + base.layout.offset(*region) as usize, region.range.len)
+}
+
+fn hand_out(pieces: &[(VirtRange, Prot)], shared: &Shared, state: &mut State) -> Result<()> {
+    for (piece, prot) in pieces {
+        let range = VirtRange::new(shared.range.start + piece.start, piece.len);
+        if !shared.allocate_filled(state, range, *prot)? {
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION)
+                .on(range)
+                .hint("the template has a region that an arena cannot hand out"));
+        }
+    }
+    Ok(())
+}
+
+/// The base, kept on the arena's own account.
+fn borrow(base: &Base, arena: VirtRange) -> Result<BorrowedBase, Errno> {
+    let again =
+        |fd: cowslip_sys::BorrowedFd<'_>| fd.try_clone_to_owned().map_err(|error| errno_of(&error));
+    let pin = crate::arena::readers::Pin::new(again(base.pin.fd())?)?;
+    let extent = base.layout.extent();
+    let here = VirtRange::new(arena.start + (extent.start - base.layout.origin()), extent.len);
+    BorrowedBase::new(again(base.file.fd()?.as_fd())?, pin, arena, here)
+}
+
+/// Runs of chunks that consist of copied regions alone.
+fn whole_chunks(base: &Base, arena: VirtRange) -> Vec<VirtRange> {
+    let copied = base.layout.regions().iter().filter(|region| region.inherit == Inherit::Copied);
+    let mut runs: Vec<VirtRange> = Vec::new();
+    for range in copied.map(|region| place(base, arena, region)) {
+        match runs.last_mut() {
+            Some(last) if last.end() == range.start => last.len += range.len,
+            _ => runs.push(range),
+        }
+    }
+    let inner = runs.into_iter().map(|run| run.inner_aligned(CHUNK_BYTES));
+    inner.filter(|run| !run.is_empty()).collect()
+}
+
+/// Has the arena map the base in the runs that are `borrowed`, and copies the copied regions elsewhere.
+fn map(
+    base: &Base,
+    shared: &Shared,
+    state: &mut State,
+    lender: &BorrowedBase,
+    borrowed: &[VirtRange],
+) -> Result<(), Errno> {
+    for run in borrowed {
+        for (piece, prot) in state.vma_map.pieces(*run) {
+            // SAFETY: nobody has the arena yet.
+            unsafe { lender.map(shared.range, piece, prot) }?;
+        }
+    }
+    for region in base.layout.regions().iter().filter(|it| it.inherit == Inherit::Copied) {
+        let range = place(base, shared.range, region);
+        let mut at = range.start;
+        let first = borrowed.partition_point(|run| run.end() <= range.start);
+        let here = borrowed[first..].iter().map(|run| run.intersect(range));
+        for part in here.take_while(|part| !part.is_empty()) {
+            copy(shared, lender, VirtRange::between(at, part.start))?;
+            at = part.end();
+        }
+        copy(shared, lender, VirtRange::between(at, range.end()))?;
+    }
+    for chunk in borrowed.iter().flat_map(|run| shared.chunks_of(*run)) {
+        state.set_chunk(chunk, Chunk::Borrowed);
+        state.set_since(chunk, UNREAD);
+    }
+    Ok(())
+}
+
+fn copy(shared: &Shared, lender: &BorrowedBase, range: VirtRange) -> Result<(), Errno> {
+    let mut parts = shared.by_chunk(range).filter(|(_, part)| !part.is_empty());
+    parts.try_for_each(|(_, part)| lender.fill(&shared.backing_file, shared.range, part))
+}
