@@ -90,7 +90,8 @@ def dump(state: object, arena: Arena) -> tuple[bytes, dict[str, tuple[int, int]]
     roots: dict[str, tuple[int, int]] = {}
 
     def place(buffer: pickle.PickleBuffer) -> bool:
-        found = arena.place_of(buffer)
+        with buffer.raw() as content:
+            found = arena.place_of(content)
         if found is None:
             return True  # not of the arena: into the pickle
         roots[f"buffer.{len(roots)}"] = found

@@ -93,11 +93,11 @@ impl Arena {
     /// Address and length of a contiguous buffer all of which is in the arena.
     fn place_of(&self, buffer: &Bound<'_, PyAny>) -> PyResult<Option<(usize, usize)>> {
         let buffer = PyUntypedBuffer::get(buffer)?;
-        let (address, length_bytes) = (buffer.buf_ptr() as usize, buffer.len_bytes());
-        let is_whole = buffer.is_c_contiguous() || buffer.is_fortran_contiguous();
-        let is_place = is_whole && length_bytes > 0;
-        Ok((is_place && holds(self.arena.range(), address, length_bytes))
-            .then_some((address, length_bytes)))
+        if !buffer.is_c_contiguous() || buffer.len_bytes() == 0 {
+            return Ok(None);
+        }
+        let place = (buffer.buf_ptr() as usize, buffer.len_bytes());
+        Ok(holds(self.arena.range(), place.0, place.1).then_some(place))
     }
 
     /// Makes the whole pages within a part zeroes and gives their memory back to the system.
