@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use cowslip::Place;
 use cowslip::image::{
     self, Compression, Image, Progress, RestoreOptions, Restored, Root, SaveOptions, Strategy,
 };
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use serde_json::json;
