@@ -16,13 +16,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import cowslip
+# The package that is installed, and not its sources, which are beside this file.
+sys.path[:] = [place for place in sys.path if Path(place).resolve() != Path(__file__).parent.resolve()]
+import cowslip  # noqa: E402
 
 GIB = 1 << 30
 ROUNDS = 3
@@ -49,24 +51,53 @@ def took(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def pss() -> int:
-    """Memory of this process, each page counted once however often it is mapped."""
-    rollup = Path("/proc/self/smaps_rollup").read_text()
-    return int(rollup.split("\nPss:")[1].split()[0]) << 10
+class Held:
+    """How much memory this process holds: its private pages, and the file of its arena.
+
+    The proportional set size says something else: it leaves out the arena's pages that nothing maps, as after a thaw, and
+    counts those twice that move from one mapping to another while it adds up.
+    """
+
+    def __init__(self, array: Any) -> None:
+        address = array.__array_interface__["data"][0]
+        file = next(file for low, high, file in self._mappings() if low <= address < high)
+        names = (f"/proc/self/fd/{descriptor}" for descriptor in os.listdir("/proc/self/fd"))
+        # The listing has its own descriptor, which is closed.
+        self._file = next(name for name in names if os.path.exists(name) and self._identity(name) == file)
+
+    @staticmethod
+    def _mappings() -> Iterator[tuple[int, int, tuple[int, int, int]]]:
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            addresses, _, _, device, inode, *_ = line.split()
+            (low, high), (major, minor) = addresses.split("-"), device.split(":")
+            yield int(low, 16), int(high, 16), (int(major, 16), int(minor, 16), int(inode))
+
+    @staticmethod
+    def _identity(name: str) -> tuple[int, int, int]:
+        it = os.stat(name)
+        return os.major(it.st_dev), os.minor(it.st_dev), it.st_ino
+
+    def bytes(self) -> int:
+        rollup = Path("/proc/self/smaps_rollup").read_text()
+        anonymous = int(rollup.split("\nAnonymous:")[1].split()[0]) << 10
+        return anonymous + os.stat(self._file).st_blocks * 512
 
 
 class Peak:
-    """The most memory that the process had in a `with` block."""
+    """The most memory that the process held in a `with` block."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
 
     def __enter__(self) -> "Peak":
-        self.most, self._over = pss(), threading.Event()
+        self.most, self._over = self._held.bytes(), threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self._thread.start()
         return self
 
     def _watch(self) -> None:
         while not self._over.wait(0.02):
-            self.most = max(self.most, pss())
+            self.most = max(self.most, self._held.bytes())
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
@@ -110,7 +141,18 @@ def checkpoint(folder: Path) -> None:
     stalls: dict[str, list[float]] = {name: [] for name in ("cowslip", "copy", "np.save", "torch.save")}
     peaks: dict[str, list[float]] = {"cowslip": [], "copy": []}
     slower = []
-    state = ours.nbytes
+    state, held = ours.nbytes, Held(ours)
+
+    def settle_all() -> None:
+        """No stall pays for what the one before left to write."""
+        settle(arena)
+        os.sync()
+
+    def stalled() -> cowslip.Save:
+        began = time.perf_counter()
+        save = arena.save(folder / "ours.cowslip", {"table": ours, "step": 3})
+        stalls["cowslip"].append(time.perf_counter() - began)
+        return save
 
     def write_a_tenth(table: Any) -> None:
         # A tenth of the pages, in pieces of 64 KiB, all over it.
@@ -119,23 +161,23 @@ def checkpoint(folder: Path) -> None:
             pieces[i] += 1
 
     for _ in range(ROUNDS):
-        settle(arena)
+        settle_all()
         before = steps(ours, 50, rng)
-        began = time.perf_counter()
-        save = arena.save(folder / "ours.cowslip", {"table": ours, "step": 3})
-        stalls["cowslip"].append(time.perf_counter() - began)
+        save = stalled()
         slower.append(steps(ours, 50, rng) / before)
         save.result()
-        settle(arena)
-        memory = pss()
-        with Peak() as peak:
-            save = arena.save(folder / "ours.cowslip", {"table": ours, "step": 3})
+        settle_all()
+        steps(ours, 50, rng)
+        memory = held.bytes()
+        with Peak(held) as peak:
+            save = stalled()
             write_a_tenth(ours)
             save.result()
         peaks["cowslip"].append((peak.most - memory) / state)
 
-        memory = pss()
-        with Peak() as peak:
+        settle_all()
+        memory = held.bytes()
+        with Peak(held) as peak:
             began = time.perf_counter()
             copy = numpys.copy()
             thread = threading.Thread(target=np.save, args=(folder / "copy.npy", copy))
@@ -145,9 +187,11 @@ def checkpoint(folder: Path) -> None:
             thread.join()
         peaks["copy"].append((peak.most - memory) / state)
         del copy, thread
+        settle_all()
         stalls["np.save"].append(took(lambda: np.save(folder / "numpy.npy", numpys)))
         if torch is not None:
             tensor = torch.from_numpy(numpys)
+            settle_all()
             stalls["torch.save"].append(took(lambda: torch.save({"table": tensor, "step": 3}, folder / "torch.pt")))
     for path in folder.iterdir():
         path.unlink()
@@ -251,9 +295,9 @@ def pool(folder: Path) -> None:
     ]:
         ours, each, pooled = [], [], []
         with cowslip.Pool(2, template, reset=True) as workers:
-            workers.map(task, range(200), chunksize=20)
+            workers.map(task, range(200))
             for _ in range(ROUNDS):
-                ours.append(4000 / took(lambda: workers.map(task, range(4000), chunksize=100)))
+                ours.append(4000 / took(lambda: workers.map(task, range(4000))))
                 each.append(50 / took(lambda: one_process_each(work, range(50))))
                 pooled.append(100 / took(lambda: pool_of_fresh(work, range(100))))
         mine = row(f"Pool(2, reset=True), 1 GiB, 100 pages {where}", statistics.median(ours), "tasks/s")

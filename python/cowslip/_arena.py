@@ -4,7 +4,6 @@ import contextlib
 import math
 import os
 import sys
-import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
@@ -63,7 +62,8 @@ class Arena:
         self._closed = False
         self._parent: str | None = None
         self._saves: weakref.WeakSet[Save] = weakref.WeakSet()
-        self._views: list[tuple[_native.Frozen, CodeType, int, float]] = []
+        # The last view, and the instruction that made it.
+        self._view: tuple[_native.Frozen, CodeType, int] | None = None
         _arenas.add(self)
         if _is_at_fork:
             native.install_at_fork()
@@ -151,28 +151,32 @@ class Arena:
     def freeze(self, timeout: float = 60.0) -> "Frozen":
         """The content of every array now. Waits up to `timeout` seconds for an earlier view to be gone."""
         native = self._freeze(timeout)
-        self._views.append((native, *_caller(), time.monotonic()))
+        frame = sys._getframe(1)
+        self._view = native, frame.f_code, frame.f_lasti
         return Frozen(native)
 
     def _freeze(self, timeout: float) -> _native.Frozen:
         native = self._open()
-        if self._views:
-            self._views = [view for view in self._views if not view[0].ended]
-        if not self._views:
-            return native.freeze(timeout)
         try:
             return native.freeze(min(timeout, _LONG_SECONDS))
         except BusyError as error:
-            now = time.monotonic()
-            holders = [
-                f"the view of {code.co_filename}:{line}, {now - since:.1f} s old" for _, code, line, since in self._views
-            ]
-            told = f"a freeze waits for {', '.join(holders)}: drop it and the arrays taken from it"
+            holder = self._holder()
             if timeout <= _LONG_SECONDS:
-                error.add_note(told)
+                if holder:
+                    error.add_note(holder)
                 raise
-        warnings.warn(told, ResourceWarning, stacklevel=3)
+        if holder:
+            warnings.warn(holder, ResourceWarning, stacklevel=3)
         return native.freeze(timeout - _LONG_SECONDS)
+
+    def _holder(self) -> str | None:
+        """What a freeze waits for, if that is a view of the program's."""
+        if self._view is None or self._view[0].ended:
+            return None
+        view, code, instruction = self._view
+        line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
+        made = f"{code.co_filename}:{line}"
+        return f"a freeze waits for the view of {made}, {view.age_s:.1f} s old: drop it and the arrays taken from it"
 
     def template(self, arrays: Mapping[str, Array] | None = None) -> "Template":
         """A template of the arena now, of which processes have private clones; `arrays` by name are found there by it.
@@ -205,9 +209,11 @@ class Arena:
         this arena saved. `compress` is "none", "lz4", "zstd" or "zstd:LEVEL". An earlier view or save is waited for up to
         `timeout` seconds. The program's end waits for saves under way.
         """
-        path = os.path.abspath(os.fspath(path))
+        path = os.fspath(path)
+        if not os.path.isabs(path):
+            path = os.path.abspath(path)
         if parent == "auto":
-            parent = self._parent if self._parent != path else None
+            parent = self._parent if self._parent != os.path.normpath(path) else None
             if self._parent is None:
                 self._native.track_changes(True)
         # The arrays' content is of the freeze, the rest's of this line: the same instant for this thread.
@@ -221,7 +227,7 @@ class Arena:
         return save
 
     def _saved(self, path: str) -> None:
-        self._parent = path
+        self._parent = os.path.normpath(path)
 
     def install_at_fork(self) -> None:
         """Has every later `os.fork` of the process take the arena along: frozen in microseconds, then forked."""
@@ -245,16 +251,10 @@ def install_at_fork() -> None:
             arena.install_at_fork()
 
 
-def _caller() -> tuple[CodeType, int]:
-    """The line of the program that called this package."""
-    frame = sys._getframe(2)
-    while frame.f_back and frame.f_globals.get("__package__") == __package__:
-        frame = frame.f_back
-    return frame.f_code, frame.f_lineno
-
-
 class Frozen:
     """Every array of an arena as it was at one instant: `then[table]` is a read-only array, without a copy."""
+
+    __slots__ = ("__weakref__", "_native")
 
     def __init__(self, native: _native.Frozen) -> None:
         self._native = native

@@ -8,10 +8,13 @@ import os
 import select
 import sys
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 
-class BranchCopy(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BranchCopy:
     """Which copy of the program this process is."""
 
     index: int
@@ -53,7 +56,7 @@ def branch_point(name: str | None = None, timeout: float | None = None) -> Branc
             raise _error()
 
 
-def _call(function, name: bytes | None) -> int:
+def _call(function: Callable[[bytes | None], int], name: bytes | None) -> int:
     answer = function(name)
     if answer < 0:
         raise _error()
@@ -65,7 +68,7 @@ def _error() -> OSError:
     return OSError(number, f"be ready to be branched: {os.strerror(number)}")
 
 
-def _forked(point, name: bytes | None) -> int:
+def _forked(point: Callable[[bytes | None, int], int], name: bytes | None) -> int:
     """Answers who waits, as ``os.fork`` would: the interpreter is told before and after."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
@@ -100,11 +103,12 @@ def _reload_environ() -> None:
         if found:
             entries[key] = value
     # Not through os.environ, which would write each back.
-    os.environ._data.clear()
-    os.environ._data.update(entries)
+    kept: dict[bytes, bytes] = getattr(os.environ, "_data")
+    kept.clear()
+    kept.update(entries)
 
 
-def _until_null(array):
+def _until_null(array: Any) -> Iterator[bytes]:
     place = 0
     while array[place] is not None:
         yield array[place]

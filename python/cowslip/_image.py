@@ -98,12 +98,12 @@ def start_save(
     threads: int,
 ) -> Save:
     """Starts to save a view with the state of now."""
-    user, roots = dump(state, arena)
+    pickled, roots = dump(state, arena)
     parent = None if parent is None else os.path.abspath(os.fspath(parent))
     save = Save()
     _under_way.add(save)
     try:
-        save._started = _native.Save.start(frozen, path, roots, user, save, parent, compress, threads)
+        save._started = _native.Save.start(frozen, path, roots, pickled, save, parent, compress, threads)
     except BaseException:
         _under_way.discard(save)
         raise

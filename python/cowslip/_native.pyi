@@ -17,6 +17,7 @@ __all__ = [
     "Memory",
     "OutOfMemoryError",
     "Restoring",
+    "STATE_KEY",
     "Save",
     "SystemError",
     "Template",
@@ -33,6 +34,7 @@ __all__ = [
 
 __version__: str
 CHUNK_BYTES: int
+STATE_KEY: str
 
 class Error(Exception):
     """What failed, on what, and what to do about it."""
@@ -68,6 +70,7 @@ class Arena:
     def range(self) -> tuple[int, int]: ...
     def allocate(self, length_bytes: int) -> Memory: ...
     def memory_at(self, address: int, length_bytes: int) -> Memory: ...
+    def place_of(self, buffer: Any) -> tuple[int, int] | None: ...
     def discard(self, address: int, length_bytes: int) -> None: ...
     def freeze(self, timeout: float | None = ...) -> Frozen: ...
     def install_at_fork(self) -> None: ...
@@ -81,6 +84,8 @@ class Frozen:
     def close(self) -> None: ...
     @property
     def closed(self) -> bool: ...
+    @property
+    def age_s(self) -> float: ...
     @property
     def ended(self) -> bool: ...
     @property
@@ -108,7 +113,7 @@ class Save:
         frozen: Frozen,
         path: str | os.PathLike[str],
         roots: dict[str, tuple[int, int]],
-        user: dict[str, str],
+        pickled: bytes,
         watcher: Any,
         parent: str | os.PathLike[str] | None = None,
         compression: str = "none",

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._native import Arena, CorruptError, UsageError
+from ._native import STATE_KEY, Arena, CorruptError, UsageError
 from ._views import MemoryAt, address_of, array_of, extent, is_within
 
-_KEY = "cowslip.python"
 # What a state is made of when nobody says that the image may run code.
 _PLAIN: dict[str, set[str] | None] = {
     "builtins": {"complex", "set", "frozenset", "bytearray", "range", "slice"},
@@ -41,11 +40,12 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, arena: Arena, place: Callable[[pickle.PickleBuffer], bool]) -> None:
         super().__init__(file, protocol=5, buffer_callback=place)
         self._arena = arena
+        self._torch = sys.modules.get("torch")
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is np.ndarray:
             return NotImplemented if value.flags.forc else self._strided(value)
-        return self._tensor(value)
+        return NotImplemented if self._torch is None else self._tensor(self._torch, value)
 
     def _strided(self, value: npt.NDArray[Any]) -> Any:
         low, length = extent(value)
@@ -54,9 +54,8 @@ class _Pickler(pickle.Pickler):
         content = array_of(self._arena.memory_at(low, length), (length,), np.dtype(np.uint8))
         return strided, (content, value.shape, value.dtype, address_of(value) - low, value.strides)
 
-    def _tensor(self, value: Any) -> Any:
-        torch = sys.modules.get("torch")
-        if torch is None or not isinstance(value, torch.Tensor):
+    def _tensor(self, torch: Any, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
             return NotImplemented
         if value.layout != torch.strided or value.device.type != "cpu":
             return NotImplemented
@@ -86,25 +85,21 @@ def tensor(
     return torch.nn.Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
 
 
-def dump(state: object, arena: Arena) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
-    """What the image remembers of `state`, and its roots."""
+def dump(state: object, arena: Arena) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """The pickle of `state`, and the places of its buffers in the arena: the image's roots."""
     roots: dict[str, tuple[int, int]] = {}
 
     def place(buffer: pickle.PickleBuffer) -> bool:
-        view = buffer.raw()
-        try:
-            address, size = extent(np.frombuffer(view, np.uint8))
-        finally:
-            view.release()
-        if not is_within(address, size, *arena.range):
+        with buffer.raw() as content:
+            found = arena.place_of(content)
+        if found is None:
             return True  # not of the arena: into the pickle
-        roots[f"buffer.{len(roots)}"] = (address, size)
+        roots[f"buffer.{len(roots)}"] = found
         return False
 
     pickled = io.BytesIO()
     _Pickler(pickled, arena, place).dump(state)
-    words = {"pickle": base64.b64encode(pickled.getbuffer()).decode(), "buffers": len(roots)}
-    return {_KEY: json.dumps(words)}, roots
+    return pickled.getvalue(), roots
 
 
 class _Plain(pickle.Unpickler):
@@ -122,7 +117,7 @@ def load(
     description: dict[str, Any], root: Callable[[str], tuple[int, int] | None], memory_at: MemoryAt, trust: bool
 ) -> Any:
     """The state that an image remembers, with arrays of the restored arena."""
-    told = description.get("user", {}).get(_KEY)
+    told = description.get("user", {}).get(STATE_KEY)
     if told is None:
         raise UsageError("the image was not saved by Python: it has arenas, and no state")
     try:

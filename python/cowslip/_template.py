@@ -4,10 +4,12 @@ import concurrent.futures
 import itertools
 import multiprocessing
 import multiprocessing.resource_sharer
+import signal
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -130,55 +132,106 @@ class Branch:
 
 _branch: Branch | None = None
 _resets = False
+_is_reset = True
+
+
+class _InterruptLater:
+    """Holds Ctrl-C back in a `with` block: processes of an executor that was half started would wait for ever."""
+
+    _came = False
+
+    def __enter__(self) -> Self:
+        self.before = signal.getsignal(signal.SIGINT)
+        # Python raises it in the main thread only. `None` is a handler that is not Python's.
+        self._is_ours = threading.current_thread() is threading.main_thread() and self.before is not None
+        if self._is_ours:
+            signal.signal(signal.SIGINT, self)
+        return self
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
+
+    def __exit__(self, kind: type[BaseException] | None, it: BaseException | None, trace: TracebackType | None) -> None:
+        if self._is_ours:
+            signal.signal(signal.SIGINT, self.before)
+            if self._came:
+                signal.raise_signal(signal.SIGINT)
 
 
 def _begin(template: Template, resets: bool) -> None:
     global _branch, _resets
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, _InterruptLater):
+        # Of a fork in that block.
+        signal.signal(signal.SIGINT, handler.before)
     _branch, _resets = template.branch(), resets
 
 
 def _work(function: Callable[[Branch, T], R], item: T) -> R:
+    global _is_reset
     assert _branch is not None
+    if not _is_reset:
+        # A signal's exception kept the task before from it.
+        _branch.reset()
+    _is_reset = not _resets
     try:
         return function(_branch, item)
     finally:
         if _resets:
             _branch.reset()
+            _is_reset = True
 
 
 class Pool:
     """Processes that each have a clone of a template: `function(branch, item)` for each item, in any of them.
 
     With `reset` each task finds the clone as it was frozen, whatever the one before wrote. `start_method` is "spawn",
-    "forkserver" or "fork", as `multiprocessing` has them.
+    "forkserver" or "fork", as `multiprocessing` has them. A process that is killed ends the pool: its tasks raise
+    `concurrent.futures.process.BrokenProcessPool`. An exception that leaves a `with` block cancels what has not begun.
     """
 
     def __init__(
         self, processes: int, template: Template, *, reset: bool = False, start_method: str = "spawn"
     ) -> None:
         context = multiprocessing.get_context(start_method)
-        self._executor = concurrent.futures.ProcessPoolExecutor(
+        self._processes = processes
+        self._executor: concurrent.futures.ProcessPoolExecutor | None = concurrent.futures.ProcessPoolExecutor(
             processes, context, initializer=_begin, initargs=(template, reset)
         )
 
+    def _open(self) -> concurrent.futures.ProcessPoolExecutor:
+        if self._executor is None:
+            raise UsageError("the pool is closed")
+        return self._executor
+
     def submit(self, function: Callable[[Branch, T], R], item: T) -> concurrent.futures.Future[R]:
         """A future of `function(branch, item)`."""
-        return self._executor.submit(_work, function, item)
+        executor = self._open()
+        with _InterruptLater():
+            return executor.submit(_work, function, item)
 
-    def map(self, function: Callable[[Branch, T], R], items: Iterable[T], *, chunksize: int = 1) -> list[R]:
-        """Every result, in order."""
-        return list(self.imap(function, items, chunksize=chunksize))
+    def map(self, function: Callable[[Branch, T], R], items: Iterable[T], *, chunksize: int | None = None) -> list[R]:
+        """Every result, in order. `chunksize` items go to a process at a time: a quarter of its share, if not said."""
+        items = list(items)
+        return list(self.imap(function, items, chunksize=chunksize or len(items) // (self._processes * 4) + 1))
 
     def imap(self, function: Callable[[Branch, T], R], items: Iterable[T], *, chunksize: int = 1) -> Iterator[R]:
         """The results, in order, as they come; `chunksize` items go to a process at a time."""
-        return self._executor.map(_work, itertools.repeat(function), items, chunksize=chunksize)
+        executor, items = self._open(), list(items)
+        with _InterruptLater():
+            return executor.map(_work, itertools.repeat(function), items, chunksize=chunksize)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, it: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        self._end(cancel=kind is not None)
 
     def close(self) -> None:
-        """Waits for the tasks, and ends the processes."""
-        self._executor.shutdown()
+        """Waits for the tasks, ends the processes, and lets the template go."""
+        self._end(cancel=False)
+
+    def _end(self, *, cancel: bool) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(cancel_futures=cancel)
+            self._executor = None

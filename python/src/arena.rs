@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip::{Backing, Prot};
+use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 
 use crate::allocator::{self, Allocator};
@@ -89,6 +90,16 @@ impl Arena {
         Ok(unsafe { Memory::new(range, false, Owner::Arena(self.arena.clone())) })
     }
 
+    /// Address and length of a contiguous buffer all of which is in the arena.
+    fn place_of(&self, buffer: &Bound<'_, PyAny>) -> PyResult<Option<(usize, usize)>> {
+        let buffer = PyUntypedBuffer::get(buffer)?;
+        if !buffer.is_c_contiguous() || buffer.len_bytes() == 0 {
+            return Ok(None);
+        }
+        let place = (buffer.buf_ptr() as usize, buffer.len_bytes());
+        Ok(holds(self.arena.range(), place.0, place.1).then_some(place))
+    }
+
     /// Makes the whole pages within a part zeroes and gives their memory back to the system.
     fn discard(&self, py: Python<'_>, address: usize, length_bytes: usize) -> PyResult<()> {
         let range = part(&self.arena, address, length_bytes)?.inner_aligned(page_size_bytes());
@@ -108,8 +119,9 @@ impl Arena {
             (self.arena.freeze_timeout(patience), began.elapsed())
         });
         let frozen = Arc::new(frozen.map_err(|error| raise(&error))?);
-        let alive = Arc::downgrade(&frozen);
-        Ok(Frozen { frozen: Mutex::new(Some(frozen)), alive, took, arena: self.arena.clone() })
+        let (alive, made) = (Arc::downgrade(&frozen), Instant::now());
+        let frozen = Mutex::new(Some(frozen));
+        Ok(Frozen { frozen, alive, took, made, arena: self.arena.clone() })
     }
 
     /// Has every later fork of the process take the arena along.
@@ -134,9 +146,13 @@ impl Arena {
     }
 }
 
+fn holds(range: VirtRange, address: usize, length_bytes: usize) -> bool {
+    range.contains(address) && length_bytes <= range.end() - address
+}
+
 fn part(arena: &cowslip::Arena, address: usize, length_bytes: usize) -> PyResult<VirtRange> {
     let range = arena.range();
-    if !range.contains(address) || length_bytes > range.end() - address {
+    if !holds(range, address, length_bytes) {
         return Err(usage(format!(
             "{length_bytes} bytes at {address:#x} are not in the arena {range}"
         )));
@@ -151,6 +167,7 @@ pub(crate) struct Frozen {
     frozen: Mutex<Option<Arc<cowslip::Frozen>>>,
     alive: Weak<cowslip::Frozen>,
     took: Duration,
+    made: Instant,
     arena: cowslip::Arena,
 }
 
@@ -191,6 +208,12 @@ impl Frozen {
     #[getter]
     fn took_ns(&self) -> u64 {
         self.took.as_nanos() as u64
+    }
+
+    /// For how long it has been there.
+    #[getter]
+    fn age_s(&self) -> f64 {
+        self.made.elapsed().as_secs_f64()
     }
 
     /// Whether it is over: closed, and no buffer and no save has it.

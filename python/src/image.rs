@@ -8,14 +8,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use cowslip::Place;
 use cowslip::image::{
     self, Compression, Image, Progress, RestoreOptions, Restored, Root, SaveOptions, Strategy,
 };
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use serde_json::json;
 
 use crate::arena::{Arena, Frozen, backing, patience};
 use crate::errors::{raise, usage};
+
+/// What the description of an image has a program's state under.
+pub(crate) const STATE_KEY: &str = "cowslip.python";
+
+/// A state as `_state.load` reads it.
+fn state(pickled: &[u8], buffers: usize) -> String {
+    json!({ "pickle": STANDARD.encode(pickled), "buffers": buffers }).to_string()
+}
 
 /// Between the thread that saves and those that ask.
 #[derive(Debug, Default)]
@@ -35,16 +47,16 @@ pub(crate) struct Save {
 
 #[pymethods]
 impl Save {
-    /// Starts to save a view; the thread has the view until it ends. It calls `watcher._end(result, error)` then and, once
-    /// it is followed, `watcher._tell(done_bytes, total_bytes)` before.
+    /// Starts to save a view and a pickle; the thread has the view until it ends. It calls `watcher._end(result, error)` then
+    /// and, once it is followed, `watcher._tell(done_bytes, total_bytes)` before.
     #[staticmethod]
-    #[pyo3(signature = (frozen, path, roots, user, watcher, parent = None, compression = "none", threads = 0))]
+    #[pyo3(signature = (frozen, path, roots, pickled, watcher, parent = None, compression = "none", threads = 0))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn start(
         frozen: &Frozen,
         path: PathBuf,
         roots: BTreeMap<String, (usize, usize)>,
-        user: BTreeMap<String, String>,
+        pickled: PyBackedBytes,
         watcher: Py<PyAny>,
         parent: Option<PathBuf>,
         compression: &str,
@@ -60,11 +72,12 @@ impl Save {
             Ok((name, Root { arena: 0, offset_bytes, length_bytes }))
         };
         let roots = roots.into_iter().map(root).collect::<PyResult<_>>()?;
-        let options =
-            SaveOptions { parent, compression, threads, roots, user, ..SaveOptions::default() };
+        let mut options =
+            SaveOptions { parent, compression, threads, roots, ..SaveOptions::default() };
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
         let work = move || {
+            options.user.insert(STATE_KEY.to_owned(), state(&pickled, options.roots.len()));
             let saved = image::save(&[&view], &path, &options, &mut |progress| {
                 theirs.tell(progress, &watcher)
             });

@@ -15,6 +15,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::add(module)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("CHUNK_BYTES", cowslip::units::CHUNK_BYTES)?;
+    module.add("STATE_KEY", image::STATE_KEY)?;
     module.add_class::<arena::Arena>()?;
     module.add_class::<arena::Frozen>()?;
     module.add_class::<memory::Memory>()?;

@@ -1,6 +1,7 @@
 """Arrays, views of an instant, wrong arguments."""
 
 import gc
+import inspect
 import threading
 
 import numpy as np
@@ -139,7 +140,8 @@ def test_a_view_that_holds_up_a_freeze_is_named(arena):
     then = view[table]
     with pytest.raises(cowslip.BusyError) as caught:
         arena.freeze(timeout=0)
-    assert any("test_arena.py" in note for note in caught.value.__notes__)
+    frozen_at = inspect.currentframe().f_code.co_firstlineno + 2
+    assert any(f"test_arena.py:{frozen_at}, " in note for note in caught.value.__notes__)
     view.close()
     holders = [then]
     del then
@@ -153,7 +155,7 @@ def test_a_view_that_holds_up_a_freeze_is_named(arena):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("warnings.warn", end)
         arena.freeze(timeout=60).close()
-    assert "test_arena.py" in told[0]
+    assert f"test_arena.py:{frozen_at}, " in told[0]
 
 
 def test_metrics_and_doctor(arena):

@@ -20,6 +20,9 @@ def state_of(arena, n=1 << 18):
         "part": table[10:20],
         "gaps": table.reshape(-1, 16)[1:, ::3],
         "matrix": arena.array(np.eye(50)),
+        "columns": arena.array(np.arange(600).reshape(20, 30)).T,
+        "nothing": table[5:5],
+        "scalar": table[7:8].reshape(()),
         "outside": np.arange(3),
         "step": 3,
         "words": ["a", None, 2.5, (1, 2), {"deep": {4}}],
@@ -39,6 +42,9 @@ def test_what_is_saved_is_of_the_call_and_comes_back(tmp_path):
     assert (found["part"] == np.arange(10, 20)).all() and (found["matrix"] == np.eye(50)).all()
     gaps = found["gaps"]
     assert (gaps == np.arange(1 << 18).reshape(-1, 16)[1:, ::3]).all() and gaps in again and not gaps.flags.c_contiguous
+    columns = found["columns"]
+    assert (columns == np.arange(600).reshape(20, 30).T).all() and columns in again and columns.flags.f_contiguous
+    assert found["nothing"].shape == (0,) and found["scalar"] == 7 and found["scalar"] in again
     assert (found["outside"] == np.arange(3)).all() and found["outside"].flags.writeable
     assert found["step"] == 3 and found["words"] == state["words"]
     assert found["table"] in again and found["outside"] not in again
@@ -58,6 +64,19 @@ def test_a_child_image_has_only_what_changed(tmp_path):
         saved = arena.save(tmp_path / f"{step}.cowslip", {"table": table}, parent="auto").result(60)
         assert saved["file_bytes"] < whole["file_bytes"] / 2
         assert (cowslip.restore(tmp_path / f"{step}.cowslip").state["table"] == table).all()
+
+
+def test_an_image_is_not_its_own_parent(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arena = cowslip.Arena("64M")
+    table = arena.full((1 << 20,), 1, np.int64)
+    names = ["a.cowslip", "./a.cowslip", f"{tmp_path}/../{tmp_path.name}/a.cowslip", "b.cowslip"]
+    whole = []
+    for step, name in enumerate(names):
+        table[step] = 7
+        whole.append(arena.save(name, {"table": table}, parent="auto").result(60)["file_bytes"])
+        assert (cowslip.restore(name).state["table"] == table).all()
+    assert whole[0] == whole[1] == whole[2] and whole[3] < whole[0] / 2
 
 
 def test_awaited_told_of_and_cancelled(tmp_path):

@@ -1,8 +1,10 @@
 """Children, branches, templates in other processes, pools."""
 
+import concurrent.futures.process
 import multiprocessing
 import multiprocessing.reduction
 import os
+import signal
 import subprocess
 import sys
 
@@ -143,6 +145,86 @@ def test_a_task_that_fails_leaves_nothing_behind(arena):
         with pytest.raises(ValueError, match="17"):
             pool.map(fail, [17])
         assert pool.map(look, [3]) == [N]
+
+
+def dirty_without_a_reset(branch, item):
+    """Of a worker: an exception of a signal's handler that comes where the reset would."""
+
+    def interrupted():
+        del branch.reset
+        raise KeyboardInterrupt
+
+    branch["table"][:] = 0
+    branch.reset = interrupted
+
+
+def test_an_interrupt_in_place_of_a_reset_leaves_nothing_behind(arena):
+    template = arena.template({"table": arena.full((N,), 1, np.int64)})
+    with cowslip.Pool(1, template, reset=True) as pool:
+        with pytest.raises(KeyboardInterrupt):
+            pool.submit(dirty_without_a_reset, 0).result(60)
+        assert pool.map(look, [3, 4]) == [N, N]
+
+
+def kill_itself(branch, item):
+    """Of a worker: ends without a word at one of its items."""
+    branch["table"][:] = 0
+    if item == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_a_killed_worker_is_an_error_and_frees_the_arena(arena, start_method):
+    table = arena.full((N,), 1, np.int64)
+    template = arena.template({"table": table})
+    with cowslip.Pool(2, template, reset=True, start_method=start_method) as pool:
+        for later in (lambda: pool.map(kill_itself, range(40), chunksize=1), lambda: pool.submit(look, 1)):
+            try:
+                later()
+                pytest.fail("the pool goes on")
+            except concurrent.futures.process.BrokenProcessPool:
+                pass  # and its frames, which have the template, are gone
+    with pytest.raises(cowslip.UsageError, match="the pool is closed"):
+        pool.submit(look, 1)
+    del template, later
+    with arena.freeze(timeout=60) as then:
+        assert (then[table] == 1).all()
+
+
+def test_map_divides_what_it_is_given(arena):
+    template = arena.template({"table": arena.full((N,), 1, np.int64)})
+    with cowslip.Pool(2, template, reset=True) as pool:
+        for count in (0, 1, 7, 8, 9, 100):
+            assert pool.map(look, iter(range(count))) == [N] * count
+        assert pool.map(look, range(9), chunksize=4) == [N] * 9
+
+
+@pytest.mark.parametrize("start_method", START_METHODS)
+def test_control_c_ends_a_pool(tmp_path, start_method):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import cowslip, itertools, time\n"
+        "def spin(branch, item):\n"
+        "    branch['table'][:] = item\n"
+        "    if item == 0:\n"
+        "        print('ready', flush=True)\n"
+        "        time.sleep(600)\n"
+        "if __name__ == '__main__':\n"
+        "    arena = cowslip.Arena('64M')\n"
+        "    template = arena.template({'table': arena.full((1 << 18,), 1)})\n"
+        f"    with cowslip.Pool(2, template, reset=True, start_method={start_method!r}) as pool:\n"
+        "        pool.map(spin, range(100), chunksize=1)\n"
+    )
+    # A session of its own: the signal goes to all of it, as a terminal's does.
+    with subprocess.Popen(
+        [sys.executable, program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        os.killpg(process.pid, signal.SIGINT)
+        # Until all of its processes have closed the pipes.
+        _, told = process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGINT and "KeyboardInterrupt" in told
 
 
 def test_an_arena_with_a_template_in_use_cannot_be_frozen(arena):
