@@ -186,7 +186,7 @@ class Arena:
         # With multiprocessing, which takes longer to import than all else.
         from ._template import Template
 
-        return Template(self._freeze(60.0).into_template(), dict(arrays or {}))
+        return Template(self._freeze(60.0).take_template(), dict(arrays or {}))
 
     def branch(self, arrays: Mapping[str, Array] | None = None) -> "Branch":
         """What if: a private copy of the arena now, dropped at the end of a `with` block."""

@@ -71,15 +71,15 @@ impl Allocator {
 
     fn allocate(&self, length: usize) -> cowslip::Result<Given> {
         let mut blocks = self.lock();
-        let given = self.from_arena(&mut blocks, length);
+        let given = self.take_from_arena(&mut blocks, length);
         if given.is_err() && blocks.spare_bytes > 0 {
             self.release_spares(&mut blocks);
-            return self.from_arena(&mut blocks, length);
+            return self.take_from_arena(&mut blocks, length);
         }
         given
     }
 
-    fn from_arena(&self, blocks: &mut Blocks, length: usize) -> cowslip::Result<Given> {
+    fn take_from_arena(&self, blocks: &mut Blocks, length: usize) -> cowslip::Result<Given> {
         if length <= LARGEST_BLOCK_BYTES {
             return Ok(Given {
                 address: self.block(blocks, block_bytes(length))?,

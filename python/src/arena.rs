@@ -223,7 +223,7 @@ impl Frozen {
     }
 
     /// Makes a template of the view, which is closed by that. Nobody may have a buffer of it.
-    fn into_template(&self, py: Python<'_>) -> PyResult<Template> {
+    fn take_template(&self, py: Python<'_>) -> PyResult<Template> {
         let taken = self.frozen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         let frozen = taken.ok_or_else(|| usage("the view is closed"))?;
         let frozen = match Arc::try_unwrap(frozen) {
