@@ -179,6 +179,16 @@ fn another_process_can_look_at_all_of_it_until_it_is_told_to_end() {
     }
 }
 
+/// It ends with the test, however that ends.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_served_image_is_restored_from_memory_and_outlives_the_server() {
     let folder = Folder::new("serve");
@@ -189,7 +199,7 @@ fn a_served_image_is_restored_from_memory_and_outlives_the_server() {
     };
     let mut command = Command::new(COWSLIP);
     serve(&mut command);
-    let mut server = command.spawn().unwrap();
+    let mut server = Server(command.spawn().unwrap());
     let deadline = Instant::now() + PATIENCE;
     while UnixStream::connect(&socket).is_err() {
         assert!(Instant::now() < deadline, "it never listens");
@@ -206,9 +216,9 @@ fn a_served_image_is_restored_from_memory_and_outlives_the_server() {
     let staying = Staying::start(&image, &folder, &options).map_err(|ran| ran.stderr).unwrap();
     let metrics = run(Command::new(COWSLIP).args(["serve", "--metrics", "--socket"]).arg(&socket));
     assert!(metrics.stdout.contains("\ncowslip_serve_loads_total 1\n"), "{}", metrics.stdout);
-    let kill = ["-TERM", &server.id().to_string()].map(str::to_owned);
+    let kill = ["-TERM", &server.0.id().to_string()].map(str::to_owned);
     assert!(Command::new("kill").args(kill).status().unwrap().success());
-    assert!(server.wait().unwrap().success());
+    assert!(server.0.wait().unwrap().success());
     assert!(!socket.exists(), "nothing is left");
 
     let memory = std::fs::File::open(format!("/proc/{}/mem", staying.child.id())).unwrap();

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use cowslip::image::served::{self, Answer, Request};
 use cowslip::units::ByteCount;
-use cowslip_sys::{AsFd, BorrowedFd, process, socket};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, process, socket};
 
 use crate::metrics::count;
 use crate::residents::Residents;
@@ -49,16 +48,15 @@ impl Server {
     /// # Errors
     /// `AddrInUse` if a server listens there, or something else is at `path`; the system's.
     pub fn bind(path: &Path, options: Options, tell: fn(&str)) -> io::Result<Self> {
-        let listener = match UnixListener::bind(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left_over(path) => {
+        let listener = match socket::listen_privately(path) {
+            Err(Errno::ADDRINUSE) if is_left_over(path) => {
                 fs::remove_file(path)?;
-                UnixListener::bind(path)
+                socket::listen_privately(path)
             }
             bound => bound,
         }?;
-        let mut server = Self::on(listener, options, tell);
+        let mut server = Self::on(UnixListener::from(listener), options, tell);
         server.path = Some(path.to_owned());
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
         Ok(server)
     }
 

@@ -2,17 +2,34 @@
 
 use core::mem::MaybeUninit;
 use std::io::{IoSlice, IoSliceMut};
+use std::path::Path;
 
+use rustix::fs::Mode;
 use rustix::io::retry_on_intr;
 use rustix::net::{
-    self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use crate::{BorrowedFd, Errno, OwnedFd, Result};
 
 /// Descriptors in one message.
 pub const MOST_DESCRIPTORS: usize = 4;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Listens for streams at a path, which is made: of mode 0600 before anybody can connect. `EADDRINUSE` if it is there.
+pub fn listen_privately(path: &Path) -> Result<OwnedFd> {
+    let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let listens = rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)
+        .and_then(|()| net::listen(&socket, BACKLOG));
+    if listens.is_err() {
+        let _ = rustix::fs::unlink(path);
+    }
+    listens.map(|()| socket)
+}
 
 /// Sends some of `bytes`, and with the first of them all of `descriptors`; how many bytes.
 /// `EPIPE` if the other end is closed, without a signal.

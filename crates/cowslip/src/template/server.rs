@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,8 +50,7 @@ impl TemplateServer {
     /// # Errors
     /// The system's, such as [`io::ErrorKind::AddrInUse`] if there is something at `path`.
     pub fn start(template: Template, path: &Path) -> io::Result<Self> {
-        let listener = UnixListener::bind(path)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        let listener = UnixListener::from(socket::listen_privately(path)?);
         let closing = Arc::new(AtomicBool::new(false));
         let theirs = Arc::clone(&closing);
         let thread = thread::spawn(move || serve(&template, &listener, &theirs));
