@@ -4,6 +4,7 @@
 //! given, and nothing trusts a length that was not checked.
 
 use std::fmt;
+use std::ops::Range;
 
 use cowslip_sys::units::CHUNK_BYTES;
 use twox_hash::XxHash3_128;
@@ -114,6 +115,13 @@ impl Header {
         record.0
     }
 
+    /// As [`Self::encode`], with what lies between it and the data.
+    pub(crate) fn encode_page(&self) -> [u8; PAGE_BYTES] {
+        let mut page = [0; PAGE_BYTES];
+        page[..HEADER_BYTES].copy_from_slice(&self.encode());
+        page
+    }
+
     /// `file_bytes`: how long the file is.
     pub(crate) fn decode(bytes: &[u8], file_bytes: u64) -> Checked<Self> {
         check(
@@ -215,6 +223,11 @@ impl Entry {
     /// Stored bytes and page map.
     pub(crate) fn total_bytes(&self) -> u64 {
         u64::from(self.stored_bytes) + if self.has_page_map { PAGE_MAP_BYTES as u64 } else { 0 }
+    }
+
+    /// Where both are.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset_bytes..self.offset_bytes + self.total_bytes()
     }
 
     pub(crate) fn encode(&self) -> [u8; ENTRY_BYTES] {

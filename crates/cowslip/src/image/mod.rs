@@ -9,6 +9,7 @@ mod buffer;
 mod bytes;
 mod chunk;
 mod compression;
+mod copy;
 mod description;
 mod diff;
 mod format;
@@ -16,6 +17,7 @@ mod merge;
 mod open;
 mod restore;
 mod save;
+mod storage;
 mod unchanged;
 mod write;
 
@@ -26,7 +28,8 @@ pub use format::{Checksum, Identity as ImageIdentity};
 pub use merge::{MergeOptions, merge};
 pub use open::{Image, ImageSummary};
 pub use restore::{OnDamage, RestoreOptions, Restored, Standalone, StandaloneMode, Strategy};
-pub use save::{Changes, SaveOptions, save};
+pub use save::{Changes, SaveOptions, save, save_to};
+pub use storage::{ImageSink, ImageSource, OnArrival, Urgency};
 pub use write::Saved;
 
 use std::ops::ControlFlow;

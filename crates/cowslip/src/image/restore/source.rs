@@ -14,6 +14,7 @@ use crate::arena::state::Shared;
 use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
 use crate::image::format::{Checksum, Entry, PAGE_BYTES};
+use crate::image::storage::Urgency;
 
 use super::OPERATION;
 use super::window::Window;
@@ -45,7 +46,17 @@ pub(super) struct Source {
 impl Source {
     /// Has the disk begin with a chunk.
     pub(super) fn will_need(&self, chunk: u32) {
-        self.image.will_need(self.arena, chunk);
+        self.image.prefetch(self.arena, chunk, Urgency::Soon);
+    }
+
+    /// Has chunks begin to come that somebody waits for.
+    pub(super) fn need_now(&self, chunks: &[u32]) {
+        chunks.iter().for_each(|&chunk| self.image.prefetch(self.arena, chunk, Urgency::Now));
+    }
+
+    /// Whether a chunk that was to come is there.
+    pub(super) fn is_ready(&self, chunk: u32) -> bool {
+        self.image.is_ready(self.arena, chunk)
     }
 
     /// Brings a chunk into the arena's file, and checks it. After an error there is a hole.
