@@ -284,11 +284,16 @@ impl Image {
         Ok(())
     }
 
-    /// Has what is stored of a chunk begin to come.
-    pub(super) fn prefetch(&self, arena: u32, chunk: u32, urgency: Urgency) {
-        if let Some((image, entry)) = self.find(arena, chunk) {
-            image.storage.prefetch(entry.range(), urgency);
+    /// Has what is stored of chunks begin to come: those of one image together.
+    pub(super) fn prefetch(&self, arena: u32, chunks: &[u32], urgency: Urgency) {
+        let mut found: Vec<(&Storage, Vec<Range<u64>>)> = Vec::new();
+        for (image, entry) in chunks.iter().filter_map(|&chunk| self.find(arena, chunk)) {
+            match found.iter_mut().find(|(storage, _)| std::ptr::eq(*storage, &image.storage)) {
+                Some((_, ranges)) => ranges.push(entry.range()),
+                None => found.push((&image.storage, vec![entry.range()])),
+            }
         }
+        found.iter().for_each(|(storage, ranges)| storage.prefetch(ranges, urgency));
     }
 
     /// Whether any image of the chain is no file: what was prefetched arrives, and who waits for it is told.
@@ -419,7 +424,12 @@ impl<'a, R: Iterator<Item = Range<u64>>> ReadAhead<'a, R> {
     /// The caller is about to read the range of this place.
     pub(super) fn before(&mut self, place: usize) {
         let Some(source) = self.source else { return };
-        let until = place + (source.prefetch_bytes() as usize / CHUNK_BYTES).max(1);
+        let most = (source.prefetch_bytes() as usize / CHUNK_BYTES).max(1);
+        // Neighbours come in one request if they are named together.
+        if self.named > place + most / 2 {
+            return;
+        }
+        let until = place + most;
         let ranges: Vec<_> = self.ranges.by_ref().take(until.saturating_sub(self.named)).collect();
         self.named += ranges.len();
         source.prefetch(&ranges, Urgency::Soon);

@@ -178,12 +178,14 @@ impl Storage {
         }
     }
 
-    pub(super) fn prefetch(&self, range: Range<u64>, urgency: Urgency) {
+    pub(super) fn prefetch(&self, ranges: &[Range<u64>], urgency: Urgency) {
         match self {
             Self::File(file) => {
-                memfile::will_need(file.as_fd(), range.start, range.end - range.start);
+                for range in ranges {
+                    memfile::will_need(file.as_fd(), range.start, range.end - range.start);
+                }
             }
-            Self::Source(source) => source.prefetch(&[range], urgency),
+            Self::Source(source) => source.prefetch(ranges, urgency),
         }
     }
 }

@@ -126,7 +126,8 @@ impl Plan {
         absent.map(|&place| self.chunks[place]).collect()
     }
 
-    /// Chunks that shall come next, so many that `most` that were named are not claimed; each is named once.
+    /// Chunks that shall come next, so many that `most` that were named are not claimed; each is named once. None before
+    /// half of those are claimed: neighbours come in one request if they are named together.
     pub(super) fn name_ahead(&mut self, most: usize) -> Vec<u32> {
         if self.is_recording {
             return Vec::new();
@@ -137,6 +138,9 @@ impl Plan {
         self.named = self.named.max(self.next);
         let mut named = self.order[self.next..self.named].iter().filter(|it| is_absent(it)).count();
         let mut ahead = Vec::new();
+        if named > most / 2 {
+            return ahead;
+        }
         while named < most
             && let Some(&place) = self.order.get(self.named)
         {
@@ -229,16 +233,16 @@ mod tests {
         let mut plan = Plan::new((0..8).collect(), &[5], false);
         assert_eq!(plan.claim_ready(|_| true), None, "none was named");
         assert_eq!(plan.name_ahead(3), [5, 0, 1]);
-        assert!(plan.name_ahead(3).is_empty());
         assert_eq!(plan.claim_ready(|chunk| chunk == 1), Some(1));
-        assert_eq!(plan.name_ahead(3), [2]);
+        assert!(plan.name_ahead(3).is_empty(), "more than half are to come");
+        assert_eq!(plan.name_ahead(4), [2, 3]);
         plan.touch(7);
         plan.touch(2);
         assert_eq!(plan.newly_wanted(), [7, 2]);
         assert!(plan.newly_wanted().is_empty());
         assert_eq!(plan.claim_ready(|chunk| chunk != 7), Some(2), "somebody waits for it");
         assert_eq!(plan.claim_ready(|_| true), Some(7));
-        assert_eq!(plan.name_ahead(8), [3, 4, 6]);
+        assert_eq!(plan.name_ahead(8), [4, 6]);
         let rest = std::iter::from_fn(|| plan.claim_ready(|_| true));
         assert_eq!(rest.collect::<Vec<_>>(), [5, 0, 3, 4, 6]);
         assert!(Plan::new(vec![0, 1], &[1], true).name_ahead(2).is_empty(), "nobody knows");

@@ -67,7 +67,7 @@ impl RestoreSchedule {
                 return None;
             }
             source.need_now(&plan.newly_wanted());
-            plan.name_ahead(most_ahead).iter().for_each(|&chunk| source.will_need(chunk));
+            source.will_need_all(&plan.name_ahead(most_ahead));
             if let Some(chunk) = plan.claim_ready(|chunk| source.is_ready(chunk)) {
                 return Some(chunk);
             }

@@ -46,12 +46,17 @@ pub(super) struct Source {
 impl Source {
     /// Has the disk begin with a chunk.
     pub(super) fn will_need(&self, chunk: u32) {
-        self.image.prefetch(self.arena, chunk, Urgency::Soon);
+        self.image.prefetch(self.arena, &[chunk], Urgency::Soon);
+    }
+
+    /// The same of several, in this order.
+    pub(super) fn will_need_all(&self, chunks: &[u32]) {
+        self.image.prefetch(self.arena, chunks, Urgency::Soon);
     }
 
     /// Has chunks begin to come that somebody waits for.
     pub(super) fn need_now(&self, chunks: &[u32]) {
-        chunks.iter().for_each(|&chunk| self.image.prefetch(self.arena, chunk, Urgency::Now));
+        self.image.prefetch(self.arena, chunks, Urgency::Now);
     }
 
     /// Whether a chunk that was to come is there.
