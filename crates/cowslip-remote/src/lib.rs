@@ -4,7 +4,7 @@
 //! ```text
 //!  save, push ──▶ [upload]  parts of 16 MiB, eight in flight, the header's last, then published at once
 //!  restore, pull, verify ──▶ [image] two requests to open, pinned to the ETag
-//!                              └─ [fetcher] what is waited for first, ranges as long as the link makes worth it ([link]),
+//!                              └─ [fetcher] what is waited for first, ranges as the link is worth ([link]),
 //!                                 a second request for what is late, retries
 //!  latest ──▶ [pointer] compare and swap
 //! ```

@@ -45,8 +45,10 @@ fn what_was_pushed_is_what_is_pulled() {
     let listed = cowslip_remote::list(&folder("pushed")).unwrap();
     assert_eq!(listed.len(), 1, "{listed:?}");
     assert_eq!((listed[0].name.as_str(), listed[0].bytes), ("store", saved.summary().file_bytes));
-    let of_it = |kind: &ListedKind| matches!(kind, ListedKind::Image { identity, parent: None, .. } if *identity == saved.identity());
-    assert!(of_it(&listed[0].kind), "{listed:?}");
+    let ListedKind::Image { identity, parent: None, .. } = &listed[0].kind else {
+        panic!("{listed:?}");
+    };
+    assert_eq!(*identity, saved.identity());
 }
 
 #[test]
@@ -170,8 +172,8 @@ fn what_is_touched_comes_first_then_what_was_recorded() {
     }
 }
 
-/// A restore of 14 chunks while every third answer or so (every eighth with bits that flip, as a chunk is asked for eight
-/// times) suffers `fault`: no wrong byte, and it ends.
+/// A restore of 14 chunks while every third answer or so suffers `fault`: no wrong byte, and it ends. Bits flip
+/// in every eighth, as a chunk is asked for eight times.
 fn restored_despite(name: &'static str, fault: Fault) {
     let world = world();
     let local = Folder::new(name);

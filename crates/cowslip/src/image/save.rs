@@ -95,8 +95,9 @@ pub fn save(
     save_with(frozen, sink, parent.as_ref().zip(parent_file), options, progress)
 }
 
-/// As [`save`], to what is no file: `sink` makes it, told how many bytes will be written at most. The parent, if there is one, is what the image's `parent_file` will name, by the
-/// last part of its path; [`SaveOptions::parent`] is not looked at.
+/// As [`save`], to what is no file: `sink` makes it, told how many bytes will be written at most. The parent,
+/// if there is one, is what the image's `parent_file` will name, by the last part of its path;
+/// [`SaveOptions::parent`] is not looked at.
 ///
 /// # Errors
 /// The sink's, [`ErrorKind::Usage`] for a parent of other arenas, [`ErrorKind::Busy`] if `progress` broke it off.

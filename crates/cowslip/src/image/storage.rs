@@ -77,7 +77,8 @@ pub trait ImageSource: fmt::Debug + Send + Sync {
     fn write_working_set(&self, bytes: &[u8]) -> Result<()>;
 }
 
-/// Where an image is written to. It is dropped without [`Self::commit`] if that is broken off: then nobody ever sees it.
+/// Where an image is written to. It is dropped without [`Self::commit`] if that is broken off: then nobody
+/// ever sees it.
 pub trait ImageSink: Send + Sync {
     /// What messages call it.
     fn path(&self) -> &Path;

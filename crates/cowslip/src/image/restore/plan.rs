@@ -126,8 +126,9 @@ impl Plan {
         absent.map(|&place| self.chunks[place]).collect()
     }
 
-    /// Chunks that shall come next, so many that `most` that were named are not claimed; each is named once. None before
-    /// half of those are claimed: neighbours come in one request if they are named together.
+    /// Chunks that shall come next, so many that `most` that were named are not claimed; each is
+    /// named once. None before half of those are claimed: neighbours come in one request if they are
+    /// named together.
     pub(super) fn name_ahead(&mut self, most: usize) -> Vec<u32> {
         if self.is_recording {
             return Vec::new();
