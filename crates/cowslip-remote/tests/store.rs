@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cowslip::ErrorKind;
 use cowslip::image::{Image, OnDamage, RestoreOptions, SaveOptions, Strategy, save};
@@ -356,20 +356,25 @@ fn an_upload_that_is_broken_off_is_aborted() {
     let url = folder("broken") + "/store";
     world.proxy.rule("broken", |_| Fault::None);
     let mut steps = 0;
+    let is_put = || world.proxy.seen("broken").iter().any(|it| it.method == "PUT");
     let mut stop = |_| {
         steps += 1;
-        if steps < 30 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if steps < 30 {
+            return ControlFlow::Continue(());
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_put() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        ControlFlow::Break(())
     };
     let error = cowslip_remote::push(&local.file("store"), &url, None, &mut stop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
     let seen = world.proxy.seen("broken");
-    assert!(seen.iter().any(|it| it.method == "PUT"), "parts were sent");
-    assert_eq!(seen.last().map(|it| it.method.as_str()), Some("DELETE"), "{seen:?}");
+    assert!(is_put(), "parts were sent");
+    // A part that was broken off may be seen after it: they are several connections.
+    assert!(seen.iter().any(|it| it.method == "DELETE"), "{seen:?}");
     assert!(cowslip_remote::list(&folder("broken")).unwrap().is_empty());
-    // A store that takes no more parts: the same.
-    world.proxy.rule("broken", |it| {
-        if it.target.contains("partNumber=2") { Fault::OtherTag } else { Fault::None }
-    });
     let missing = cowslip_remote::open(&url).unwrap_err();
     assert_eq!(missing.kind(), ErrorKind::File, "{missing}");
 }
