@@ -5,6 +5,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use cowslip::image::{Image, OnProgress};
 use serde_json::Value;
@@ -42,6 +43,30 @@ pub trait Remote: Sync {
     /// # Errors
     /// The store's.
     fn list(&self, url: &str) -> cowslip::Result<Value>;
+
+    /// Deletes the images of a folder that nobody needs.
+    ///
+    /// # Errors
+    /// The store's.
+    fn prune(
+        &self,
+        url: &str,
+        options: PruneOptions,
+        progress: OnProgress<'_>,
+    ) -> cowslip::Result<Value>;
+}
+
+/// Which images of a folder stay.
+#[derive(Clone, Copy, Debug)]
+pub struct PruneOptions {
+    /// So many of the youngest.
+    pub keep: usize,
+    /// Chains of more images than this are merged.
+    pub merge: Option<usize>,
+    /// What was needed so long ago stays.
+    pub grace: Duration,
+    /// Nothing is changed.
+    pub dry_run: bool,
 }
 
 /// Set in the program that can.

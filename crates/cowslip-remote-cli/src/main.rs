@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cowslip::image::{Image, OnProgress};
-use cowslip_cli::Remote;
+use cowslip_cli::{PruneOptions, Remote};
 use cowslip_remote::{Listed, ListedKind};
 use serde_json::{Value, json};
 
@@ -48,6 +48,28 @@ impl Remote for Stores {
     fn list(&self, url: &str) -> cowslip::Result<Value> {
         let images: Vec<Value> = cowslip_remote::list(url)?.iter().map(listed).collect();
         Ok(json!({"schema": "cowslip.image-ls/1", "images": images}))
+    }
+
+    fn prune(
+        &self,
+        url: &str,
+        options: PruneOptions,
+        progress: OnProgress<'_>,
+    ) -> cowslip::Result<Value> {
+        let mut wanted = cowslip_remote::PruneOptions::keep(options.keep);
+        wanted.merge = options.merge;
+        let wanted = wanted.grace(options.grace).dry_run(options.dry_run);
+        let pruned = cowslip_remote::prune(url, wanted, progress)?;
+        let merged =
+            pruned.merged.iter().map(|(image, into)| json!({"image": image, "into": into}));
+        Ok(json!({
+            "schema": "cowslip.image-prune/1",
+            "dry_run": options.dry_run,
+            "merged": merged.collect::<Vec<_>>(),
+            "deleted": pruned.deleted,
+            "deleted_bytes": pruned.deleted_bytes,
+            "kept": pruned.kept,
+        }))
     }
 }
 

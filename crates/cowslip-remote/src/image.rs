@@ -180,7 +180,7 @@ pub(crate) fn name_of(identity: ImageIdentity) -> String {
     format!("{identity}.cowslip")
 }
 
-fn working_set_of(location: &Location) -> Location {
+pub(crate) fn working_set_of(location: &Location) -> Location {
     location.beside(&format!("{}.working-set", location.file_name()))
 }
 

@@ -7,6 +7,7 @@
 //!                              └─ [fetcher] what is waited for first, ranges as the link is worth ([link]),
 //!                                 a second request for what is late, retries
 //!  latest ──▶ [pointer] compare and swap
+//!  keep, merge ──▶ [prune] what nobody needs
 //! ```
 //! This is the only crate of the workspace with an asynchronous runtime. It runs in threads of its own ([runtime]);
 //! everything public here blocks.
@@ -22,6 +23,7 @@ mod list;
 mod location;
 mod object;
 mod pointer;
+mod prune;
 mod runtime;
 mod transfer;
 mod upload;
@@ -30,6 +32,7 @@ pub use image::{OpenOptions, open, open_with};
 pub use list::{Listed, ListedKind, list};
 pub use location::{Location, is_url};
 pub use pointer::{Pointer, read_latest, set_latest};
+pub use prune::{PruneOptions, Pruned, prune};
 pub use transfer::{Pulled, Pushed, pull, push, save};
 
 /// The page's examples compile.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cowslip::ErrorKind;
 use cowslip::image::{Image, OnDamage, RestoreOptions, SaveOptions, Strategy, save};
 use cowslip::units::CHUNK_BYTES;
-use cowslip_remote::ListedKind;
+use cowslip_remote::{ListedKind, PruneOptions};
 use support::proxy::Fault;
 use support::{
     Folder, PATIENCE, SECRET, WORDS, arena, folder, image, pattern, proceed, skip, words, world,
@@ -490,4 +490,49 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
         .filter(|it| it.file_type().is_ok_and(|kind| kind.is_file()))
         .map(|it| it.path())
         .collect()
+}
+
+#[test]
+fn what_nobody_needs_is_pruned_and_what_somebody_needs_is_not() {
+    let world = world();
+    world.proxy.rule("pruned", |_| Fault::None);
+    let url = |name: &str| format!("{}/{name}", folder("pruned"));
+    let (arena, mut words) = arena(4, 14);
+    let save_as = |name: &str, parent: Option<&str>| {
+        let parent = parent.map(url);
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
+        let options = SaveOptions::default();
+        let to = url(name);
+        cowslip_remote::save(&[&frozen], &to, parent.as_deref(), &options, &mut proceed).unwrap();
+    };
+    save_as("old", None);
+    save_as("monday", None);
+    words[0] = 1;
+    save_as("tuesday", Some("monday"));
+    words[1] = 2;
+    save_as("wednesday", Some("tuesday"));
+    let image = cowslip_remote::open(&url("wednesday")).unwrap();
+    cowslip_remote::set_latest(&url("latest"), "wednesday", &image).unwrap();
+
+    let folder = folder("pruned") + "/";
+    let prune = |options| cowslip_remote::prune(&folder, options, &mut proceed).unwrap();
+    let keep_one = || PruneOptions::keep(1).grace(Duration::ZERO);
+    assert_eq!(prune(PruneOptions::keep(1)).deleted, [""; 0], "all are young");
+    assert_eq!(prune(keep_one().dry_run(true)).deleted, ["old"]);
+    let pruned = prune(keep_one());
+    assert_eq!((pruned.deleted.as_slice(), pruned.kept.len()), (&["old".to_owned()][..], 3));
+    assert!(pruned.deleted_bytes > 4 << 20);
+
+    let pruned = prune(keep_one().merge(2));
+    let merged = format!("{}.cowslip", image.identity());
+    assert_eq!(pruned.merged, [("wednesday".to_owned(), merged.clone())]);
+    assert_eq!(pruned.deleted, ["monday", "tuesday", "wednesday"]);
+    let latest = cowslip_remote::open(&url("latest")).unwrap();
+    assert_eq!((latest.identity(), latest.ancestors().len()), (image.identity(), 0));
+    latest.verify(&mut proceed).unwrap();
+    let restored = latest.restore(0, &RestoreOptions::default(), &mut proceed).unwrap();
+    assert_eq!(support::words(restored.arena())[..3], [1, 2, pattern(14, 2)]);
+    // A child of what was merged finds it by its identity.
+    save_as("thursday", Some(&merged));
+    assert_eq!(prune(keep_one()).deleted, [""; 0]);
 }
