@@ -13,7 +13,7 @@ mod remote;
 
 use std::process::ExitCode;
 
-pub use remote::{PruneOptions, Remote};
+pub use remote::Remote;
 
 /// Does what this process was called for. `remote` is what reaches object stores.
 pub fn main(remote: &'static dyn Remote) -> ExitCode {

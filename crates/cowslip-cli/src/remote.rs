@@ -44,29 +44,20 @@ pub trait Remote: Sync {
     /// The store's.
     fn list(&self, url: &str) -> cowslip::Result<Value>;
 
-    /// Deletes the images of a folder that nobody needs.
+    /// Merges chains of more than `merge` images of a folder, and deletes the images that none of the youngest
+    /// `keep` needs, nor a pointer, nor did so for `grace`; or says only what would be done.
     ///
     /// # Errors
     /// The store's.
     fn prune(
         &self,
         url: &str,
-        options: PruneOptions,
+        keep: usize,
+        merge: Option<usize>,
+        grace: Duration,
+        is_dry_run: bool,
         progress: OnProgress<'_>,
     ) -> cowslip::Result<Value>;
-}
-
-/// Which images of a folder stay.
-#[derive(Clone, Copy, Debug)]
-pub struct PruneOptions {
-    /// So many of the youngest.
-    pub keep: usize,
-    /// Chains of more images than this are merged.
-    pub merge: Option<usize>,
-    /// What was needed so long ago stays.
-    pub grace: Duration,
-    /// Nothing is changed.
-    pub dry_run: bool,
 }
 
 /// Set in the program that can.

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cowslip::image::{Image, OnProgress};
-use cowslip_cli::{PruneOptions, Remote};
-use cowslip_remote::{Listed, ListedKind};
+use cowslip_cli::Remote;
+use cowslip_remote::{Listed, ListedKind, PruneOptions};
 use serde_json::{Value, json};
 
 fn main() -> ExitCode {
@@ -53,18 +54,20 @@ impl Remote for Stores {
     fn prune(
         &self,
         url: &str,
-        options: PruneOptions,
+        keep: usize,
+        merge: Option<usize>,
+        grace: Duration,
+        is_dry_run: bool,
         progress: OnProgress<'_>,
     ) -> cowslip::Result<Value> {
-        let mut wanted = cowslip_remote::PruneOptions::keep(options.keep);
-        wanted.merge = options.merge;
-        let wanted = wanted.grace(options.grace).dry_run(options.dry_run);
+        let mut wanted = PruneOptions::keep(keep).grace(grace).dry_run(is_dry_run);
+        wanted.merge = merge;
         let pruned = cowslip_remote::prune(url, wanted, progress)?;
         let merged =
             pruned.merged.iter().map(|(image, into)| json!({"image": image, "into": into}));
         Ok(json!({
             "schema": "cowslip.image-prune/1",
-            "dry_run": options.dry_run,
+            "dry_run": is_dry_run,
             "merged": merged.collect::<Vec<_>>(),
             "deleted": pruned.deleted,
             "deleted_bytes": pruned.deleted_bytes,

@@ -14,7 +14,7 @@ use super::args::{LsArgs, PruneArgs, PullArgs, PushArgs};
 use super::{age, write};
 use crate::commands::signals;
 use crate::exit::{self, CommandResult, Failure};
-use crate::remote::{self, PruneOptions};
+use crate::remote;
 
 pub(super) fn push(args: &PushArgs) -> CommandResult {
     let remote = remote::of(&args.url)?;
@@ -75,14 +75,10 @@ pub(super) fn ls(args: &LsArgs) -> CommandResult {
 
 pub(super) fn prune(args: &PruneArgs) -> CommandResult {
     let remote = remote::of(&args.url)?;
-    let options = PruneOptions {
-        keep: args.keep as usize,
-        merge: args.merge.map(|longest| longest as usize),
-        grace: Duration::from_secs(args.grace.into()),
-        dry_run: args.dry_run,
-    };
+    let (keep, merge) = (args.keep as usize, args.merge.map(|longest| longest as usize));
+    let grace = Duration::from_secs(args.grace.into());
     let pruned = with_progress(&format!("pruning {}", args.url), |progress| {
-        remote.prune(&args.url, options, progress)
+        remote.prune(&args.url, keep, merge, grace, args.dry_run, progress)
     })?;
     if let Some(file) = &args.json {
         write(&pruned, file)?;
