@@ -6,6 +6,7 @@
 //!  restore, pull, verify ──▶ [image] two requests to open, pinned to the ETag
 //!                              └─ [fetcher] what is waited for first, ranges as the link is worth ([link]),
 //!                                 a second request for what is late, retries
+//!              └─ [cache] a folder on the local disk, for who reads one image again and again
 //!  latest ──▶ [pointer] compare and swap
 //!  keep, merge ──▶ [prune] what nobody needs
 //! ```
@@ -15,6 +16,7 @@
 //! Credentials come from the environment, as `object_store` reads it: `AWS_ACCESS_KEY_ID`, `GOOGLE_…`, `AZURE_…`. A
 //! URL that carries some is refused: it would be seen in lists of processes, and in messages.
 
+mod cache;
 mod errors;
 mod fetcher;
 mod image;
@@ -28,6 +30,7 @@ mod runtime;
 mod transfer;
 mod upload;
 
+pub use cache::Cache;
 pub use image::{OpenOptions, open, open_with};
 pub use list::{Listed, ListedKind, list};
 pub use location::{Location, is_url};

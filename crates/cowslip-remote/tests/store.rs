@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cowslip::ErrorKind;
 use cowslip::image::{Image, OnDamage, RestoreOptions, SaveOptions, Strategy, save};
 use cowslip::units::CHUNK_BYTES;
-use cowslip_remote::{ListedKind, PruneOptions};
+use cowslip_remote::{Cache, ListedKind, PruneOptions};
 use support::proxy::Fault;
 use support::{
     Folder, PATIENCE, SECRET, WORDS, arena, folder, image, pattern, proceed, skip, words, world,
@@ -535,4 +535,106 @@ fn what_nobody_needs_is_pruned_and_what_somebody_needs_is_not() {
     // A child of what was merged finds it by its identity.
     save_as("thursday", Some(&merged));
     assert_eq!(prune(keep_one()).deleted, [""; 0]);
+}
+
+#[test]
+fn what_is_kept_is_not_fetched_again_and_is_not_trusted() {
+    let world = world();
+    let local = Folder::new("kept");
+    for (name, seed) in [("first", 21), ("second", 22)] {
+        let file = local.file(name);
+        image(&file, 10, seed);
+        cowslip_remote::push(&file, &(folder("kept") + "/"), None, &mut proceed).unwrap();
+    }
+    let kept = local.file("cache");
+    // Room for one of them.
+    let cache = Cache::open(&kept, 30 << 20, |why| panic!("{why}")).unwrap();
+    let restore = |name: &str, seed: u64| {
+        world.proxy.rule("kept", |_| Fault::None);
+        let image = cache.image(&format!("{}/{name}", folder("kept"))).unwrap();
+        let restored = image.restore(0, &RestoreOptions::default(), &mut proceed).unwrap();
+        assert!(restored.wait(PATIENCE).unwrap());
+        let words = support::words(restored.arena());
+        assert!(words.iter().enumerate().all(|(i, word)| *word == pattern(seed, i)), "{name}");
+        let seen = world.proxy.seen("kept");
+        let of_image = seen.iter().filter(|it| !it.target.contains("working-set"));
+        of_image.count()
+    };
+    let files = || {
+        let entries = std::fs::read_dir(&kept).unwrap();
+        entries.map(|it| it.unwrap().path()).collect::<Vec<_>>()
+    };
+    let wait_kept = |name: &str| {
+        let file =
+            kept.join(format!("{}.cowslip", Image::open(&local.file(name)).unwrap().identity()));
+        let deadline = Instant::now() + PATIENCE;
+        while files() != [file.clone()] {
+            assert!(Instant::now() < deadline, "{name}: {:?}", files());
+            std::thread::yield_now();
+        }
+        file
+    };
+    assert!(restore("first", 21) > 2);
+    let first = wait_kept("first");
+    assert_eq!(restore("first", 21), 1, "its header");
+    let mut bytes = std::fs::read(&first).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    std::fs::write(&first, &bytes).unwrap();
+    assert!(restore("first", 21) > 1, "one chunk");
+    assert!(files().is_empty(), "what was wrong is gone");
+    restore("first", 21);
+    wait_kept("first");
+    restore("second", 22);
+    wait_kept("second");
+
+    let small = Cache::open(&local.file("small"), 1 << 20, |why| panic!("{why}")).unwrap();
+    let image = small.image(&(folder("kept") + "/first")).unwrap();
+    image.verify(&mut proceed).unwrap();
+    assert_eq!(std::fs::read_dir(local.file("small")).unwrap().count(), 0, "it has no room");
+}
+
+#[test]
+fn a_chain_is_kept_image_by_image_and_a_full_disk_stops_nobody() {
+    let world = world();
+    world.proxy.rule("links", |_| Fault::None);
+    let local = Folder::new("links");
+    let url = |name: &str| format!("{}/{name}", folder("links"));
+    let (arena, mut words) = arena(4, 23);
+    let save_as = |name: &str, parent: Option<&str>| {
+        let parent = parent.map(url);
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
+        let options = SaveOptions::default();
+        let to = url(name);
+        cowslip_remote::save(&[&frozen], &to, parent.as_deref(), &options, &mut proceed).unwrap();
+    };
+    save_as("monday", None);
+    words[0] = 1;
+    save_as("tuesday", Some("monday"));
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    let told = |_: &str| {
+        TOLD.fetch_add(1, Relaxed);
+    };
+    let cache = Cache::open(&local.file("cache"), 1 << 30, told).unwrap();
+    for expected in [2, 2] {
+        let image = cache.image(&url("tuesday")).unwrap();
+        // Chunk 0 of the parent is never read: nobody needs it.
+        image.verify(&mut proceed).unwrap();
+        image.ancestors()[0].verify(&mut proceed).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while std::fs::read_dir(local.file("cache")).unwrap().count() != expected {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(TOLD.load(Relaxed), 0);
+    // Where nothing can be written.
+    std::fs::write(local.file("a file"), "").unwrap();
+    assert_eq!(
+        Cache::open(&local.file("a file"), 1 << 30, told).unwrap_err().kind(),
+        ErrorKind::File
+    );
+    std::fs::remove_dir_all(local.file("cache")).unwrap();
+    cache.image(&url("tuesday")).unwrap().verify(&mut proceed).unwrap();
+    assert!(TOLD.load(Relaxed) > 0);
 }

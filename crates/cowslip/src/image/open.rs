@@ -371,6 +371,12 @@ impl Image {
         Err(damaged(READ, &self.path, &Damage { offset_bytes, what }))
     }
 
+    /// Where what is stored of its own chunks lies in the file, in the order of the chunks. Each is read as a whole.
+    pub fn stored_ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        let stored = self.entries.iter().filter(|entry| entry.total_bytes() > 0);
+        stored.map(Entry::range)
+    }
+
     pub(super) fn header(&self) -> &Header {
         &self.header
     }
