@@ -17,6 +17,7 @@ use crate::image::chunk::{Scratch, is_zero};
 use crate::image::format::{Checksum, Entry, PAGE_BYTES};
 
 use super::OPERATION;
+use super::lending::Lender;
 use super::window::Window;
 
 /// How often, and how long apart, memory is asked for that is not to be had at once.
@@ -61,10 +62,12 @@ impl Desk {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Source {
     pub(super) image: Image,
     pub(super) arena: u32,
+    /// Asked before the file is read.
+    pub(super) lender: Option<Lender>,
 }
 
 impl Source {
@@ -108,7 +111,7 @@ impl Source {
     /// Has the kernel copy a chunk from one file into the other, and checks it there. Whether it is right; if not,
     /// or if this cannot be done, [`Self::fetch`] finds out why.
     fn copy(&self, chunk: u32, desk: &Desk) -> Option<bool> {
-        let window = desk.window.as_ref()?;
+        let window = desk.window.as_ref().filter(|_| self.lender.is_none())?;
         let (image, stored) = self.image.verbatim(self.arena, chunk)?;
         read_into(window.chunk(chunk), image.as_fd(), stored, memfile::read_at).ok()
     }
@@ -116,7 +119,10 @@ impl Source {
     fn read(&self, backing_file: &BackingFile, chunk: u32, desk: &mut Desk) -> Result<()> {
         let Desk { content, scratch, .. } = desk;
         content.resize(CHUNK_BYTES, 0);
-        self.image.read_chunk_with(scratch, self.arena, chunk, content)?;
+        let is_lent = self.lender.as_ref().is_some_and(|lender| lender.read(chunk, content));
+        if !is_lent || !self.image.is_content(self.arena, chunk, content) {
+            self.image.read_chunk_with(scratch, self.arena, chunk, content)?;
+        }
         let (file, at) = (backing_file.fd(), place(chunk));
         if backing_file.pages.is_huge() {
             // At once: the kernel need not clear the huge page first.
