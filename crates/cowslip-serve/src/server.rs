@@ -208,16 +208,16 @@ fn answer(mut client: &UnixStream, residents: &Arc<Residents>) -> io::Result<()>
     };
     match found {
         Ok(Resident::Whole(template)) => {
+            count(&residents.metrics.templates);
             Answer::Follows.write(client)?;
             template.send(client).map_err(failed)?;
             // Closed by the other side when it has the template, which this one keeps until then.
             let _ = client.read(&mut [0]);
-            count(&residents.metrics.templates);
             Ok(())
         }
         Ok(Resident::Loading(loading)) => {
-            Answer::Loading.write(client)?;
             count(&residents.metrics.lent);
+            Answer::Loading.write(client)?;
             loading.lend(client).map_err(failed)
         }
         Err(refusal) => refusal.write(client),
