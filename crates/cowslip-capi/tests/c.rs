@@ -225,7 +225,10 @@ fn a_restore_asks_the_server_that_it_is_told_of() {
     assert!(!served(Some(&socket), "", "ok"), "the file");
     assert!(!served(None, "NULL", "ok"), "nobody is named");
     assert!(!served(Some(&nowhere), "NULL", "ok"), "nobody is there");
-    assert!(!served(Some(&socket), nowhere.to_str().unwrap(), "file"), "who was named must be there");
+    assert!(
+        !served(Some(&socket), nowhere.to_str().unwrap(), "file"),
+        "who was named must be there"
+    );
     stop.write_all(&[1]).unwrap();
     serving.join().unwrap();
 }
@@ -234,7 +237,8 @@ fn a_restore_asks_the_server_that_it_is_told_of() {
 fn handed_out(socket: &Path) -> u64 {
     let text = cowslip_serve::metrics_of(socket).unwrap();
     let names = ["cowslip_serve_templates_total ", "cowslip_serve_lent_total "];
-    let count = |line: &str| names.iter().find_map(|name| line.strip_prefix(name)?.parse().ok());
+    let count =
+        |line: &str| names.iter().find_map(|name| line.strip_prefix(name)?.parse::<u64>().ok());
     text.lines().filter_map(count).sum::<u64>()
 }
 

@@ -140,7 +140,8 @@ impl Lender {
         if memfile::len_bytes(file.as_fd()).during(BORROW)? < length_bytes {
             return Err(corrupt("the server's file is too short for the arena"));
         }
-        let limits = [stream.set_read_timeout(Some(PATIENCE)), stream.set_write_timeout(Some(PATIENCE))];
+        let limits =
+            [stream.set_read_timeout(Some(PATIENCE)), stream.set_write_timeout(Some(PATIENCE))];
         for limited in limits {
             limited.map_err(|error| Error::from_errno(BORROW, errno_of(&error)))?;
         }

@@ -25,8 +25,8 @@ use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, process, socket};
 
-pub use super::lending::Loading;
 use super::lending::Lender;
+pub use super::lending::Loading;
 use super::{OPERATION, RestoreOptions, Via, builder};
 use crate::arena::Arena;
 use crate::image::description::ArenaDescription;
