@@ -213,7 +213,7 @@ pub unsafe extern "C" fn cowslip_restore(
         let mut progress = teller(given.progress, given.context);
         let restored = Image::open(file)?.restore(given.arena, &options, &mut progress)?;
         // SAFETY: C's contract.
-        unsafe { hand_over(arena, "arena", cowslip_arena(Source::Restored(restored))) }
+        unsafe { hand_over(arena, "arena", cowslip_arena(Source::Restored(Box::new(restored)))) }
     };
     // SAFETY: C's contract.
     unsafe { guard(error, restore) }
