@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     memory: Option<ByteCount>,
     /// Clients at a time
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole(1..=10_000u32))]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = whole(1..=10_000u32))]
     clients: u32,
     /// Print what the server at the socket has done, in Prometheus' format, and end
     #[arg(long, conflicts_with_all = ["images", "memory"])]
@@ -56,7 +56,8 @@ pub(super) fn run(args: Args) -> CommandResult {
     };
     // A message that nobody reads ends nothing.
     let tell = |message: &str| drop(writeln!(io::stderr(), "cowslip serve: {message}"));
-    let server = match inherited_listener() {
+    let inherited = inherited_listener().map_err(exit::io("take the socket that was passed"))?;
+    let server = match inherited {
         Some(listener) => Server::on(listener, options, tell),
         None => Server::bind(&path, options, tell)
             .map_err(exit::io(format_args!("listen at {}", path.display())))?,

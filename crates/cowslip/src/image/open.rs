@@ -333,6 +333,11 @@ impl Image {
         image.storage.file().filter(|_| entry.is_verbatim()).map(|file| (file, entry))
     }
 
+    /// Whether this is what the image has of a chunk.
+    pub(super) fn is_content(&self, arena: u32, chunk: u32, content: &[u8]) -> bool {
+        self.find(arena, chunk).is_some_and(|(_, entry)| Checksum::of(content) == entry.content)
+    }
+
     /// Which image of the chain has a chunk.
     fn find(&self, arena: u32, chunk: u32) -> Option<(&Self, &Entry)> {
         self.chain().find_map(|image| {
