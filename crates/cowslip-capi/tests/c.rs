@@ -200,6 +200,7 @@ fn a_restore_asks_the_server_that_it_is_told_of() {
     let view = arena.freeze().unwrap();
     save(&[&view], &image, &how, &mut |_| ControlFlow::Continue(())).unwrap();
     let options = cowslip_serve::Options {
+        opener: cowslip_serve::Opener::default(),
         images: vec![image.clone()],
         most_clients: 8,
         most_memory: ByteCount::gib(1),

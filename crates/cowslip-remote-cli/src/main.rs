@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cowslip::image::{Image, OnProgress};
-use cowslip_cli::Remote;
-use cowslip_remote::{Listed, ListedKind, PruneOptions};
+use cowslip_cli::{OpenUrl, Remote};
+use cowslip_remote::{Cache, Listed, ListedKind, PruneOptions};
 use serde_json::{Value, json};
 
 fn main() -> ExitCode {
@@ -18,6 +18,11 @@ struct Stores;
 impl Remote for Stores {
     fn open(&self, url: &str) -> cowslip::Result<Image> {
         cowslip_remote::open(url)
+    }
+
+    fn cache(&self, folder: &Path, most_bytes: u64, tell: fn(&str)) -> cowslip::Result<OpenUrl> {
+        let cache = Cache::open(folder, most_bytes, tell)?;
+        Ok(Box::new(move |url| cache.image(url)))
     }
 
     fn push(

@@ -3,6 +3,7 @@
 mod support;
 
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,8 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cowslip::ErrorKind;
-use cowslip::image::{Image, OnDamage, RestoreOptions, SaveOptions, Strategy, save};
-use cowslip::units::CHUNK_BYTES;
+use cowslip::image::{Image, OnDamage, RestoreOptions, SaveOptions, Strategy, Via, save};
+use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip_remote::{Cache, ListedKind, PruneOptions};
 use support::proxy::Fault;
 use support::{
@@ -637,4 +638,55 @@ fn a_chain_is_kept_image_by_image_and_a_full_disk_stops_nobody() {
     std::fs::remove_dir_all(local.file("cache")).unwrap();
     cache.image(&url("tuesday")).unwrap().verify(&mut proceed).unwrap();
     assert!(TOLD.load(Relaxed) > 0);
+}
+
+#[test]
+fn a_server_fetches_an_image_once_for_all_who_restore_it() {
+    let world = world();
+    let local = Folder::new("served");
+    let file = local.file("store");
+    image(&file, 20, 31);
+    let url = folder("served") + "/store";
+    world.proxy.rule("served", |_| Fault::None);
+    cowslip_remote::push(&file, &url, None, &mut proceed).unwrap();
+    let cache = Cache::open(&local.file("cache"), 1 << 30, |why| panic!("{why}")).unwrap();
+    let open = move |path: &Path| cache.image(path.to_str().unwrap());
+    let options = cowslip_serve::Options {
+        images: vec![url.clone().into()],
+        opener: cowslip_serve::Opener::new(open),
+        most_clients: 64,
+        most_memory: ByteCount::gib(1),
+    };
+    let socket = local.file("socket");
+    let server = cowslip_serve::Server::bind(&socket, options, |why| panic!("{why}")).unwrap();
+    world.proxy.rule("served", |_| Fault::None);
+    let (stopped, stop) = std::io::pipe().unwrap();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| server.run(stopped.as_fd()));
+        let workers: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    let image = cowslip_remote::open(&url).unwrap();
+                    let via = Via::Server(socket.clone());
+                    let options = RestoreOptions { via, ..RestoreOptions::default() };
+                    let restored = image.restore(0, &options, &mut proceed).unwrap();
+                    let words = support::words(restored.arena());
+                    words.iter().enumerate().filter(|(i, word)| **word != pattern(31, *i)).count()
+                })
+            })
+            .collect();
+        let wrong: usize = workers.into_iter().map(|it| it.join().unwrap()).sum();
+        drop(stop);
+        serving.join().unwrap().unwrap();
+        assert_eq!(wrong, 0);
+    });
+    // Each chunk came once, or a second time because it was late.
+    let bytes = |range: &str| {
+        let (from, to) = range.strip_prefix("bytes=")?.split_once('-')?;
+        Some(to.parse::<u64>().ok()? - from.parse::<u64>().ok()? + 1)
+    };
+    let seen = world.proxy.seen("served");
+    let fetched: u64 = seen.iter().filter_map(|it| it.range.as_deref()).filter_map(bytes).sum();
+    let stored = std::fs::metadata(&file).unwrap().len();
+    assert!((40 << 20..2 * stored).contains(&fetched), "{fetched} of {stored}");
 }

@@ -13,4 +13,4 @@ mod residents;
 mod server;
 
 pub use activation::inherited_listener;
-pub use server::{Options, Server, default_socket, metrics_of};
+pub use server::{Opener, Options, Server, default_socket, metrics_of};

@@ -18,12 +18,14 @@ use cowslip::image::served::{Answer, Loading};
 use cowslip::image::{Image, ImageIdentity};
 
 use crate::metrics::{Metrics, count};
+use crate::server::{Opener, Options};
 
 type Key = (ImageIdentity, u32);
 
 #[derive(Debug)]
 pub(crate) struct Residents {
     paths: Vec<PathBuf>,
+    opener: Opener,
     most_bytes: u64,
     tell: fn(&str),
     table: Mutex<Table>,
@@ -70,9 +72,11 @@ struct Loader {
 }
 
 impl Residents {
-    pub(crate) fn new(paths: Vec<PathBuf>, most_bytes: u64, tell: fn(&str)) -> Self {
+    pub(crate) fn new(options: &Options, tell: fn(&str)) -> Self {
+        let Options { images, opener, most_memory, .. } = options.clone();
         let (table, changed) = (Mutex::default(), Condvar::new());
-        Self { paths, most_bytes, tell, table, changed, metrics: Metrics::default() }
+        let metrics = Metrics::default();
+        Self { paths: images, opener, most_bytes: most_memory.0, tell, table, changed, metrics }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -91,7 +95,7 @@ impl Residents {
     /// Loads what there is room for, in the order given. An image that cannot be loaded is told of and left out.
     pub(crate) fn load_all(self: &Arc<Self>, goes_on: impl Fn() -> bool) {
         for path in &self.paths {
-            let image = match Image::open(path) {
+            let image = match self.opener.open(path) {
                 Ok(image) => image,
                 Err(error) => {
                     (self.tell)(&error.to_string());
@@ -141,7 +145,7 @@ impl Residents {
 
     /// The image with this identity, among those that are served now: a file may have been replaced.
     fn find(&self, (identity, arena): Key) -> Option<Image> {
-        let images = self.paths.iter().filter_map(|path| Image::open(path).ok());
+        let images = self.paths.iter().filter_map(|path| self.opener.open(path).ok());
         let has_arena = |image: &Image| image.description().arenas.len() > arena as usize;
         images.into_iter().find(|image| image.identity() == identity && has_arena(image))
     }

@@ -1,5 +1,6 @@
 //! The socket: who may have what, and how many at a time.
 
+use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use cowslip::image::Image;
 use cowslip::image::served::{self, Answer, Request};
 use cowslip::units::ByteCount;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, socket};
@@ -23,11 +25,41 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Device and inode.
 type FileId = (u64, u64);
 
+/// How an image is opened: a file, or what else the server's owner can read.
+#[derive(Clone)]
+pub struct Opener(Arc<dyn Fn(&Path) -> cowslip::Result<Image> + Send + Sync>);
+
+impl Opener {
+    /// Calls `open`.
+    pub fn new(open: impl Fn(&Path) -> cowslip::Result<Image> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(open))
+    }
+
+    pub(crate) fn open(&self, path: &Path) -> cowslip::Result<Image> {
+        (self.0)(path)
+    }
+}
+
+impl Default for Opener {
+    /// Opens files.
+    fn default() -> Self {
+        Self::new(Image::open)
+    }
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Opener")
+    }
+}
+
 /// What is served, to how many.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The images.
     pub images: Vec<PathBuf>,
+    /// How they are opened.
+    pub opener: Opener,
     /// Clients at a time; who comes beyond that is told so.
     pub most_clients: usize,
     /// Memory of the images held; the least recently used goes first.
@@ -69,7 +101,7 @@ impl Server {
 
     /// A server on a socket that somebody else made, and removes.
     pub fn on(listener: UnixListener, options: Options, tell: fn(&str)) -> Self {
-        let residents = Residents::new(options.images.clone(), options.most_memory.0, tell);
+        let residents = Residents::new(&options, tell);
         Self { listener, made: None, options, residents: Arc::new(residents), tell }
     }
 
