@@ -92,7 +92,8 @@ pub(crate) fn pagemaps(folder: &Path) -> Result<BTreeMap<u32, Pagemap>> {
         let name = file.map_err(of_folder)?.file_name();
         if let Some(process) = name.to_str().and_then(process_of) {
             let path = folder.join(&name);
-            let bytes = regular::read(&path).map_err(|error| file_error(OPERATION, &path, error))?;
+            let bytes =
+                regular::read(&path).map_err(|error| file_error(OPERATION, &path, error))?;
             let pagemap = Pagemap::decode(&bytes).map_err(|why| {
                 Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).hint(why)
             })?;

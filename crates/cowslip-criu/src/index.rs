@@ -32,9 +32,7 @@ pub(crate) struct Index {
 
 impl Index {
     /// Gives the lazy stretches of each process their places, in order.
-    pub(crate) fn of<'a>(
-        processes: impl IntoIterator<Item = (u32, &'a [Stretch])>,
-    ) -> Self {
+    pub(crate) fn of<'a>(processes: impl IntoIterator<Item = (u32, &'a [Stretch])>) -> Self {
         let sorted: BTreeMap<_, _> = processes.into_iter().collect();
         let mut index = Self::default();
         for (process, stretches) in sorted {
@@ -146,7 +144,8 @@ mod tests {
         let words = index().to_words();
         assert_eq!(words["criu.pages.9"], "a+3 7+5");
         assert_eq!(Index::from_words(&words), Some(index()));
-        for line in ["1", "1+", "+1", "g+1", "1+1 ffffffffffffffff+1", "1+ffffffffffffffff", "-1+2"] {
+        for line in ["1", "1+", "+1", "g+1", "1+1 ffffffffffffffff+1", "1+ffffffffffffffff", "-1+2"]
+        {
             let words = BTreeMap::from([(format!("{KEY}1"), line.to_owned())]);
             assert_eq!(Index::from_words(&words), None, "{line}");
         }

@@ -49,7 +49,10 @@ pub(crate) struct Pages {
 }
 
 /// Reads a request; `None` at the end of the stream. The first one settles the layout.
-pub(crate) fn read(stream: &mut impl Read, layout: &mut Option<Layout>) -> io::Result<Option<Request>> {
+pub(crate) fn read(
+    stream: &mut impl Read,
+    layout: &mut Option<Layout>,
+) -> io::Result<Option<Request>> {
     let mut bytes = [0; LONG_BYTES];
     let first = loop {
         match stream.read(&mut bytes[..SHORT_BYTES]) {
@@ -73,11 +76,9 @@ pub(crate) fn read(stream: &mut impl Read, layout: &mut Option<Layout>) -> io::R
     }
     let guess = if wide(&bytes, 8) < LEAST_ADDRESS { Layout::Long } else { Layout::Short };
     let asked = match layout.get_or_insert(guess) {
-        Layout::Short => Pages {
-            pages: narrow(4).into(),
-            address: wide(&bytes, 8),
-            process: wide(&bytes, 16),
-        },
+        Layout::Short => {
+            Pages { pages: narrow(4).into(), address: wide(&bytes, 8), process: wide(&bytes, 16) }
+        }
         Layout::Long => {
             stream.read_exact(&mut bytes[SHORT_BYTES..])?;
             Pages { pages: wide(&bytes, 8), address: wide(&bytes, 16), process: wide(&bytes, 24) }
