@@ -151,6 +151,11 @@ impl Pagemap {
         Ok(Self { pages_id: head.pages_id, entries, stretches })
     }
 
+    /// How many pages its file of pages has.
+    pub(crate) fn pages(&self) -> u64 {
+        self.stretches.last().map_or(0, |last| last.at + last.pages)
+    }
+
     /// The file that has the pages.
     pub(crate) fn pages_path(&self, folder: &Path) -> PathBuf {
         folder.join(self.pages_name())
@@ -179,7 +184,7 @@ impl Pagemap {
     }
 }
 
-/// Copies pages from a file of pages, which is longer or damaged.
+/// Copies pages out of a file of pages.
 pub(crate) fn read_pages(
     file: &impl std::os::unix::fs::FileExt,
     stretch: &Stretch,

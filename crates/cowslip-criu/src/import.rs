@@ -1,7 +1,8 @@
 //! A dump's memory into an image, and the rest of the dump beside it.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use cowslip::image::{Compression, OnProgress, Root, SaveOptions, Saved, save};
@@ -50,6 +51,16 @@ pub fn import(
     progress: OnProgress<'_>,
 ) -> Result<Imported> {
     let pagemaps = dump::pagemaps(dump)?;
+    for pagemap in pagemaps.values() {
+        // A count that is not so must not become memory.
+        let path = pagemap.pages_path(dump);
+        let has_bytes = regular::open(&path).and_then(|file| file.metadata()).map(|it| it.len());
+        let has_bytes = has_bytes.map_err(|error| file_error(OPERATION, &path, error))?;
+        if has_bytes < pagemap.pages() * PAGE_BYTES {
+            let why = "it is shorter than its pagemap says";
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).hint(why));
+        }
+    }
     let index = Index::of(pagemaps.iter().map(|(process, it)| (*process, &it.stretches[..])));
     if index.pages() == 0 {
         let why = "it has no pagemap-PID.img with pages that may come later";
@@ -102,7 +113,8 @@ fn write_rest<'a>(
         let path = path.to_owned();
         move |error| file_error("write the rest of a dump", &path, error)
     };
-    fs::create_dir(rest).map_err(failed(rest))?;
+    // Registers and stacks are in it.
+    DirBuilder::new().mode(0o700).create(rest).map_err(failed(rest))?;
     let mut written = Vec::new();
     for (process, pagemap) in pagemaps {
         let name = format!("pagemap-{process}.img");

@@ -29,8 +29,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Begins to restore an image that [`import`](crate::import()) wrote. As few places as possible are reached through
-    /// the arena while it records.
+    /// Begins to restore an image that [`import`](crate::import()) wrote.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if it is another image, or damaged; those of [`Image::open`] and [`Image::restore`].

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use cowslip_sys::{AsFd, BorrowedFd, process};
 
@@ -67,7 +68,9 @@ impl Server {
                     Ok((stream, _)) => stream,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                     Err(error) => {
+                        // Too many open files, most likely: those of sessions close.
                         tell(&format!("accept a client: {error}"));
+                        thread::sleep(Duration::from_millis(10));
                         continue;
                     }
                 };

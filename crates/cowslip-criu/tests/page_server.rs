@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -27,7 +28,7 @@ const FIRST: Entries<'static> = &[
     (0x403, 1, PRESENT),
     (0x404, 2, LAZY_AND_PRESENT),
     (0x1000, 1500, LAZY_AND_PRESENT),
-    (0x7fff_0000_0, 2, LAZY_AND_PRESENT),
+    (0x0007_fff0_0000, 2, LAZY_AND_PRESENT),
 ];
 const SECOND: Entries<'static> = &[(0x400, 2, LAZY_AND_PRESENT)];
 
@@ -229,12 +230,12 @@ fn answers_come_in_the_order_of_requests_and_are_never_longer() {
         client.get(70, 0x1000, 1024);
         client.get(70, 0x15db, 1);
         client.get(8, 0x401, 9);
-        client.get(70, 0x7fff_0000_1, 1);
+        client.get(70, 0x0007_fff0_0001, 1);
         let first = client.receive(70, 0x1000);
         assert!((1..=1024).contains(&first));
         assert_eq!(client.receive(70, 0x15db), 1);
         assert_eq!(client.receive(8, 0x401), 1);
-        assert_eq!(client.receive(70, 0x7fff_0000_1), 1);
+        assert_eq!(client.receive(70, 0x0007_fff0_0001), 1);
         // A request that comes in two pieces.
         let bytes = [7_u32, 1].map(u32::to_ne_bytes).concat();
         client.stream.write_all(&bytes).unwrap();
@@ -390,6 +391,7 @@ fn the_rest_of_a_dump_is_what_a_lazy_dump_would_be() {
     std::fs::write(folder.dump().join("core-70.img"), b"registers").unwrap();
     let rest = folder.0.join("rest");
     folder.import(&ImportOptions { rest: Some(rest.clone()), ..ImportOptions::default() });
+    assert_eq!(rest.metadata().unwrap().mode() & 0o777, 0o700);
     let read = |name: &str| std::fs::read(rest.join(name)).unwrap();
     assert_eq!(read("core-70.img"), b"registers");
     assert!(read("pages-1.img") == content(70, 0x403) && read("pages-2.img").is_empty());
@@ -432,6 +434,8 @@ fn a_damaged_dump_is_refused() {
         pagemap(2, &[(0x400, 1, LAZY_AND_PRESENT), (0x3ff, 1, LAZY_AND_PRESENT)], false),
         pagemap(2, &[(0x400, 2, LAZY_AND_PRESENT), (0x401, 1, LAZY_AND_PRESENT)], false),
         pagemap(2, &[(u64::MAX / 4096, 1, LAZY_AND_PRESENT)], false),
+        // More than there is.
+        pagemap(2, &[(0x400, 1 << 43, LAZY_AND_PRESENT)], true),
         // Its pages are in an earlier dump.
         pagemap(2, &[(0x400, 1, 1)], false),
     ] {
