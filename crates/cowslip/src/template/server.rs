@@ -16,7 +16,8 @@ use super::Template;
 
 /// Hands a template to whoever connects to a Unix socket and calls [`Template::receive`], until this is dropped.
 ///
-/// One thread serves. A client that goes away, or takes longer than a second, gets nothing.
+/// One thread serves. A client that goes away, or takes longer than a second, gets nothing. For images, which other
+/// programs can load, there is `cowslip serve`; this is for what one program has frozen, and that no file holds.
 ///
 /// ```
 /// use std::os::unix::net::UnixStream;
