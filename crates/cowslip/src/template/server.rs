@@ -72,7 +72,7 @@ fn serve(template: &Template, listener: &UnixListener, closing: &AtomicBool) {
     }
 }
 
-/// The socket's permissions are set after it is bound: somebody else may have connected before.
+/// The socket's mode lets only these connect, as long as nobody changes it.
 fn may_have_it(client: &UnixStream) -> bool {
     socket::peer_uid(client.as_fd()).is_ok_and(|uid| uid == 0 || uid == process::effective_uid())
 }
