@@ -237,8 +237,7 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
                 // Work that nothing comes of must not take a processor from everybody.
                 return Some(NO_PROGRESS);
             }
-            let is_crowded = scheduling::is_crowded();
-            service.is_crowded.store(is_crowded, Relaxed);
+            let is_crowded = service.look_for_crowd(began_ns);
             Some(if is_crowded { took * REST_WHEN_CROWDED } else { Duration::ZERO })
         }
         // It stays urgent: what comes next may be the event of a freeze.
@@ -248,7 +247,7 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
 }
 
 /// What changes whenever something is done.
-fn progress(shared: &Shared, state: &State) -> [u64; 6] {
+fn progress(shared: &Shared, state: &State) -> [u64; 7] {
     let stale_bytes: usize = state.retired_views.iter().map(|view| view.len).sum();
     let counters = shared.counters;
     [
@@ -256,6 +255,7 @@ fn progress(shared: &Shared, state: &State) -> [u64; 6] {
         stale_bytes as u64,
         state.unmapped.bytes() as u64,
         state.thaw.look.next as u64,
+        state.borrowed_base.as_ref().map_or(0, |base| base.filled().end as u64),
         counters.thawed_pages.load(Relaxed) + counters.thawed_chunks.load(Relaxed),
         counters.thaws.load(Relaxed),
     ]

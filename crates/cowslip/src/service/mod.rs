@@ -6,7 +6,7 @@ mod pressure;
 mod sight;
 mod window;
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cowslip_sys::error::{During, Result};
@@ -23,6 +23,9 @@ pub(crate) use sight::Sight;
 pub(crate) use window::Window;
 
 const THIS_THREAD: i32 = 0;
+
+/// `/proc/loadavg` takes some microseconds to read.
+const CROWD_LOOK_NS: u64 = 1_000_000;
 
 /// The features a freeze and a thaw need.
 pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
@@ -51,6 +54,8 @@ pub(crate) struct Service {
     is_urgent: AtomicBool,
     /// Whether others waited for a processor the last time it looked.
     pub(crate) is_crowded: AtomicBool,
+    /// When it looked.
+    crowd_seen_ns: AtomicU64,
 }
 
 impl Service {
@@ -78,6 +83,7 @@ impl Service {
             pinned_to: AtomicUsize::new(0),
             is_urgent: AtomicBool::new(false),
             is_crowded: AtomicBool::new(false),
+            crowd_seen_ns: AtomicU64::new(0),
         })
     }
 
@@ -118,6 +124,15 @@ impl Service {
         {
             let _ = processors.assign(THIS_THREAD);
         }
+    }
+
+    /// By the service thread: whether others wait for a processor, by a look that is no older than a millisecond.
+    pub(crate) fn look_for_crowd(&self, now_ns: u64) -> bool {
+        if now_ns.saturating_sub(self.crowd_seen_ns.load(Relaxed)) >= CROWD_LOOK_NS {
+            self.crowd_seen_ns.store(now_ns, Relaxed);
+            self.is_crowded.store(scheduling::is_crowded(), Relaxed);
+        }
+        self.is_crowded.load(Relaxed)
     }
 
     /// Readable when somebody has [notified](Self::notify) it.
