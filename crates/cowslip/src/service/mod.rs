@@ -7,7 +7,7 @@ mod sight;
 mod window;
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::pagemap::Scanner;
@@ -42,6 +42,7 @@ pub(crate) struct Service {
     pub(crate) scanner: Scanner<ReservedFd>,
     /// For who has the arena's lock.
     pub(crate) window: Window,
+    started: OnceLock<()>,
     closing: AtomicBool,
     pub(crate) sight: Sight,
     pub(crate) gauge: Gauge,
@@ -67,14 +68,12 @@ impl Service {
         uffd.read_events().during(operation)?;
         let wake = ReservedFd::hold(process::eventfd().during(operation)?);
         let pagemap = ReservedFd::hold(memfile::open_proc_self("pagemap").during(operation)?);
-        let mut scanner = Scanner::new(pagemap);
-        // Without it every page that is not present counts as private: slower, as right.
-        let _ = scanner.learn_markers();
         Ok(Self {
             uffd,
             wake,
-            scanner,
+            scanner: Scanner::new(pagemap),
             window: Window::reserve().during(operation)?,
+            started: OnceLock::new(),
             closing: AtomicBool::new(false),
             sight: Sight::default(),
             gauge: Gauge::default(),
@@ -85,6 +84,16 @@ impl Service {
             is_crowded: AtomicBool::new(false),
             crowd_seen_ns: AtomicU64::new(0),
         })
+    }
+
+    /// By the service thread: from here on it allocates nothing through libc.
+    pub(crate) fn set_started(&self) {
+        let _ = self.started.set(());
+    }
+
+    /// Until then nobody may hold a lock or memory that the thread could need, nor rely on its reading events.
+    pub(crate) fn wait_started(&self) {
+        self.started.wait();
     }
 
     /// By the service thread: others may give it another priority, and it has `urgent` now.
