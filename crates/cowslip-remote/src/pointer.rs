@@ -87,6 +87,7 @@ pub fn set_latest(pointer: &str, name: &str, image: &Image) -> Result<Pointer> {
 pub(crate) fn set(location: &Location, wanted: Pointer) -> Result<Pointer> {
     let name = location.name();
     block_on(async {
+        let mut refused = None;
         for _ in 0..ATTEMPTS {
             let found = read_small(location).await.map_err(|refused| refused.error)?;
             let mode = match found {
@@ -96,7 +97,12 @@ pub(crate) fn set(location: &Location, wanted: Pointer) -> Result<Pointer> {
                     if now.created_unix_ns >= wanted.created_unix_ns {
                         return Ok(now);
                     }
-                    let (e_tag, version) = (meta.e_tag, meta.version);
+                    let (mut e_tag, version) = (meta.e_tag, meta.version);
+                    // Nobody was faster: it is a store that knows it without its quotes alone (radosgw).
+                    if e_tag.is_some() && e_tag == refused {
+                        e_tag = e_tag.map(|it| it.trim_matches('"').to_owned());
+                    }
+                    refused.clone_from(&e_tag);
                     PutMode::Update(UpdateVersion { e_tag, version })
                 }
             };
