@@ -49,7 +49,17 @@ impl Object {
         let name = location.name();
         let refused = |error| Refused::by_store(&name, &error);
         let options = GetOptions::new().with_range(Some(0..beginning));
-        let answer = location.store().get_opts(&location.key, options).await.map_err(refused)?;
+        let answer = match location.store().get_opts(&location.key, options).await {
+            // Of an empty object there is no range to be had (RFC 9110, 15.5.17).
+            Err(error) if error.to_string().contains("416 Range Not Satisfiable") => {
+                let meta = location.store().head(&location.key).await.map_err(refused)?;
+                if meta.size > 0 {
+                    return Err(refused(error));
+                }
+                return Ok((Self { location: location.clone(), name, meta }, Bytes::new()));
+            }
+            answer => answer.map_err(refused)?,
+        };
         let meta = answer.meta.clone();
         let bytes = answer.bytes().await.map_err(refused)?;
         if bytes.len() as u64 != beginning.min(meta.size) {

@@ -4,6 +4,7 @@
 pub mod files;
 pub mod proxy;
 pub mod server;
+pub mod servers;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, ArenaSlice};
 
 use proxy::Proxy;
-pub use server::{BUCKET, SECRET};
+pub use server::{BUCKET, KEY, SECRET};
 use server::{environment, serve};
 
 pub const PATIENCE: Duration = Duration::from_secs(120);
