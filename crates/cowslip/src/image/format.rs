@@ -4,6 +4,7 @@
 //! given, and nothing trusts a length that was not checked.
 
 use std::fmt;
+use std::ops::Range;
 
 use cowslip_sys::units::CHUNK_BYTES;
 use twox_hash::XxHash3_128;
@@ -15,6 +16,8 @@ pub(crate) const MAGIC: [u8; 8] = *b"COWSLIPI";
 const TRACE_MAGIC: [u8; 8] = *b"COWSLIPT";
 /// What is written. In version 1, which is read as well, all chunks lie at any page.
 pub(crate) const VERSION: u32 = 2;
+/// Of complete images whose whole chunks are not aligned.
+pub(crate) const PACKED_VERSION: u32 = 1;
 const VERSIONS: std::ops::RangeInclusive<u32> = 1..=VERSION;
 pub(crate) const HEADER_BYTES: usize = 256;
 pub(crate) const ENTRY_BYTES: usize = 64;
@@ -99,7 +102,7 @@ impl Header {
     /// Whether chunks that are stored byte for byte lie at multiples of their length. What changed since a parent
     /// is little, and packed.
     fn is_aligned(&self) -> bool {
-        self.version > 1 && self.parent().is_none()
+        self.version > PACKED_VERSION && self.parent().is_none()
     }
 
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
@@ -121,6 +124,13 @@ impl Header {
         let checksum = Checksum::of(&record.0[..240]);
         record.set(240, checksum.0);
         record.0
+    }
+
+    /// As [`Self::encode`], with what lies between it and the data.
+    pub(crate) fn encode_page(&self) -> [u8; PAGE_BYTES] {
+        let mut page = [0; PAGE_BYTES];
+        page[..HEADER_BYTES].copy_from_slice(&self.encode());
+        page
     }
 
     /// `file_bytes`: how long the file is.
@@ -236,6 +246,11 @@ impl Entry {
     /// Stored bytes and page map.
     pub(crate) fn total_bytes(&self) -> u64 {
         u64::from(self.stored_bytes) + if self.has_page_map { PAGE_MAP_BYTES as u64 } else { 0 }
+    }
+
+    /// Where both are.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset_bytes..self.offset_bytes + self.total_bytes()
     }
 
     pub(crate) fn encode(&self) -> [u8; ENTRY_BYTES] {

@@ -11,6 +11,7 @@ use super::compression::Compression;
 use super::description::Description;
 use super::format::{Checksum, Identity};
 use super::open::Image;
+use super::storage::{FileSink, ImageSink};
 use super::write::{Job, Plan, Saved, Source};
 
 const OPERATION: &str = "merge a chain of images";
@@ -71,7 +72,6 @@ pub fn merge(
     let description = Description { parent_file: None, ..image.description().clone() };
     let plan = Plan {
         operation: OPERATION,
-        path,
         identity: image.identity(),
         parent: Identity::default(),
         created_unix_ns: image.summary().created_unix_ns,
@@ -80,7 +80,8 @@ pub fn merge(
         compression: options.compression,
         threads: options.threads,
     };
-    plan.write(&Chain { image, contents }, progress)
+    let sink = |_| FileSink::create(OPERATION, path).map(|sink| sink as Box<dyn ImageSink>);
+    plan.write(&Chain { image, contents }, sink, progress)
 }
 
 struct Chain<'a> {

@@ -9,6 +9,7 @@ mod buffer;
 mod bytes;
 mod chunk;
 mod compression;
+mod copy;
 mod description;
 mod diff;
 mod format;
@@ -18,6 +19,7 @@ mod open;
 mod places;
 mod restore;
 mod save;
+mod storage;
 mod unchanged;
 mod write;
 
@@ -29,7 +31,8 @@ pub use merge::{MergeOptions, merge};
 pub use open::{Image, ImageSummary};
 pub use restore::served;
 pub use restore::{OnDamage, RestoreOptions, Restored, Standalone, StandaloneMode, Strategy, Via};
-pub use save::{Changes, SaveOptions, save};
+pub use save::{Changes, SaveOptions, save, save_to};
+pub use storage::{ImageSink, ImageSource, OnArrival, Urgency};
 pub use write::Saved;
 
 use std::ops::ControlFlow;

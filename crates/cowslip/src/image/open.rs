@@ -1,20 +1,20 @@
 //! Images that are read.
 
 use std::fs::File;
-use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt;
+use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 
 use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
+use cowslip_sys::regular;
 use cowslip_sys::units::CHUNK_BYTES;
-use cowslip_sys::{AsFd, memfile, regular};
 
 use super::chunk::{self, OF_ZEROES, Scratch};
 use super::description::Description;
 use super::format::{
     Checksum, Damage, ENTRY_BYTES, Entry, HEADER_BYTES, Header, Identity, decode_index,
 };
+use super::storage::{ImageSource, OnArrival, Storage, Urgency};
 use super::{OnProgress, Progress};
 
 const OPEN: &str = "open an image";
@@ -27,7 +27,7 @@ const LONGEST_CHAIN: usize = 1000;
 #[derive(Clone, Debug)]
 pub struct Image {
     path: Arc<Path>,
-    file: Arc<File>,
+    storage: Storage,
     header: Header,
     description: Arc<Description>,
     entries: Arc<[Entry]>,
@@ -59,20 +59,36 @@ impl Image {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if a file of the chain is damaged, missing or another; the file system's.
     pub fn open(path: &Path) -> Result<Self> {
-        let mut image = Self::open_alone(path)?;
-        let mut ancestors = Vec::new();
-        let mut folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        let mut wanted = image.header.parent();
-        let mut hint = image.description.parent_file.clone();
-        while let Some(identity) = wanted {
-            let at = |why: String| Error::new(ErrorKind::Corrupt, OPEN).of_file(path).hint(why);
-            let Some(name) = hint else {
-                return Err(at(format!(
-                    "it needs its parent {identity} and does not name its file"
-                )));
-            };
-            let parent_path = folder.join(name);
-            let parent = Self::open_alone(&parent_path).map_err(|error| match error.kind() {
+        Self::open_alone(path, Self::open_file(path)?)?.with_ancestors()
+    }
+
+    /// As [`Self::open`], of an image that is no file. Its parents are what the source names.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if an image of the chain is damaged, missing or another; the source's.
+    pub fn open_source(source: Arc<dyn ImageSource>) -> Result<Self> {
+        let storage = Storage::Source(Arc::clone(&source));
+        Self::open_alone(source.path(), storage)?.with_ancestors()
+    }
+
+    fn open_file(path: &Path) -> Result<Storage> {
+        let file = regular::open(path).map_err(|error| file_error(OPEN, path, error))?;
+        Ok(Storage::File(file.into()))
+    }
+
+    fn with_ancestors(mut self) -> Result<Self> {
+        let mut ancestors: Vec<Self> = Vec::new();
+        let at = |why: String| Error::new(ErrorKind::Corrupt, OPEN).of_file(&self.path).hint(why);
+        let lengths = |image: &Self| {
+            image.description.arenas.iter().map(|arena| arena.length_bytes).collect::<Vec<_>>()
+        };
+        loop {
+            let last = ancestors.last().unwrap_or(&self);
+            let Some(identity) = last.header.parent() else { break };
+            if ancestors.len() == LONGEST_CHAIN {
+                return Err(at(format!("more than {LONGEST_CHAIN} parents, or a circle of them")));
+            }
+            let parent = last.open_parent(identity).map_err(|error| match error.kind() {
                 ErrorKind::Corrupt => error,
                 _ => at(format!("its parent {identity} cannot be opened: {error}")),
             })?;
@@ -80,41 +96,67 @@ impl Image {
                 let found = parent.header.identity;
                 return Err(at(format!(
                     "its parent is {identity}, and {} is {found}",
-                    parent_path.display()
+                    parent.path.display()
                 )));
             }
-            let lengths = |image: &Self| {
-                image.description.arenas.iter().map(|arena| arena.length_bytes).collect::<Vec<_>>()
-            };
-            if lengths(&parent) != lengths(&image) {
+            if lengths(&parent) != lengths(&self) {
                 return Err(at("its parent has other arenas".into()));
             }
-            if ancestors.len() == LONGEST_CHAIN {
-                return Err(at(format!("more than {LONGEST_CHAIN} parents, or a circle of them")));
-            }
-            wanted = parent.header.parent();
-            hint = parent.description.parent_file.clone();
-            folder = parent_path.parent().unwrap_or(Path::new("")).to_owned();
             ancestors.push(parent);
         }
-        image.ancestors = ancestors.into();
-        Ok(image)
+        self.ancestors = ancestors.into();
+        Ok(self)
     }
 
-    fn open_alone(path: &Path) -> Result<Self> {
-        let of_file = |error| file_error(OPEN, path, error);
-        let corrupt = |damage| damaged(OPEN, path, &damage);
-        let file = regular::open(path).map_err(of_file)?;
-        let length = file.metadata().map_err(of_file)?.len();
-        let mut head = vec![0; length.min(HEADER_BYTES as u64) as usize];
-        file.read_exact_at(&mut head, 0).map_err(of_file)?;
-        let header = Header::decode(&head, length).map_err(corrupt)?;
-        let section = |offset_bytes, bytes: u64| {
-            let mut section = vec![0; bytes as usize];
-            file.read_exact_at(&mut section, offset_bytes).map_err(of_file).map(|()| section)
+    fn open_parent(&self, identity: Identity) -> Result<Self> {
+        let name = self.description.parent_file.as_deref();
+        if let Some(source) = self.storage.source() {
+            let parent = source.open_parent(name, identity)?;
+            let storage = Storage::Source(Arc::clone(&parent));
+            return Self::open_alone(parent.path(), storage);
+        }
+        let Some(name) = name else {
+            return Err(Error::new(ErrorKind::Corrupt, OPEN)
+                .of_file(&self.path)
+                .hint(format!("it needs its parent {identity} and does not name its file")));
         };
-        let text = section(header.description.offset_bytes, header.description.length)?;
-        let at_text = |what| Damage { offset_bytes: header.description.offset_bytes, what };
+        let path = self.path.with_file_name(name);
+        Self::open_alone(&path, Self::open_file(&path)?)
+    }
+
+    /// Without its parents.
+    fn open_alone(path: &Path, storage: Storage) -> Result<Self> {
+        let mut rereads = storage.rereads();
+        loop {
+            match Self::read_head(path, storage.clone()) {
+                Err(error) if error.kind() == ErrorKind::Corrupt && rereads > 0 => rereads -= 1,
+                opened => return opened,
+            }
+        }
+    }
+
+    fn read_head(path: &Path, storage: Storage) -> Result<Self> {
+        let corrupt = |damage| damaged(OPEN, path, &damage);
+        let length = storage.len_bytes().map_err(|error| file_error(OPEN, path, error))?;
+        let section = |range: Range<u64>| {
+            let mut section = vec![0; (range.end - range.start) as usize];
+            storage.read_exact_at(OPEN, path, &mut section, range.start).map(|()| section)
+        };
+        let head = section(0..length.min(HEADER_BYTES as u64))?;
+        let header = Header::decode(&head, length).map_err(corrupt)?;
+        let text_at = header.description.offset_bytes;
+        let text_end = text_at + header.description.length;
+        let index_at = header.index.offset_bytes;
+        let index_end = index_at + header.index.length * ENTRY_BYTES as u64;
+        // One after the other, as they are written, they are read at once.
+        let (text, index) = if text_end == index_at {
+            let mut text = section(text_at..index_end)?;
+            let index = text.split_off((text_end - text_at) as usize);
+            (text, index)
+        } else {
+            (section(text_at..text_end)?, section(index_at..index_end)?)
+        };
+        let at_text = |what| Damage { offset_bytes: text_at, what };
         if Checksum::of(&text) != header.description.checksum {
             return Err(corrupt(at_text("the description's checksum is wrong")));
         }
@@ -126,11 +168,10 @@ impl Image {
         let chunks = description.arenas.iter();
         let chunks: Vec<_> =
             chunks.map(|arena| arena.length_bytes.div_ceil(CHUNK_BYTES as u64)).collect();
-        let index = section(header.index.offset_bytes, header.index.length * ENTRY_BYTES as u64)?;
         let entries = decode_index(&index, &header, &chunks).map_err(corrupt)?;
         Ok(Self {
             path: path.into(),
-            file: file.into(),
+            storage,
             header,
             description: description.into(),
             entries: entries.into(),
@@ -166,7 +207,7 @@ impl Image {
         &self.ancestors
     }
 
-    /// Its file.
+    /// Its file, or what its source calls itself.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -189,7 +230,9 @@ impl Image {
         let mut content = vec![0; CHUNK_BYTES];
         let mut scratch = Scratch::default();
         let bytes = |chunks: usize| (chunks * CHUNK_BYTES) as u64;
+        let mut ahead = ReadAhead::new(&self.storage, self.entries.iter().map(Entry::range));
         for (i, entry) in self.entries.iter().enumerate() {
+            ahead.before(i);
             self.read_entry(entry, &mut scratch, &mut content)?;
             let now = Progress { done_bytes: bytes(i + 1), total_bytes: bytes(self.entries.len()) };
             if let ControlFlow::Break(()) = progress(now) {
@@ -207,7 +250,7 @@ impl Image {
     pub fn check_lengths(&self) -> Result<()> {
         for image in self.chain() {
             let of_file = |error| file_error(READ, &image.path, error);
-            let length = image.file.metadata().map_err(of_file)?.len();
+            let length = image.storage.len_bytes().map_err(of_file)?;
             if length < image.header.file_bytes {
                 return Err(of_file(std::io::ErrorKind::UnexpectedEof.into()));
             }
@@ -241,17 +284,53 @@ impl Image {
         Ok(())
     }
 
-    /// Has the kernel begin to read what is stored of a chunk.
-    pub(super) fn will_need(&self, arena: u32, chunk: u32) {
-        if let Some((image, entry)) = self.find(arena, chunk) {
-            memfile::will_need(image.file.as_fd(), entry.offset_bytes, entry.total_bytes());
+    /// Has what is stored of chunks begin to come: those of one image together.
+    pub(super) fn prefetch(&self, arena: u32, chunks: &[u32], urgency: Urgency) {
+        let mut found: Vec<(&Storage, Vec<Range<u64>>)> = Vec::new();
+        for (image, entry) in chunks.iter().filter_map(|&chunk| self.find(arena, chunk)) {
+            match found.iter_mut().find(|(storage, _)| std::ptr::eq(*storage, &image.storage)) {
+                Some((_, ranges)) => ranges.push(entry.range()),
+                None => found.push((&image.storage, vec![entry.range()])),
+            }
         }
+        found.iter().for_each(|(storage, ranges)| storage.prefetch(ranges, urgency));
+    }
+
+    /// Whether any image of the chain is no file: what was prefetched arrives, and who waits for it is told.
+    pub(super) fn has_arrivals(&self) -> bool {
+        self.chain().any(|image| image.storage.source().is_some())
+    }
+
+    /// Whether what was prefetched of a chunk has arrived.
+    pub(super) fn is_ready(&self, arena: u32, chunk: u32) -> bool {
+        self.find(arena, chunk).is_none_or(|(image, entry)| {
+            image.storage.source().is_none_or(|source| source.is_ready(&entry.range()))
+        })
+    }
+
+    /// Has `listener` called when something has arrived.
+    pub(super) fn subscribe(&self, listener: &Arc<OnArrival>) {
+        for source in self.chain().filter_map(|image| image.storage.source()) {
+            source.subscribe(Arc::downgrade(listener));
+        }
+    }
+
+    /// How many chunks shall be prefetched.
+    pub(super) fn prefetch_chunks(&self) -> usize {
+        let sources = self.chain().filter_map(|image| image.storage.source());
+        let bytes = sources.map(|source| source.prefetch_bytes()).min().unwrap_or(0);
+        (bytes as usize / CHUNK_BYTES).max(1)
+    }
+
+    /// Where it is read from, if that is no file.
+    pub(super) fn source(&self) -> Option<&Arc<dyn ImageSource>> {
+        self.storage.source()
     }
 
     /// The file where a chunk stands byte for byte, if it is stored like that.
     pub(super) fn verbatim(&self, arena: u32, chunk: u32) -> Option<(&File, &Entry)> {
         let (image, entry) = self.find(arena, chunk)?;
-        entry.is_verbatim().then_some((&*image.file, entry))
+        image.storage.file().filter(|_| entry.is_verbatim()).map(|file| (file, entry))
     }
 
     /// Which image of the chain has a chunk.
@@ -264,10 +343,44 @@ impl Image {
     }
 
     fn read_entry(&self, entry: &Entry, scratch: &mut Scratch, content: &mut [u8]) -> Result<()> {
-        let read = self.file.read_exact_at(scratch.place(entry, content), entry.offset_bytes);
-        read.map_err(|error| file_error(READ, &self.path, error))?;
-        let decoded = chunk::decode(entry, scratch, content);
-        decoded.map_err(|damage| damaged(READ, &self.path, &damage))
+        let mut rereads = self.storage.rereads();
+        loop {
+            let place = scratch.place(entry, content);
+            self.storage.read_exact_at(READ, &self.path, place, entry.offset_bytes)?;
+            match chunk::decode(entry, scratch, content) {
+                Err(_) if rereads > 0 => rereads -= 1,
+                decoded => return decoded.map_err(|damage| damaged(READ, &self.path, &damage)),
+            }
+        }
+    }
+
+    /// Fills `bytes` from an offset on, and checks them.
+    pub(super) fn read_checked(
+        &self,
+        offset_bytes: u64,
+        checksum: Checksum,
+        what: &'static str,
+        bytes: &mut [u8],
+    ) -> Result<()> {
+        for _ in 0..=self.storage.rereads() {
+            self.storage.read_exact_at(READ, &self.path, bytes, offset_bytes)?;
+            if Checksum::of(bytes) == checksum {
+                return Ok(());
+            }
+        }
+        Err(damaged(READ, &self.path, &Damage { offset_bytes, what }))
+    }
+
+    pub(super) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(super) fn storage(&self) -> &Storage {
+        &self.storage
     }
 
     /// The checksum of the content of every chunk that is not zeroes.
@@ -291,6 +404,34 @@ impl Image {
         };
         chunks.retain(is_content);
         chunks
+    }
+}
+
+/// Has what is read one after the other come before it is asked for, from where nobody else does that.
+pub(super) struct ReadAhead<'a, R> {
+    source: Option<&'a Arc<dyn ImageSource>>,
+    ranges: R,
+    named: usize,
+}
+
+impl<'a, R: Iterator<Item = Range<u64>>> ReadAhead<'a, R> {
+    /// `ranges` are what will be read, in order.
+    pub(super) fn new(storage: &'a Storage, ranges: R) -> Self {
+        Self { source: storage.source(), ranges, named: 0 }
+    }
+
+    /// The caller is about to read the range of this place.
+    pub(super) fn before(&mut self, place: usize) {
+        let Some(source) = self.source else { return };
+        let most = (source.prefetch_bytes() as usize / CHUNK_BYTES).max(1);
+        // Neighbours come in one request if they are named together.
+        if self.named > place + most / 2 {
+            return;
+        }
+        let until = place + most;
+        let ranges: Vec<_> = self.ranges.by_ref().take(until.saturating_sub(self.named)).collect();
+        self.named += ranges.len();
+        source.prefetch(&ranges, Urgency::Soon);
     }
 }
 

@@ -15,6 +15,7 @@ use super::compression::Compression;
 use super::description::{ArenaDescription, Description, Piece, Root};
 use super::format::{Checksum, Identity};
 use super::open::Image;
+use super::storage::{FileSink, ImageSink};
 use super::unchanged::Unchanged;
 use super::write::{Job, Plan, Saved, Source};
 use crate::freeze::Frozen;
@@ -82,8 +83,48 @@ pub fn save(
     progress: OnProgress<'_>,
 ) -> Result<Saved> {
     let parent = options.parent.as_deref().map(Image::open).transpose()?;
-    let description = describe(frozen, path, options)?;
-    if let Some(parent) = &parent {
+    if let Some(parent) = &parent
+        && (parent.is_at(path) || parent.ancestors().iter().any(|it| it.is_at(path)))
+    {
+        return Err(Error::new(ErrorKind::Usage, OPERATION)
+            .hint(format!("{} is needed by the image that would replace it", path.display())));
+    }
+    let parent_file = options.parent.as_deref().map(|parent| name_beside(parent, path));
+    let parent_file = parent_file.transpose()?;
+    let sink = |_| FileSink::create(OPERATION, path).map(|sink| sink as Box<dyn ImageSink>);
+    save_with(frozen, sink, parent.as_ref().zip(parent_file), options, progress)
+}
+
+/// As [`save`], to what is no file: `sink` makes it, told how many bytes will be written at most. The parent,
+/// if there is one, is what the image's `parent_file` will name, by the last part of its path;
+/// [`SaveOptions::parent`] is not looked at.
+///
+/// # Errors
+/// The sink's, [`ErrorKind::Usage`] for a parent of other arenas, [`ErrorKind::Busy`] if `progress` broke it off.
+pub fn save_to(
+    frozen: &[&Frozen],
+    sink: impl FnOnce(u64) -> Result<Box<dyn ImageSink>>,
+    parent: Option<&Image>,
+    options: &SaveOptions,
+    progress: OnProgress<'_>,
+) -> Result<Saved> {
+    let named = parent.map(|parent| {
+        let name = parent.path().file_name().unwrap_or_default();
+        (parent, name.to_string_lossy().into_owned())
+    });
+    save_with(frozen, sink, named, options, progress)
+}
+
+fn save_with(
+    frozen: &[&Frozen],
+    sink: impl FnOnce(u64) -> Result<Box<dyn ImageSink>>,
+    parent: Option<(&Image, String)>,
+    options: &SaveOptions,
+    progress: OnProgress<'_>,
+) -> Result<Saved> {
+    let (parent, parent_file) = parent.unzip();
+    let description = describe(frozen, parent_file, options)?;
+    if let Some(parent) = parent {
         let lengths = |description: &Description| {
             description.arenas.iter().map(|arena| arena.length_bytes).collect::<Vec<_>>()
         };
@@ -91,14 +132,10 @@ pub fn save(
             return Err(Error::new(ErrorKind::Usage, OPERATION)
                 .hint("the parent has other arenas; save without one"));
         }
-        if parent.is_at(path) || parent.ancestors().iter().any(|it| it.is_at(path)) {
-            return Err(Error::new(ErrorKind::Usage, OPERATION)
-                .hint(format!("{} is needed by the image that would replace it", path.display())));
-        }
     }
-    let source = Memory { frozen, known: parent.as_ref().map(Image::contents).unwrap_or_default() };
+    let source = Memory { frozen, known: parent.map(Image::contents).unwrap_or_default() };
     let all_jobs = jobs(frozen);
-    let unchanged = match (&parent, options.changes) {
+    let unchanged = match (parent, options.changes) {
         (Some(parent), Changes::Tracked) => Unchanged::since(parent, frozen),
         _ => Vec::new(),
     };
@@ -111,16 +148,15 @@ pub fn save(
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let plan = Plan {
         operation: OPERATION,
-        path,
         identity,
-        parent: parent.as_ref().map(Image::identity).unwrap_or_default(),
+        parent: parent.map(Image::identity).unwrap_or_default(),
         created_unix_ns: now.as_nanos() as u64,
         description: &description,
         jobs: &jobs,
         compression: options.compression,
         threads: options.threads,
     };
-    let mut saved = plan.write(&source, progress)?;
+    let mut saved = plan.write(&source, sink, progress)?;
     saved.left_out_chunks += (all_jobs.len() - jobs.len()) as u64;
     for (place, frozen) in frozen.iter().enumerate() {
         if let Some(handle) = frozen.handle() {
@@ -130,7 +166,25 @@ pub fn save(
     Ok(saved)
 }
 
-fn describe(frozen: &[&Frozen], path: &Path, options: &SaveOptions) -> Result<Description> {
+/// The name of a parent that lies in the same folder as the image.
+fn name_beside(parent: &Path, path: &Path) -> Result<String> {
+    let folder = |path: &Path| match path.parent() {
+        Some(folder) if folder != Path::new("") => folder.canonicalize().ok(),
+        _ => Path::new(".").canonicalize().ok(),
+    };
+    let name = parent.file_name().filter(|_| folder(parent) == folder(path));
+    name.map(|name| name.to_string_lossy().into_owned()).ok_or_else(|| {
+        Error::new(ErrorKind::Usage, OPERATION).of_file(parent).hint(
+            "the parent lies in another folder than the image; those that need each other stay together",
+        )
+    })
+}
+
+fn describe(
+    frozen: &[&Frozen],
+    parent_file: Option<String>,
+    options: &SaveOptions,
+) -> Result<Description> {
     let arenas = frozen.iter().map(|frozen| {
         let range = frozen.range();
         let piece = |(part, prot): &(VirtRange, Prot)| {
@@ -142,19 +196,6 @@ fn describe(frozen: &[&Frozen], path: &Path, options: &SaveOptions) -> Result<De
             pieces: frozen.used().iter().map(piece).collect(),
         }
     });
-    let parent_file = options.parent.as_ref().map(|parent| {
-        let folder = |path: &Path| match path.parent() {
-            Some(folder) if folder != Path::new("") => folder.canonicalize().ok(),
-            _ => Path::new(".").canonicalize().ok(),
-        };
-        let name = parent.file_name().filter(|_| folder(parent) == folder(path));
-        name.map(|name| name.to_string_lossy().into_owned()).ok_or_else(|| {
-            Error::new(ErrorKind::Usage, OPERATION).of_file(parent).hint(
-                "the parent lies in another folder than the image; those that need each other stay together",
-            )
-        })
-    });
-    let parent_file = parent_file.transpose()?;
     let description = Description {
         arenas: arenas.collect(),
         roots: options.roots.clone(),

@@ -8,15 +8,12 @@
 //! file system has that: one waits for the disk while another computes. The target is replaced when
 //! everything is durable; until then, whatever happens, it is what it was.
 
-use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use cowslip_sys::atomic_file::DurableFile;
-use cowslip_sys::error::{Error, ErrorKind, Result, errno_of, file_error};
+use cowslip_sys::error::{Error, ErrorKind, Result, errno_of};
 use cowslip_sys::scheduling;
 use cowslip_sys::units::CHUNK_BYTES;
 
@@ -25,10 +22,11 @@ use super::chunk::{Encoder, Scratch};
 use super::compression::{Compression, Compressor};
 use super::description::Description;
 use super::format::{
-    Checksum, DESCRIPTION_MOST_BYTES, Encoding, Entry, HEADER_BYTES, Header, Identity, PAGE_BYTES,
-    Section, VERSION,
+    Checksum, DESCRIPTION_MOST_BYTES, ENTRY_BYTES, Encoding, Entry, Header, Identity,
+    PACKED_VERSION, PAGE_BYTES, Section, VERSION,
 };
 use super::places::Places;
+use super::storage::ImageSink;
 use super::{OnProgress, Progress};
 
 /// The program goes first.
@@ -78,7 +76,6 @@ pub(super) trait Source: Sync {
 /// An image to be written.
 pub(super) struct Plan<'a> {
     pub(super) operation: &'static str,
-    pub(super) path: &'a Path,
     pub(super) identity: Identity,
     /// Zeroes: it is complete.
     pub(super) parent: Identity,
@@ -92,7 +89,13 @@ pub(super) struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    pub(super) fn write(&self, source: &impl Source, progress: OnProgress<'_>) -> Result<Saved> {
+    /// `sink` is told how many bytes will be written at most.
+    pub(super) fn write(
+        &self,
+        source: &impl Source,
+        sink: impl FnOnce(u64) -> Result<Box<dyn ImageSink>>,
+        progress: OnProgress<'_>,
+    ) -> Result<Saved> {
         let began = Instant::now();
         Compressor::new(self.compression)?;
         let text = serde_json::to_vec_pretty(self.description).expect("strings and numbers");
@@ -100,13 +103,16 @@ impl Plan<'_> {
             return Err(Error::new(ErrorKind::Usage, self.operation)
                 .hint("its description would be longer than 16 MiB: fewer roots or user's words"));
         }
-        let file = DurableFile::create(self.path).map_err(|error| self.failed(error))?;
+        let each = CHUNK_BYTES + PAGE_BYTES + ENTRY_BYTES;
+        let sink = sink((PAGE_BYTES + text.len() + self.jobs.len() * each) as u64)?;
+        let version = if sink.keeps_holes() { VERSION } else { PACKED_VERSION };
         let chunks = Chunks {
             plan: self,
             source,
-            file: &file,
+            sink: &*sink,
             next: AtomicUsize::new(0),
             places: Places::default(),
+            is_aligned: version == VERSION && self.parent == Identity::default(),
             is_over: AtomicBool::new(false),
         };
         let mut entries = chunks.write(progress)?;
@@ -123,7 +129,7 @@ impl Plan<'_> {
         };
         let index: Vec<u8> = entries.iter().flat_map(Entry::encode).collect();
         let header = Header {
-            version: VERSION,
+            version,
             identity: self.identity,
             parent: self.parent,
             created_unix_ns: self.created_unix_ns,
@@ -131,11 +137,9 @@ impl Plan<'_> {
             index: section(&index, entries.len()),
             file_bytes: end,
         };
-        let write = |bytes: &[u8], at| file.write_at(bytes, at);
-        write(&tail, header.description.offset_bytes)
-            .and_then(|()| write(&header.encode(), 0))
-            .and_then(|()| file.commit())
-            .map_err(|error| self.failed(error))?;
+        sink.write_at(&tail, header.description.offset_bytes)?;
+        sink.write_at(&header.encode_page(), 0)?;
+        sink.commit(header.file_bytes)?;
         Ok(Saved {
             identity: self.identity,
             file_bytes: header.file_bytes,
@@ -145,24 +149,17 @@ impl Plan<'_> {
             took: began.elapsed(),
         })
     }
-
-    /// As a [`Header`] of it says.
-    fn is_aligned(&self) -> bool {
-        self.parent == Identity::default()
-    }
-
-    fn failed(&self, error: io::Error) -> Error {
-        file_error(self.operation, self.path, error)
-    }
 }
 
 /// The part that the workers share.
 struct Chunks<'a, S> {
     plan: &'a Plan<'a>,
     source: &'a S,
-    file: &'a DurableFile,
+    sink: &'a dyn ImageSink,
     next: AtomicUsize,
     places: Places,
+    /// As a [`Header`] of it says.
+    is_aligned: bool,
     is_over: AtomicBool,
 }
 
@@ -247,10 +244,9 @@ impl<S: Source> Chunks<'_, S> {
         if entry.encoding == Encoding::Zero {
             self.places.pass(turn);
         } else {
-            let alignment_bytes = entry.alignment_bytes(self.plan.is_aligned());
+            let alignment_bytes = entry.alignment_bytes(self.is_aligned);
             entry.offset_bytes = self.places.take(turn, bytes.len() as u64, alignment_bytes);
-            let written = self.file.write_at(bytes, entry.offset_bytes);
-            written.map_err(|error| self.plan.failed(error))?;
+            self.sink.write_at(bytes, entry.offset_bytes)?;
         }
         Ok(Some(entry))
     }
@@ -262,5 +258,3 @@ struct Worker {
     scratch: Scratch,
     encoder: Encoder,
 }
-
-const _: () = assert!(HEADER_BYTES <= PAGE_BYTES);

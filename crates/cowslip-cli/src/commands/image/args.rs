@@ -13,6 +13,54 @@ pub(crate) enum Action {
     Verify(ImageArgs),
     Diff(DiffArgs),
     Merge(MergeArgs),
+    Push(PushArgs),
+    Pull(PullArgs),
+    /// List the images in a folder of an object store
+    Ls(LsArgs),
+}
+
+/// Send an image, and those it needs that are not there, to an object store
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  cowslip image push store.image s3://bucket/stores/\n  \
+    cowslip image push store.image gs://bucket/stores/monday --latest latest\n\nIt is there when it is \
+    whole; an upload that is broken off leaves nothing. Credentials come from the environment \
+    (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_…, AZURE_…): docs/remote.md.")]
+pub(crate) struct PushArgs {
+    /// The image
+    pub(super) file: PathBuf,
+    /// Where it goes; one that ends in `/` is a folder
+    pub(super) url: String,
+    /// Have the object of this name beside it name it, unless that names a younger one
+    #[arg(long, value_name = "NAME")]
+    pub(super) latest: Option<String>,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}
+
+/// Fetch an image, and those it needs, from an object store or an HTTP server
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Example:\n  cowslip image pull s3://bucket/stores/latest store.image\n\nEvery chunk \
+    is checked on its way; the file is there whole or not at all."
+)]
+pub(crate) struct PullArgs {
+    /// Where it is: an image, or what names one
+    pub(super) url: String,
+    /// The file, or a directory
+    pub(super) file: PathBuf,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+pub(crate) struct LsArgs {
+    /// The folder
+    pub(super) url: String,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
 }
 
 /// Say which chunks, pages and bytes differ between two images, and which roots that touches
@@ -51,7 +99,7 @@ pub(crate) struct MergeArgs {
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct ImageArgs {
-    /// The image
+    /// The image: a file or a URL
     pub(super) file: PathBuf,
     /// Write JSON to a file, or `-` for stdout
     #[arg(long, value_name = "FILE")]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cowslip::ErrorKind;
-use cowslip::image::{Diff, Image};
+use cowslip::image::Diff;
 use cowslip::units::ByteCount;
 use cowslip_report::Progress;
 use serde_json::json;
@@ -12,13 +12,14 @@ use serde_json::json;
 use super::args::DiffArgs;
 use super::{bytes_of, write};
 use crate::exit::{CommandResult, Failure, NO, USAGE};
+use crate::remote;
 
 /// Ranges of an arena that are listed for people.
 const MOST_RANGES: usize = 16;
 
 /// What differs; the exit code says whether anything does.
 pub(super) fn diff(args: &DiffArgs) -> CommandResult {
-    let open = |path: &Path| Image::open(path).map_err(trouble);
+    let open = |path: &Path| remote::open(path).map_err(trouble);
     let (first, second) = (open(&args.first)?, open(&args.second)?);
     let mut progress = Progress::new();
     progress.phase("comparing");

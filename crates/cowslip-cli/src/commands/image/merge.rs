@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use cowslip::image::{Image, MergeOptions, merge as merge_chain};
+use cowslip::image::{MergeOptions, merge as merge_chain};
 use cowslip::units::ByteCount;
 use cowslip_report::Progress;
 use serde_json::json;
@@ -10,10 +10,11 @@ use serde_json::json;
 use super::args::MergeArgs;
 use super::{bytes_of, write};
 use crate::exit::CommandResult;
+use crate::remote;
 
 /// Writes one complete image of an image and those that it needs.
 pub(super) fn merge(args: &MergeArgs) -> CommandResult {
-    let image = Image::open(&args.file)?;
+    let image = remote::open(&args.file)?;
     let options = MergeOptions { compression: args.compress, ..MergeOptions::default() };
     let mut progress = Progress::new();
     progress.phase(&format!("merging {} images", image.ancestors().len() + 1));

@@ -3,6 +3,7 @@
 mod args;
 mod diff;
 mod merge;
+mod transfer;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -14,6 +15,7 @@ use cowslip_report::{Progress, json};
 use serde_json::{Value, json};
 
 use crate::exit::{self, CommandResult, Failure};
+use crate::remote;
 
 pub(super) use args::Action;
 use args::ImageArgs;
@@ -24,12 +26,15 @@ pub(super) fn run(action: &Action) -> CommandResult {
         Action::Verify(args) => verify(args),
         Action::Diff(args) => diff::diff(args),
         Action::Merge(args) => merge::merge(args),
+        Action::Push(args) => transfer::push(args),
+        Action::Pull(args) => transfer::pull(args),
+        Action::Ls(args) => transfer::ls(args),
     }
 }
 
 /// What an image and those that it needs say of themselves.
 fn info(args: &ImageArgs) -> CommandResult {
-    let image = Image::open(&args.file)?;
+    let image = remote::open(&args.file)?;
     if let Some(file) = &args.json {
         write(&to_json(&image), file)?;
         return Ok(ExitCode::SUCCESS);
@@ -44,7 +49,7 @@ fn info(args: &ImageArgs) -> CommandResult {
 
 /// Checks every byte of an image and of those that it needs.
 fn verify(args: &ImageArgs) -> CommandResult {
-    let image = Image::open(&args.file)?;
+    let image = remote::open(&args.file)?;
     let mut progress = Progress::new();
     for image in std::iter::once(&image).chain(image.ancestors()) {
         progress.phase(&format!("verifying {}", image.path().display()));

@@ -14,7 +14,7 @@ use crate::commands::numbers::whole;
     cowslip restore store.image --via /run/cowslip-serve.socket\n\nThe memory can be read, not written. It \
     stays until Ctrl-C.")]
 pub(crate) struct Args {
-    /// The image
+    /// The image: a file or a URL
     pub(super) image: PathBuf,
     /// How it becomes memory
     #[arg(long, value_enum, default_value_t = StrategyArg::Hybrid)]

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 
 use super::signals;
 use crate::exit::{self, CommandResult, Failure};
+use crate::remote;
 pub(super) use args::Args;
 use args::Span;
 use memory::{Memory, StrategyArg};
@@ -34,7 +35,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args) -> CommandResult {
     let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
-    let image = Image::open(&args.image)?;
+    let image = remote::open(&args.image)?;
     let arenas = &image.description().arenas;
     let Some(described) = arenas.get(args.arena as usize) else {
         let message = format!("{} has {} arenas", args.image.display(), arenas.len());

@@ -1,6 +1,7 @@
 //! All of an image at once, before anybody sees the arena.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
@@ -17,22 +18,25 @@ const TELL: Duration = Duration::from_millis(100);
 pub(super) fn fill(
     shared: &Shared,
     source: &Source,
-    schedule: &RestoreSchedule,
+    schedule: &Arc<RestoreSchedule>,
     threads: usize,
     progress: OnProgress<'_>,
 ) -> Result<()> {
+    let _listener = schedule.listen(source);
     let first = Desk::first(shared, threads);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             let mut desk = first.beside();
             scope.spawn(move || {
-                while let Some(chunk) = schedule.claim() {
+                schedule.each(source, |chunk| {
                     if let Err(error) = source.fetch(&shared.backing_file, chunk, &mut desk) {
                         schedule.failed(&error.on(shared.chunk_range(chunk as usize, 1)));
-                        return schedule.close();
+                        schedule.close();
+                        return ControlFlow::Break(());
                     }
                     schedule.change(|plan| plan.finish(chunk));
-                }
+                    ControlFlow::Continue(())
+                });
             });
         }
         let mut now = schedule.progress();

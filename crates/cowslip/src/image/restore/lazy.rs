@@ -26,9 +26,10 @@
 //! # Safety
 //! The ranges are chunks of an arena, which this library owns, and that nobody can have seen content of.
 
+use std::ops::ControlFlow;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
@@ -45,6 +46,7 @@ use super::source::{Desk, Source};
 use super::{OPERATION, OnDamage, threads};
 use crate::arena::backing_file::BackingFile;
 use crate::arena::state::{Chunk, Restoring, Shared, State};
+use crate::image::OnArrival;
 use crate::insist::insist;
 
 const FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
@@ -70,6 +72,10 @@ pub(super) struct Work {
     /// How many threads shall read; 0: as many as there are processors.
     readers: usize,
     on_damage: Option<OnDamage>,
+    /// No thread that reads could be started.
+    has_no_readers: AtomicBool,
+    /// If chunks arrive from elsewhere, who tells the readers.
+    listener: Option<Arc<OnArrival>>,
 }
 
 impl std::fmt::Debug for Work {
@@ -134,6 +140,7 @@ impl Work {
         on_damage: Option<OnDamage>,
     ) -> Result<Self> {
         let nothing = memfile::memfd("cowslip-lost", MemfdKind::Shmem, 0).during(OPERATION)?;
+        let listener = source.image.has_arrivals().then(|| schedule.listen(&source));
         Ok(Self {
             source,
             schedule: Arc::clone(schedule),
@@ -142,6 +149,8 @@ impl Work {
             nothing: ReservedFd::hold(nothing),
             readers,
             on_damage,
+            has_no_readers: AtomicBool::new(false),
+            listener,
         })
     }
 
@@ -164,7 +173,12 @@ impl Work {
             }
             let _ = process::drain(self.wake.as_fd());
             self.read_faults(shared);
-            while let Some(chunk) = self.schedule.claim_wanted() {
+            if self.listener.is_some() {
+                self.schedule.need_now(&self.source);
+            }
+            while self.is_to_bring_in(&readers)
+                && let Some(chunk) = self.schedule.claim_wanted()
+            {
                 self.bring_in(shared, chunk, &mut desk);
                 self.read_faults(shared);
             }
@@ -174,6 +188,7 @@ impl Work {
                     (0..wanted).filter_map(|_| self.start_reader(shared, desk.beside()).ok()),
                 );
                 patience = readers.is_empty().then_some(HEAD_START);
+                self.has_no_readers.store(readers.is_empty(), Relaxed);
             }
             if readers.is_empty()
                 && let Some(chunk) = self.schedule.claim_now()
@@ -182,6 +197,12 @@ impl Work {
             }
         }
         readers.into_iter().for_each(Thread::join);
+    }
+
+    /// Whether the thread that faults are told to brings in what is wanted itself. What has to come from elsewhere
+    /// it does not wait for: it is there for the next fault.
+    fn is_to_bring_in(&self, readers: &[Thread]) -> bool {
+        self.listener.is_none() || (readers.is_empty() && self.has_no_readers.load(Relaxed))
     }
 
     fn start_reader(
@@ -207,9 +228,10 @@ impl Work {
 
     /// What the other threads do.
     fn read(&self, shared: &Shared, desk: &mut Desk) {
-        while let Some(chunk) = self.schedule.claim() {
+        self.schedule.each(&self.source, |chunk| {
             self.bring_in(shared, chunk, desk);
-        }
+            ControlFlow::Continue(())
+        });
     }
 
     fn bring_in(&self, shared: &Shared, chunk: u32, desk: &mut Desk) {

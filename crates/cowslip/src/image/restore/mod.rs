@@ -31,7 +31,6 @@ use self::plan::Plan;
 use self::schedule::RestoreSchedule;
 use self::source::Source;
 use super::description::{ArenaDescription, Root};
-use super::format::Identity;
 use super::open::Image;
 use super::{OnProgress, Progress};
 use crate::arena::backing_file::BackingFile;
@@ -138,7 +137,7 @@ pub struct Restored {
 #[derive(Debug)]
 struct Recording {
     file: PathBuf,
-    image: Identity,
+    image: Image,
     arena: u32,
 }
 
@@ -205,8 +204,7 @@ impl Image {
             described.hands_out(u64::from(*chunk) * CHUNK_BYTES as u64, CHUNK_BYTES as u64)
         };
         let mut chunks: Vec<u32> = self.chunks_of(arena).into_iter().filter(is_used).collect();
-        let file = working_set::file_of(self.path());
-        let first = working_set::load(&file, self.identity(), arena);
+        let first = working_set::load(self, arena);
         let plan = Plan::new(chunks.clone(), &first, options.record);
         let schedule = Arc::new(RestoreSchedule::new(plan));
         let source = Source { image: self.clone(), arena };
@@ -229,7 +227,8 @@ impl Image {
                 restored
             }
         };
-        let recording = options.record.then(|| Recording { file, image: self.identity(), arena });
+        let file = working_set::file_of(self.path());
+        let recording = options.record.then(|| Recording { file, image: self.clone(), arena });
         let roots = self.roots_in(arena, restored.range().start);
         Ok(Restored { arena: restored, strategy, roots, schedule, recording })
     }
@@ -349,7 +348,7 @@ impl Restored {
                 .hint("ask for it when the image is restored"));
         };
         let touched = self.schedule.change(Plan::end_recording);
-        working_set::save(file, *image, *arena, &touched)?;
+        working_set::save(image, *arena, &touched)?;
         Ok(file)
     }
 }

@@ -24,9 +24,13 @@ pub(super) struct Plan {
     /// By place in `chunks`, as all that follows.
     parts: Vec<Part>,
     wanted: VecDeque<usize>,
+    /// Those that [`Self::newly_wanted`] did not name yet.
+    newly_wanted: Vec<u32>,
     /// In which order chunks are brought in that nobody waits for.
     order: Vec<usize>,
     next: usize,
+    /// What comes before this in `order` was named by [`Self::name_ahead`].
+    named: usize,
     left: usize,
     is_touched: Vec<bool>,
     touched: Vec<u32>,
@@ -47,8 +51,10 @@ impl Plan {
             chunks,
             parts: vec![Part::Absent; count],
             wanted: VecDeque::new(),
+            newly_wanted: Vec::new(),
             order,
             next: 0,
+            named: 0,
             left: count,
             is_touched: vec![false; count],
             touched: Vec::new(),
@@ -63,7 +69,13 @@ impl Plan {
         {
             self.parts[place] = Part::Wanted;
             self.wanted.push_back(place);
+            self.newly_wanted.push(chunk);
         }
+    }
+
+    /// Chunks that somebody has begun to wait for; each is named once.
+    pub(super) fn newly_wanted(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.newly_wanted)
     }
 
     /// The program touched `chunk`, and waits for it.
@@ -106,6 +118,47 @@ impl Plan {
         let mut left = self.order[self.next..].iter();
         let next = left.find(|&&place| self.parts[place] == Part::Absent);
         next.filter(|_| !self.is_recording).map(|&place| self.chunks[place])
+    }
+
+    /// Chunks that shall come next, so many that `most` that were named are not claimed; each is
+    /// named once. None before half of those are claimed: neighbours come in one request if they are
+    /// named together.
+    pub(super) fn name_ahead(&mut self, most: usize) -> Vec<u32> {
+        if self.is_recording {
+            return Vec::new();
+        }
+        let is_absent = |place: &usize| self.parts[*place] == Part::Absent;
+        let over = self.order[self.next..].iter().take_while(|place| !is_absent(place)).count();
+        self.next += over;
+        self.named = self.named.max(self.next);
+        let mut named = self.order[self.next..self.named].iter().filter(|it| is_absent(it)).count();
+        let mut ahead = Vec::new();
+        if named > most / 2 {
+            return ahead;
+        }
+        while named < most
+            && let Some(&place) = self.order.get(self.named)
+        {
+            self.named += 1;
+            if is_absent(&place) {
+                named += 1;
+                ahead.push(self.chunks[place]);
+            }
+        }
+        ahead
+    }
+
+    /// As [`Self::claim`], of those that were named, the first that is ready.
+    pub(super) fn claim_ready(&mut self, is_ready: impl Fn(u32) -> bool) -> Option<u32> {
+        let is_here = |place: usize| is_ready(self.chunks[place]);
+        let place = match self.wanted.iter().position(|&place| is_here(place)) {
+            Some(at) => self.wanted.remove(at)?,
+            None => *self.order[self.next..self.named.max(self.next)]
+                .iter()
+                .find(|&&place| self.parts[place] == Part::Absent && is_here(place))?,
+        };
+        self.parts[place] = Part::Claimed;
+        Some(self.chunks[place])
     }
 
     /// A claimed chunk is there, or lost: how many are left.
@@ -167,6 +220,26 @@ mod tests {
         assert_eq!(all(&mut plan), [0, 1, 3]);
         assert_eq!(plan.next(), None);
         assert_eq!(Plan::new(vec![0, 1], &[1], true).next(), None, "nobody knows");
+    }
+
+    #[test]
+    fn what_is_ready_is_claimed_first_and_what_was_named_is_bounded() {
+        let mut plan = Plan::new((0..8).collect(), &[5], false);
+        assert_eq!(plan.claim_ready(|_| true), None, "none was named");
+        assert_eq!(plan.name_ahead(3), [5, 0, 1]);
+        assert_eq!(plan.claim_ready(|chunk| chunk == 1), Some(1));
+        assert!(plan.name_ahead(3).is_empty(), "more than half are to come");
+        assert_eq!(plan.name_ahead(4), [2, 3]);
+        plan.touch(7);
+        plan.touch(2);
+        assert_eq!(plan.newly_wanted(), [7, 2]);
+        assert!(plan.newly_wanted().is_empty());
+        assert_eq!(plan.claim_ready(|chunk| chunk != 7), Some(2), "somebody waits for it");
+        assert_eq!(plan.claim_ready(|_| true), Some(7));
+        assert_eq!(plan.name_ahead(8), [4, 6]);
+        let rest = std::iter::from_fn(|| plan.claim_ready(|_| true));
+        assert_eq!(rest.collect::<Vec<_>>(), [5, 0, 3, 4, 6]);
+        assert!(Plan::new(vec![0, 1], &[1], true).name_ahead(2).is_empty(), "nobody knows");
     }
 
     #[test]

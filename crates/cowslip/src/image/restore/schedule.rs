@@ -1,14 +1,16 @@
 //! A restore on its way: the plan, who waits for it to move, and what went wrong first.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cowslip_sys::error::Error;
 use cowslip_sys::units::CHUNK_BYTES;
 
 use super::plan::Plan;
-use crate::image::Progress;
+use super::source::Source;
+use crate::image::{OnArrival, Progress};
 
 #[derive(Debug)]
 pub(super) struct RestoreSchedule {
@@ -40,7 +42,7 @@ impl RestoreSchedule {
     }
 
     /// Waits for a chunk to bring in; `None` if there will be none.
-    pub(super) fn claim(&self) -> Option<u32> {
+    fn claim(&self) -> Option<u32> {
         let mut plan = locked(&self.plan);
         loop {
             if self.is_closing() || plan.left() == 0 {
@@ -51,6 +53,51 @@ impl RestoreSchedule {
             }
             plan = self.moved.wait(plan).unwrap_or_else(|poisoned| poisoned.into_inner());
         }
+    }
+
+    /// As [`Self::claim`], where chunks arrive from elsewhere, as they arrive: nobody waits for one while others are
+    /// there. What shall come next is named to `source` here.
+    fn claim_arrived(&self, source: &Source, most_ahead: usize) -> Option<u32> {
+        let mut plan = locked(&self.plan);
+        loop {
+            if self.is_closing() || plan.left() == 0 {
+                return None;
+            }
+            source.need_now(&plan.newly_wanted());
+            source.will_need(&plan.name_ahead(most_ahead));
+            if let Some(chunk) = plan.claim_ready(|chunk| source.is_ready(chunk)) {
+                return Some(chunk);
+            }
+            plan = self.moved.wait(plan).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+    }
+
+    /// Calls `bring_in` with one chunk after the other, until there are none, or it breaks off.
+    pub(super) fn each(&self, source: &Source, mut bring_in: impl FnMut(u32) -> ControlFlow<()>) {
+        let most_ahead = source.image.has_arrivals().then(|| source.image.prefetch_chunks());
+        loop {
+            let claimed = match most_ahead {
+                Some(most) => self.claim_arrived(source, most),
+                None => self.claim(),
+            };
+            if claimed.is_none_or(|chunk| bring_in(chunk).is_break()) {
+                return;
+            }
+        }
+    }
+
+    /// Has those who wait in [`Self::each`] look again when something has arrived, as long as the answer lives.
+    pub(super) fn listen(self: &Arc<Self>, source: &Source) -> Arc<OnArrival> {
+        let schedule = Arc::clone(self);
+        let listener: Arc<OnArrival> = Arc::new(move || schedule.change(|_| ()));
+        source.image.subscribe(&listener);
+        listener
+    }
+
+    /// Has what somebody has begun to wait for come, if it is on its way from elsewhere.
+    pub(super) fn need_now(&self, source: &Source) {
+        let wanted = locked(&self.plan).newly_wanted();
+        source.need_now(&wanted);
     }
 
     /// As [`Self::claim`], for who does not wait.

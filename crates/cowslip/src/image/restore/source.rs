@@ -15,6 +15,7 @@ use crate::arena::state::Shared;
 use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
 use crate::image::format::{Checksum, Entry, PAGE_BYTES};
+use crate::image::storage::Urgency;
 
 use super::OPERATION;
 use super::window::Window;
@@ -68,6 +69,21 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// Has chunks begin to come, in this order.
+    pub(super) fn will_need(&self, chunks: &[u32]) {
+        self.image.prefetch(self.arena, chunks, Urgency::Soon);
+    }
+
+    /// Has chunks begin to come that somebody waits for.
+    pub(super) fn need_now(&self, chunks: &[u32]) {
+        self.image.prefetch(self.arena, chunks, Urgency::Now);
+    }
+
+    /// Whether a chunk that was to come is there.
+    pub(super) fn is_ready(&self, chunk: u32) -> bool {
+        self.image.is_ready(self.arena, chunk)
+    }
+
     /// Brings a chunk into the arena's file, and checks it. After an error there is a hole.
     pub(super) fn fetch(
         &self,
@@ -101,7 +117,7 @@ impl Source {
             let _ = unsafe { memory::advise(copy, Advice::DontNeed) };
             let _ = memfile::punch_hole(arena.backing_file.fd(), place(chunk), CHUNK_BYTES as u64);
         }
-        self.image.will_need(self.arena, chunk);
+        self.will_need(&[chunk]);
         false
     }
 

@@ -11,6 +11,7 @@ use cowslip_sys::atomic_file::DurableFile;
 use cowslip_sys::error::{Result, file_error};
 use cowslip_sys::regular;
 
+use crate::image::Image;
 use crate::image::bytes::{Record, field, u32_at, u64_at};
 use crate::image::format::{Checksum, Identity};
 
@@ -30,21 +31,32 @@ pub(super) fn file_of(image: &Path) -> PathBuf {
 }
 
 /// The first touches of one arena of an image, if they are known.
-pub(super) fn load(file: &Path, image: Identity, arena: u32) -> Vec<u32> {
-    let touches = regular::read(file).ok().and_then(|bytes| decode(&bytes, image));
-    touches.and_then(|mut touches| touches.remove(&arena)).unwrap_or_default()
+pub(super) fn load(image: &Image, arena: u32) -> Vec<u32> {
+    known(image).remove(&arena).unwrap_or_default()
+}
+
+fn known(image: &Image) -> Touches {
+    let bytes = match image.source() {
+        Some(source) => source.read_working_set(),
+        None => regular::read(&file_of(image.path())).ok(),
+    };
+    bytes.and_then(|bytes| decode(&bytes, image.identity())).unwrap_or_default()
 }
 
 /// Replaces what is known of one arena of an image.
-pub(super) fn save(file: &Path, image: Identity, arena: u32, touched: &[u32]) -> Result<()> {
-    let known = regular::read(file).ok().and_then(|bytes| decode(&bytes, image));
-    let mut touches = known.unwrap_or_default();
+pub(super) fn save(image: &Image, arena: u32, touched: &[u32]) -> Result<()> {
+    let mut touches = known(image);
     touches.insert(arena, touched.to_vec());
-    let written = DurableFile::create(file).and_then(|durable| {
-        durable.write_at(&encode(&touches, image), 0)?;
+    let bytes = encode(&touches, image.identity());
+    if let Some(source) = image.source() {
+        return source.write_working_set(&bytes);
+    }
+    let file = file_of(image.path());
+    let written = DurableFile::create(&file).and_then(|durable| {
+        durable.write_at(&bytes, 0)?;
         durable.commit()
     });
-    written.map_err(|error| file_error("write a working set", file, error))
+    written.map_err(|error| file_error("write a working set", &file, error))
 }
 
 fn encode(touches: &Touches, image: Identity) -> Vec<u8> {

@@ -1,0 +1,38 @@
+//! Images of Cowslip in object stores: S3 and what is compatible with it, Google Cloud Storage, Azure, and, to be read,
+//! any HTTP server that answers ranges.
+//!
+//! ```text
+//!  save, push ──▶ [upload]  parts of 16 MiB, eight in flight, the header's last, then published at once
+//!  restore, pull, verify ──▶ [image] two requests to open, pinned to the ETag
+//!                              └─ [fetcher] what is waited for first, ranges as the link is worth ([link]),
+//!                                 a second request for what is late, retries
+//!  latest ──▶ [pointer] compare and swap
+//! ```
+//! This is the only crate of the workspace with an asynchronous runtime. It runs in threads of its own ([runtime]);
+//! everything public here blocks.
+//!
+//! Credentials come from the environment, as `object_store` reads it: `AWS_ACCESS_KEY_ID`, `GOOGLE_…`, `AZURE_…`. A
+//! URL that carries some is refused: it would be seen in lists of processes, and in messages.
+
+mod errors;
+mod fetcher;
+mod image;
+mod link;
+mod list;
+mod location;
+mod object;
+mod pointer;
+mod runtime;
+mod transfer;
+mod upload;
+
+pub use image::{OpenOptions, open, open_with};
+pub use list::{Listed, ListedKind, list};
+pub use location::{Location, is_url};
+pub use pointer::{Pointer, read_latest, set_latest};
+pub use transfer::{Pulled, Pushed, pull, push, save};
+
+/// The page's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/remote.md")]
+struct Page;

@@ -1,0 +1,141 @@
+//! An object that is the same as long as it is read.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use cowslip::{Error, ErrorKind};
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use object_store::{GetOptions, GetResult, ObjectMeta, ObjectStoreExt};
+
+use crate::errors::{REPLACED, is_passing, store_error};
+use crate::location::Location;
+
+pub(crate) const READ: &str = "read an object";
+
+/// What came of a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: Error,
+    /// Whether another attempt may have another answer.
+    pub(crate) is_passing: bool,
+}
+
+/// An object as it was when it was opened. Another under its name is an error, never a mixture.
+#[derive(Clone, Debug)]
+pub(crate) struct Object {
+    location: Location,
+    name: PathBuf,
+    meta: ObjectMeta,
+}
+
+impl Object {
+    /// Opens what lies there, and reads its beginning: at most so many bytes.
+    pub(crate) async fn open(
+        location: &Location,
+        beginning: u64,
+    ) -> Result<(Self, Bytes), Refused> {
+        let name = location.name();
+        let refused = |error| Refused::by_store(&name, &error);
+        let options = GetOptions::new().with_range(Some(0..beginning));
+        let answer = location.store().get_opts(&location.key, options).await.map_err(refused)?;
+        let meta = answer.meta.clone();
+        let bytes = answer.bytes().await.map_err(refused)?;
+        if bytes.len() as u64 != beginning.min(meta.size) {
+            return Err(Refused::short(&name));
+        }
+        Ok((Self { location: location.clone(), name, meta }, bytes))
+    }
+
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
+    }
+
+    /// What messages call it.
+    pub(crate) fn name(&self) -> &Path {
+        &self.name
+    }
+
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.meta.size
+    }
+
+    /// The bytes of a range, as they come. They may be fewer.
+    pub(crate) async fn get(
+        &self,
+        range: Range<u64>,
+    ) -> Result<BoxStream<'static, object_store::Result<Bytes>>, Refused> {
+        let mut options = GetOptions::new().with_range(Some(range.clone()));
+        match &self.meta.e_tag {
+            // To compare, only the strong ones serve (RFC 9110, 13.1.1).
+            Some(e_tag) if !e_tag.starts_with("W/") => {
+                options = options.with_if_match(Some(e_tag.clone()));
+            }
+            Some(_) => {}
+            // A server that tells neither leaves it to the checksums.
+            None if self.meta.last_modified.timestamp() <= 0 => {}
+            None => {
+                options = options.with_if_unmodified_since(Some(self.meta.last_modified));
+            }
+        }
+        let store = self.location.store();
+        let answer = store.get_opts(&self.location.key, options).await;
+        let answer = answer.map_err(|error| Refused::by_store(&self.name, &error))?;
+        // Not every server heeds a condition.
+        if !self.is_same(&answer.meta) || answer.range != range {
+            return Err(self.replaced());
+        }
+        Ok(answer.into_stream().boxed())
+    }
+
+    fn is_same(&self, now: &ObjectMeta) -> bool {
+        let is_same_version = match (&self.meta.e_tag, &now.e_tag) {
+            (None, None) => self.meta.last_modified == now.last_modified,
+            (then, now) => then == now,
+        };
+        is_same_version && self.meta.size == now.size
+    }
+
+    fn replaced(&self) -> Refused {
+        let error = Error::new(ErrorKind::Vanished, READ).of_file(&self.name).hint(REPLACED);
+        Refused { error, is_passing: false }
+    }
+
+    /// What went wrong while bytes came.
+    pub(crate) fn broken(&self, error: &object_store::Error) -> Refused {
+        Refused::by_store(&self.name, error)
+    }
+
+    /// Fewer bytes came than were asked for.
+    pub(crate) fn short(&self) -> Refused {
+        Refused::short(&self.name)
+    }
+}
+
+impl Refused {
+    fn by_store(name: &Path, error: &object_store::Error) -> Self {
+        Self { error: store_error(READ, name, error), is_passing: is_passing(error) }
+    }
+
+    fn short(name: &Path) -> Self {
+        let error = Error::new(ErrorKind::File, READ)
+            .of_file(name)
+            .hint("the store sent fewer bytes than it was asked for");
+        Self { error, is_passing: true }
+    }
+}
+
+/// All of a small object, and what tells it from the next one under its name; `None` if there is none.
+pub(crate) async fn read_small(
+    location: &Location,
+) -> Result<Option<(Bytes, ObjectMeta)>, Refused> {
+    let name = location.name();
+    let answer: GetResult = match location.store().get(&location.key).await {
+        Err(object_store::Error::NotFound { .. }) => return Ok(None),
+        answer => answer.map_err(|error| Refused::by_store(&name, &error))?,
+    };
+    let meta = answer.meta.clone();
+    let bytes = answer.bytes().await.map_err(|error| Refused::by_store(&name, &error))?;
+    Ok(Some((bytes, meta)))
+}

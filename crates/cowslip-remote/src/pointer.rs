@@ -1,0 +1,119 @@
+//! Objects that name an image: `latest`.
+//!
+//! They are JSON, and changed by compare and swap: of two who publish at once the one with the younger image stays.
+//! ```json
+//! {"schema": "cowslip.pointer/1", "image": "store-17", "identity": "…", "created_unix_ns": 1732365606000000000}
+//! ```
+
+use cowslip::image::{Image, ImageIdentity};
+use cowslip::{Error, ErrorKind, Result};
+use object_store::{PutMode, PutOptions, UpdateVersion};
+use serde::{Deserialize, Serialize};
+
+use crate::errors::store_error;
+use crate::location::{Location, Purpose};
+use crate::object::read_small;
+use crate::runtime::block_on;
+
+const OPERATION: &str = "set a pointer";
+const SCHEMA: &str = "cowslip.pointer/1";
+/// Longer objects are no pointers.
+pub(crate) const MOST_BYTES: u64 = 4096;
+/// Who loses the race so often has met a store that refuses for another reason.
+const ATTEMPTS: usize = 100;
+
+/// What names an image.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Pointer {
+    schema: String,
+    /// The image's name: an object beside the pointer.
+    pub image: String,
+    /// Which image it is, in hexadecimal.
+    pub identity: String,
+    /// When that was saved, nanoseconds since 1970.
+    pub created_unix_ns: u64,
+}
+
+impl Pointer {
+    pub(crate) fn of(name: &str, image: &Image) -> Self {
+        Self {
+            schema: SCHEMA.into(),
+            image: name.into(),
+            identity: image.identity().to_string(),
+            created_unix_ns: image.summary().created_unix_ns,
+        }
+    }
+
+    /// What an object says, if it is one.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let pointer: Self = serde_json::from_slice(bytes).ok()?;
+        let is_name = !pointer.image.is_empty() && !pointer.image.contains('/');
+        (pointer.schema == SCHEMA && is_name).then_some(pointer)
+    }
+
+    pub(crate) fn is_of(&self, identity: ImageIdentity) -> bool {
+        self.identity == identity.to_string()
+    }
+}
+
+/// What a pointer names; `None` if there is none.
+///
+/// # Errors
+/// The store's; [`ErrorKind::Corrupt`] if what lies there is no pointer.
+pub fn read_latest(pointer: &str) -> Result<Option<Pointer>> {
+    let location = Location::parse(pointer)?;
+    let found = block_on(async { read_small(&location).await.map_err(|refused| refused.error) })?;
+    found.map(|(bytes, _)| decoded(&location, &bytes)).transpose()
+}
+
+fn decoded(location: &Location, bytes: &[u8]) -> Result<Pointer> {
+    Pointer::decode(bytes).ok_or_else(|| {
+        Error::new(ErrorKind::Corrupt, OPERATION)
+            .of_file(&location.name())
+            .hint("what lies there is no pointer to an image")
+    })
+}
+
+/// Has `pointer`, an object beside an image, name it, unless it names a younger one: what it names then.
+///
+/// # Errors
+/// The store's; [`ErrorKind::Unsupported`] of one that cannot compare and swap, [`ErrorKind::Corrupt`] if something
+/// else lies there.
+pub fn set_latest(pointer: &str, name: &str, image: &Image) -> Result<Pointer> {
+    let location = Location::parse_for(pointer, Purpose::Write)?;
+    set(&location, Pointer::of(name, image))
+}
+
+pub(crate) fn set(location: &Location, wanted: Pointer) -> Result<Pointer> {
+    let name = location.name();
+    block_on(async {
+        for _ in 0..ATTEMPTS {
+            let found = read_small(location).await.map_err(|refused| refused.error)?;
+            let mode = match found {
+                None => PutMode::Create,
+                Some((bytes, meta)) => {
+                    let now = decoded(location, &bytes)?;
+                    if now.created_unix_ns >= wanted.created_unix_ns {
+                        return Ok(now);
+                    }
+                    let (e_tag, version) = (meta.e_tag, meta.version);
+                    PutMode::Update(UpdateVersion { e_tag, version })
+                }
+            };
+            let bytes = serde_json::to_vec(&wanted).expect("strings and a number");
+            let options = PutOptions { mode, ..PutOptions::default() };
+            match location.store().put_opts(&location.key, bytes.into(), options).await {
+                Ok(_) => return Ok(wanted),
+                // Somebody was faster.
+                Err(
+                    object_store::Error::Precondition { .. }
+                    | object_store::Error::AlreadyExists { .. },
+                ) => {}
+                Err(error) => return Err(store_error(OPERATION, &name, &error)),
+            }
+        }
+        Err(Error::new(ErrorKind::Busy, OPERATION).of_file(&name).hint(format!(
+            "others were faster {ATTEMPTS} times, or the store cannot compare and swap"
+        )))
+    })
+}

@@ -1,0 +1,34 @@
+//! The threads in which everything asynchronous runs.
+
+use std::future::Future;
+use std::sync::OnceLock;
+
+use cowslip::{Error, ErrorKind, Result};
+use cowslip_sys::process::BlockedSignals;
+use tokio::runtime::{Builder, Runtime};
+
+/// They wait for sockets, and copy what comes.
+const THREADS: usize = 2;
+
+static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
+
+/// The runtime of this process.
+pub(crate) fn runtime() -> Result<&'static Runtime> {
+    let started = RUNTIME.get_or_init(|| {
+        // Somebody else's choice for the process is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // The threads inherit a mask that blocks every signal: handlers are the program's.
+        let _blocked = BlockedSignals::enter();
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(THREADS).thread_name("cowslip-remote").enable_all().build().ok()
+    });
+    started.as_ref().ok_or_else(|| {
+        Error::new(ErrorKind::OutOfMemory, "start the threads that talk to object stores")
+            .hint("no thread can be started")
+    })
+}
+
+/// Runs `future` to its end; for threads that are not the runtime's.
+pub(crate) fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    runtime()?.block_on(future)
+}

@@ -1,0 +1,199 @@
+//! Images into stores and out of them, with those that they need.
+
+use std::path::{Path, PathBuf};
+
+use cowslip::image::{Image, ImageSink, OnProgress, SaveOptions, Saved, save_to};
+use cowslip::{Error, ErrorKind, Frozen, Result};
+
+use crate::image::{OpenOptions, identity_at, name_of, open_location};
+use crate::location::Location;
+use crate::pointer::{Pointer, set};
+use crate::runtime::block_on;
+use crate::upload::Upload;
+
+const PUSH: &str = "push an image";
+const PULL: &str = "pull an image";
+const SAVE: &str = "save an image";
+
+/// What a push came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Pushed {
+    /// Where the image is.
+    pub url: String,
+    /// Images that were sent: it, and those it needs that were not there.
+    pub sent_images: usize,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// What the pointer names now, if one was to be set.
+    pub latest: Option<Pointer>,
+}
+
+/// What a pull came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Pulled {
+    /// Images that were written: it, and those it needs that were not there.
+    pub images: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Sends an image, and those that it needs and that are not there yet, to a store. A URL that ends in `/` is a
+/// folder: the image keeps its name. Then the object `latest` beside it, if that is given, names it, unless it names
+/// a younger one.
+///
+/// Every chunk is checked on its way. The image is visible when it is whole; an upload that is broken off leaves
+/// nothing.
+///
+/// # Errors
+/// As [`Image::open`]; the store's; [`ErrorKind::Busy`] if `progress` broke it off.
+pub fn push(
+    file: &Path,
+    url: &str,
+    latest: Option<&str>,
+    progress: OnProgress<'_>,
+) -> Result<Pushed> {
+    let image = Image::open(file)?;
+    let mut location = Location::parse(url)?;
+    if url.ends_with('/') {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        location = location.within(&name);
+    }
+    let (mut sent_images, mut sent_bytes) = (0, 0);
+    let mut send = |image: &Image, to: &Location, progress: OnProgress<'_>| {
+        let bytes = image.summary().file_bytes;
+        image.copy_to(Upload::begin(&to.to_string(), bytes)?, progress)?;
+        sent_images += 1;
+        sent_bytes += bytes;
+        Ok::<_, Error>(())
+    };
+    for ancestor in image.ancestors().iter().rev() {
+        if let Some(to) = place_of(ancestor, &location)? {
+            send(ancestor, &to, &mut *progress)?;
+        }
+    }
+    send(&image, &location, progress)?;
+    let latest = latest.map(|name| {
+        let pointer = Pointer::of(location.file_name(), &image);
+        set(&Location::parse(&location.beside(name).to_string())?, pointer)
+    });
+    let url = location.to_string();
+    Ok(Pushed { url, sent_images, sent_bytes, latest: latest.transpose()? })
+}
+
+/// Where beside `location` an image is to go that another one needs; `None` if it is there.
+fn place_of(image: &Image, location: &Location) -> Result<Option<Location>> {
+    let own = image.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for name in [own, name_of(image.identity())] {
+        let place = location.beside(&name);
+        // Where the image itself goes there is no room for another.
+        let there = block_on(identity_at(&place))?;
+        if there == Some(image.identity()) {
+            return Ok(None);
+        }
+        if there.is_none() && place.key != location.key {
+            return Ok(Some(place));
+        }
+    }
+    Err(Error::new(ErrorKind::Busy, PUSH)
+        .of_file(&location.beside(&name_of(image.identity())).name())
+        .hint("another image has this name"))
+}
+
+/// Writes the image at a URL to a file, and those that it needs beside it, unless they are there. Every chunk is
+/// checked on its way; a file is there whole or not at all.
+///
+/// # Errors
+/// As [`open`](crate::open); [`ErrorKind::Usage`] if another image has the name of one that is needed;
+/// [`ErrorKind::Busy`] if `progress` broke it off; the file system's.
+pub fn pull(url: &str, file: &Path, progress: OnProgress<'_>) -> Result<Pulled> {
+    let location = Location::parse(url)?;
+    let image = open_location(&location, OpenOptions::default())?;
+    let mut file: PathBuf = file.to_owned();
+    if file.is_dir() {
+        file.push(image.path().file_name().unwrap_or_default());
+    }
+    let mut pulled = Pulled { images: 0, bytes: 0 };
+    let mut write = |image: &Image, file: &Path, progress: OnProgress<'_>| {
+        image.copy_to_file(file, progress)?;
+        pulled.images += 1;
+        pulled.bytes += image.summary().file_bytes;
+        Ok::<_, Error>(())
+    };
+    let mut wanted_name = image.description().parent_file.clone();
+    let mut needed = Vec::new();
+    for ancestor in image.ancestors() {
+        let name = wanted_name.take().ok_or_else(|| {
+            Error::new(ErrorKind::Corrupt, PULL)
+                .of_file(ancestor.path())
+                .hint("an image needs it and does not name it")
+        })?;
+        needed.push((ancestor, file.with_file_name(name)));
+        wanted_name = ancestor.description().parent_file.clone();
+    }
+    for (ancestor, place) in needed.iter().rev() {
+        if *place == file {
+            return Err(Error::new(ErrorKind::Usage, PULL)
+                .of_file(place)
+                .hint("an image that it needs has this name"));
+        }
+        match Image::open(place) {
+            Ok(there) if there.identity() == ancestor.identity() => {}
+            Err(_) if !place.exists() => write(ancestor, place, &mut *progress)?,
+            _ => {
+                return Err(Error::new(ErrorKind::Usage, PULL)
+                    .of_file(place)
+                    .hint("another file has the name of an image that is needed"));
+            }
+        }
+    }
+    write(&image, &file, progress)?;
+    Ok(pulled)
+}
+
+/// Saves the content of frozen arenas to a URL, while the program runs on. `parent`, if there is one, is the URL of
+/// an image in the same folder: then only what differs from that is held. [`SaveOptions::parent`] is not looked at.
+///
+/// # Errors
+/// As [`cowslip::image::save`]; the store's.
+///
+/// ```no_run
+/// use std::ops::ControlFlow;
+/// use cowslip::image::SaveOptions;
+/// use cowslip::{Arena, units::ByteCount};
+///
+/// let arena = Arena::new(ByteCount::mib(64))?;
+/// arena.slice::<u64>(1 << 20)?.fill(7);
+/// let mut proceed = |_| ControlFlow::Continue(());
+/// let url = "s3://models/llama/monday";
+/// cowslip_remote::save(&[&arena.freeze()?], url, None, &SaveOptions::default(), &mut proceed)?;
+/// # Ok::<(), cowslip::Error>(())
+/// ```
+pub fn save(
+    frozen: &[&Frozen],
+    url: &str,
+    parent: Option<&str>,
+    options: &SaveOptions,
+    progress: OnProgress<'_>,
+) -> Result<Saved> {
+    let location = Location::parse(url)?;
+    let parent = parent.map(Location::parse).transpose()?;
+    if let Some(parent) = &parent
+        && parent.beside(location.file_name()).to_string() != location.to_string()
+    {
+        return Err(Error::new(ErrorKind::Usage, SAVE).of_file(&parent.name()).hint(
+            "the parent lies in another folder than the image; those that need each other stay together",
+        ));
+    }
+    let parent = parent.map(|it| open_location(&it, OpenOptions::default())).transpose()?;
+    let is_needed = |image: &Image| image.path() == location.name();
+    if let Some(parent) = &parent
+        && (is_needed(parent) || parent.ancestors().iter().any(is_needed))
+    {
+        return Err(Error::new(ErrorKind::Usage, SAVE)
+            .hint(format!("{location} is needed by the image that would replace it")));
+    }
+    let upload = |most_bytes| Upload::begin(url, most_bytes).map(|it| it as Box<dyn ImageSink>);
+    save_to(frozen, upload, parent.as_ref(), options, progress)
+}

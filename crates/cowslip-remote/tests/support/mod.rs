@@ -1,0 +1,183 @@
+//! A store on loopback, what goes wrong on the way to it, and images to send.
+#![allow(dead_code, unreachable_pub)]
+
+pub mod files;
+pub mod proxy;
+
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use cowslip::image::{Image, Progress, SaveOptions, save};
+use cowslip::units::{ByteCount, CHUNK_BYTES};
+use cowslip::{Arena, ArenaSlice};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use s3s::auth::SimpleAuth;
+use s3s::service::S3ServiceBuilder;
+
+use files::Files;
+use proxy::Proxy;
+
+pub const BUCKET: &str = "images";
+pub const KEY: &str = "AKIACOWSLIPTEST";
+pub const SECRET: &str = "this-is-secret-and-seen-nowhere";
+pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const WORDS: usize = CHUNK_BYTES / 8;
+
+/// The store of this process, behind a proxy.
+pub struct World {
+    pub root: PathBuf,
+    pub proxy: Arc<Proxy>,
+}
+
+static WORLD: OnceLock<World> = OnceLock::new();
+
+/// What every test begins with.
+pub fn world() -> &'static World {
+    WORLD.get_or_init(|| {
+        // What the last run left.
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("s3");
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(root.join(BUCKET)).unwrap();
+        let proxy = Proxy::start(serve(root.clone()));
+        environment(proxy.address);
+        World { root, proxy }
+    })
+}
+
+/// Has this process use the store at an address.
+pub fn environment(address: SocketAddr) {
+    for (name, value) in [
+        ("AWS_ENDPOINT", format!("http://{address}").as_str()),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_ACCESS_KEY_ID", KEY),
+        ("AWS_SECRET_ACCESS_KEY", SECRET),
+    ] {
+        #[allow(unsafe_code)]
+        // SAFETY: every test of the process begins by waiting for this, and nothing else looks at the environment
+        // before that.
+        unsafe {
+            std::env::set_var(name, value);
+        }
+    }
+}
+
+/// [`Files`] over a folder, in threads of its own.
+fn serve(root: PathBuf) -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async move {
+            let mut builder = S3ServiceBuilder::new(Files {
+                store: s3s_fs::FileSystem::new(&root).unwrap(),
+                root,
+            });
+            builder.set_auth(SimpleAuth::from_single(KEY, SECRET));
+            let service = builder.build().into_shared();
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            loop {
+                let Ok((socket, _)) = listener.accept().await else { continue };
+                let service = service.clone();
+                tokio::spawn(async move {
+                    let http = Builder::new(TokioExecutor::new());
+                    let _ = http.serve_connection(TokioIo::new(socket), service).await;
+                });
+            }
+        })
+    });
+    address
+}
+
+/// A folder of the bucket that no other test uses.
+pub fn folder(name: &str) -> String {
+    format!("s3://{BUCKET}/{name}")
+}
+
+/// A directory that goes with this value.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let name = format!("cowslip-remote-{name}-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn proceed(_: Progress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+/// A word that tells its place, and does not compress.
+pub fn pattern(seed: u64, i: usize) -> u64 {
+    (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ seed.rotate_left(17)) | 1
+}
+
+/// An arena of so many chunks of pattern.
+pub fn arena(chunks: usize, seed: u64) -> (Arena, ArenaSlice<u64>) {
+    let arena = Arena::new(ByteCount((chunks * CHUNK_BYTES) as u64)).unwrap();
+    let mut words = arena.slice::<u64>(chunks * WORDS).unwrap();
+    words.iter_mut().enumerate().for_each(|(i, word)| *word = pattern(seed, i));
+    (arena, words)
+}
+
+/// An image of so many chunks of pattern.
+pub fn image(path: &Path, chunks: usize, seed: u64) -> Image {
+    let (arena, _words) = arena(chunks, seed);
+    let frozen = arena.freeze().unwrap();
+    save(&[&frozen], path, &SaveOptions::default(), &mut proceed).unwrap();
+    Image::open(path).unwrap()
+}
+
+/// How many words of an image are not the pattern's. It reads chunk by chunk.
+pub fn wrong_words(image: &Image, chunks: usize, seed: u64) -> cowslip::Result<usize> {
+    let mut content = vec![0; CHUNK_BYTES];
+    let mut wrong = 0;
+    for chunk in 0..chunks {
+        image.read_chunk(0, chunk as u32, &mut content)?;
+        let words =
+            content.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        wrong +=
+            words.enumerate().filter(|(i, word)| *word != pattern(seed, chunk * WORDS + i)).count();
+    }
+    Ok(wrong)
+}
+
+/// All words of an arena.
+pub fn words(arena: &Arena) -> &[u64] {
+    let range = arena.range();
+    #[allow(unsafe_code)]
+    // SAFETY: the tests' arenas are handed out whole, and nobody writes to restored ones.
+    unsafe {
+        std::slice::from_raw_parts(range.start as *const u64, range.len / 8)
+    }
+}
+
+/// Says that something could not be tested.
+pub fn skip(capability: &str, why: &str) {
+    println!("SKIPPED: {capability}: {why}");
+}
