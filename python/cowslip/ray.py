@@ -21,6 +21,7 @@ from . import _native
 from ._arena import Arena, Array
 from ._image import restore, start_save
 from ._native import UsageError, VanishedError
+from ._remote import fetched, is_url, written
 from ._template import Template, _Layout
 
 __all__ = ["template"]
@@ -58,16 +59,19 @@ def template(
 
     So may `template[table]`: a task that is handed that has an `ndarray`, a private clone. On this node a descriptor
     travels. `image` is for other nodes: the arena is saved there, once and before this returns, and their workers restore
-    it. It is a path that all nodes have. A worker keeps the last image that it restored, as a template.
+    it. It is a path that all nodes have, or a URL. A worker keeps the last image that it restored, as a template.
 
     The block's end closes the template, and the arena is free again when no worker has a clone. Who unpickles a note after
     that restores the image too, or gets a `VanishedError`.
     """
-    where = None if image is None else os.path.abspath(os.fspath(image))
+    where, identity = None, None
     frozen = arena._freeze(timeout)
     try:
-        if where is not None:
-            start_save(arena._native, frozen, where, dict(arrays or {}), None, compress, 0).result()
+        if image is not None:
+            where = os.fspath(image) if is_url(image) else os.path.abspath(image)
+            with written(where) as file:
+                start_save(arena._native, frozen, file, dict(arrays or {}), None, compress, 0).result()
+                identity = _native.identity(file)
         made = Template(frozen.take_template(), dict(arrays or {}))
     finally:
         frozen.close()
@@ -75,7 +79,6 @@ def template(
     with contextlib.closing(made), tempfile.TemporaryDirectory(prefix="cowslip-ray-") as folder:
         path = os.path.join(folder, "template")
         with contextlib.closing(made._open().serve(path)):
-            identity = None if where is None else _native.identity(where)
             _register(made, _Note(_node(), path, where, identity, made._layouts))
             try:
                 yield made
@@ -133,8 +136,10 @@ def _of_image(note: _Note) -> _native.Template:
     if _restored is None or _restored[0] != note.identity:
         # Its memory first, then that of the next.
         _restored = None
-        found = restore(note.image)
-        if found._restoring.identity != note.identity:
-            raise VanishedError(f"{note.image} is another image than the one that was saved for this template")
-        _restored = note.identity, found.arena._freeze(_PATIENCE_SECONDS).take_template()
+        with fetched(note.image) as file:
+            found = restore(file)
+            if found._restoring.identity != note.identity:
+                raise VanishedError(f"{note.image} is another image than the one that was saved for this template")
+            # The freeze ends the restore, which needs the file.
+            _restored = note.identity, found.arena._freeze(_PATIENCE_SECONDS).take_template()
     return _restored[1]

@@ -1,5 +1,6 @@
 """Templates in Ray: a descriptor on the same node, an image between nodes."""
 
+import importlib.util
 import os
 import sys
 
@@ -21,8 +22,10 @@ LOOPBACK = {"here": "127.0.0.2", "there": "127.0.0.3"}
 
 
 @pytest.fixture(scope="module")
-def nodes():
+def nodes(request):
     """Two raylets; the driver is on the first."""
+    if importlib.util.find_spec("moto"):
+        request.getfixturevalue("bucket")
     # Workers cannot import the tests.
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     cluster = Cluster()
@@ -86,6 +89,17 @@ def test_tasks_have_private_arrays_of_that_instant(arena, tmp_path, node):
     del held
     with arena.freeze(timeout=60) as then:
         assert not then[table].any()
+
+
+def test_an_image_in_an_object_store(arena):
+    # Workers find the store by the environment that their raylets have from this process.
+    if "AWS_ENDPOINT" not in os.environ:
+        pytest.skip("moto is not installed")
+    table = arena.full((N,), 2, np.int64)
+    with cowslip.ray.template(arena, {"table": table}, image="s3://images/table") as template:
+        for node in LOOPBACK:
+            told = ray.get(on(node, look_and_write).remote(template, template[table], [template[table]], 1))
+            assert told[1] == [2 * N] * 3
 
 
 def test_a_task_hands_it_on(arena, tmp_path):
