@@ -133,8 +133,13 @@ class Restored(tuple["Arena", Any]):
         """Bytes there and altogether."""
         return self._restoring.progress
 
+    @property
+    def strategy(self) -> str:
+        """How it is restored: `"hybrid"`, `"eager"`, or `"resident"`, from a server's memory."""
+        return self._restoring.strategy
+
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until all is there, and free of the file; whether it is."""
+        """Waits until all is there, and free of the file and of a server; whether it is."""
         return self._restoring.wait(timeout)
 
 
@@ -145,8 +150,12 @@ def restore(
     backing: Literal["thp", "base", "hugetlb"] = "thp",
     eager: bool = False,
     threads: int = 0,
+    via: str | os.PathLike[str] | None = None,
 ) -> Restored:
     """The arena and the state of an image, usable now: what is touched is brought in first.
+
+    `via` names the socket of a `cowslip serve`, which must have the image; `""` reads the file. Without it the server that
+    `COWSLIP_SERVE` names is asked, and the file is read if there is none or it does not have the image.
 
     A state of numbers, texts, containers, arrays and tensors needs no trust. `trust` allows classes of other modules, whose
     code runs then: only for images of your own.
@@ -155,7 +164,8 @@ def restore(
 
     path = os.fspath(path)
     description = json.loads(_native.describe(path))
-    native = _native.restore(path, backing=backing, eager=eager, threads=threads)
+    via = None if via is None else os.fspath(via)
+    native = _native.restore(path, backing=backing, eager=eager, threads=threads, via=via)
     arena = native.arena()
     state = load(description, native.root, arena.memory_at, trust)
     return Restored(Arena._of(arena), state, native)

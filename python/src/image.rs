@@ -12,7 +12,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cowslip::Place;
 use cowslip::image::{
-    self, Compression, Image, ImageIdentity, Progress, RestoreOptions, Restored, Root, SaveOptions, Strategy,
+    self, Compression, Image, ImageIdentity, Progress, RestoreOptions, Restored, Root, SaveOptions,
+    Strategy, Via,
 };
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -175,6 +176,12 @@ impl Restoring {
         self.restored.root(name).map(|range| (range.start, range.len))
     }
 
+    /// How it is restored: hybrid, eager or resident.
+    #[getter]
+    fn strategy(&self) -> String {
+        self.restored.strategy().to_string()
+    }
+
     /// Bytes there and altogether.
     #[getter]
     fn progress(&self) -> (u64, u64) {
@@ -203,7 +210,7 @@ impl Restoring {
 
 /// Makes an arena with the content of an image: all of it at once, or what is touched first.
 #[pyfunction]
-#[pyo3(signature = (path, original_place = false, backing = "thp", eager = false, threads = 0))]
+#[pyo3(signature = (path, original_place = false, backing = "thp", eager = false, threads = 0, via = None))]
 pub(crate) fn restore(
     py: Python<'_>,
     path: PathBuf,
@@ -211,12 +218,18 @@ pub(crate) fn restore(
     backing: &str,
     eager: bool,
     threads: usize,
+    via: Option<PathBuf>,
 ) -> PyResult<Restoring> {
     let options = RestoreOptions {
         strategy: if eager { Strategy::Eager } else { Strategy::Hybrid },
         place: if original_place { Place::Original } else { Place::Anywhere },
         backing: self::backing(backing)?,
         threads,
+        via: match via {
+            None => Via::Environment,
+            Some(socket) if socket.as_os_str().is_empty() => Via::File,
+            Some(socket) => Via::Server(socket),
+        },
         ..RestoreOptions::default()
     };
     let mut proceed = |_| ControlFlow::Continue(());

@@ -66,8 +66,8 @@ impl Template {
     /// Hands it to whoever connects to a socket that this makes at `path`, until that is closed.
     fn serve(&self, py: Python<'_>, path: PathBuf) -> PyResult<Server> {
         let started = py.detach(|| TemplateServer::start(self.template.clone(), &path));
-        let started =
-            started.map_err(|error| cowslip::Error::from_io("serve a template", &error).of_file(&path));
+        let started = started
+            .map_err(|error| cowslip::Error::from_io("serve a template", &error).of_file(&path));
         Ok(Server(Mutex::new(Some(started.map_err(|error| raise(&error))?))))
     }
 

@@ -169,3 +169,50 @@ def test_a_killed_program_goes_on_from_its_last_checkpoint(tmp_path):
     resumed = run("killed.cowslip", 30, -1)
     assert resumed.returncode == 0, resumed.stderr
     assert resumed.stdout == straight.stdout, "bit for bit"
+
+
+def command():
+    """The `cowslip` command of the package."""
+    from cowslip import _binaries
+
+    try:
+        return _binaries.command()
+    except cowslip.UsageError as error:
+        pytest.skip(str(error))
+
+
+def test_a_restore_takes_the_memory_of_a_server(tmp_path, monkeypatch):
+    path, socket = tmp_path / "a.cowslip", tmp_path / "socket"
+    arena = cowslip.Arena("64M")
+    arena.save(path, state_of(arena)).result(60)
+    monkeypatch.delenv("COWSLIP_SERVE", raising=False)
+    server = subprocess.Popen([command(), "serve", path, "--socket", socket], stderr=subprocess.PIPE, text=True)
+    metrics = [command(), "serve", "--metrics", "--socket", socket]
+    try:
+        while "cowslip_serve_images 1\n" not in subprocess.run(metrics, capture_output=True, text=True).stdout:
+            assert server.poll() is None, server.communicate()[1]
+        for via, named, expected in [
+            (socket, None, "resident"),
+            (None, socket, "resident"),
+            (str(socket), tmp_path / "none", "resident"),
+            ("", socket, "hybrid"),
+            (None, tmp_path / "none", "hybrid"),
+            (None, None, "hybrid"),
+        ]:
+            monkeypatch.delenv("COWSLIP_SERVE", raising=False)
+            if named is not None:
+                monkeypatch.setenv("COWSLIP_SERVE", str(named))
+            restored = cowslip.restore(path, via=via)
+            # Without userfaultfd it is eager.
+            assert restored.strategy == expected or {restored.strategy, expected} == {"eager", "hybrid"}
+            assert (restored.state["table"] == np.arange(1 << 18)).all()
+            restored.state["table"][:] = 5
+            assert restored.wait(60)
+            assert (restored.state["table"] == 5).all() and (restored.state["matrix"] == np.eye(50)).all()
+        with pytest.raises(cowslip.FileError, match="none"):
+            cowslip.restore(path, via=tmp_path / "none")
+        kept = cowslip.restore(path, via=socket)
+    finally:
+        server.kill()
+        server.communicate()
+    assert (kept.state["table"] == np.arange(1 << 18)).all()

@@ -18,7 +18,7 @@ pub struct cowslip_arena(pub(crate) Source);
 #[derive(Debug)]
 pub(crate) enum Source {
     Made(Arena),
-    Restored(Restored),
+    Restored(Box<Restored>),
 }
 
 impl cowslip_arena {

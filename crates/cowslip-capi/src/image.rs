@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use cowslip::Frozen;
-use cowslip::image::{Image, Progress, RestoreOptions, Root, SaveOptions, Strategy, save};
+use cowslip::image::{Image, Progress, RestoreOptions, Root, SaveOptions, Strategy, Via, save};
 
 use crate::arena::{Source, backing, cowslip_arena, hand_over};
 use crate::boundary::{self, Answer, Options, array, guard, hand_out, path, shared, string};
@@ -75,6 +75,10 @@ pub struct cowslip_restore_options {
     pub progress: cowslip_progress,
     /// Its first argument.
     pub context: *mut c_void,
+    /// The socket of a `cowslip serve` that must have the image. "": the file is read, whatever the environment says.
+    /// NULL: the one that COWSLIP_SERVE names is asked, and the file is read if there is none or it does not have the
+    /// image.
+    pub via: *const c_char,
 }
 
 // SAFETY: as above.
@@ -202,18 +206,31 @@ pub unsafe extern "C" fn cowslip_restore(
             place: place(given.place)?,
             backing: backing(given.backing)?,
             threads: given.threads,
+            // SAFETY: C's contract.
+            via: unsafe { via(given.via) }?,
             ..RestoreOptions::default()
         };
         let mut progress = teller(given.progress, given.context);
         let restored = Image::open(file)?.restore(given.arena, &options, &mut progress)?;
         // SAFETY: C's contract.
-        unsafe { hand_over(arena, "arena", cowslip_arena(Source::Restored(restored))) }
+        unsafe { hand_over(arena, "arena", cowslip_arena(Source::Restored(Box::new(restored)))) }
     };
     // SAFETY: C's contract.
     unsafe { guard(error, restore) }
 }
 
-/// Waits up to `timeout_ns` until all of a restored arena is there, and free of the file: COWSLIP_BUSY if that takes
+/// # Safety
+/// C's contract.
+unsafe fn via(socket: *const c_char) -> Answer<Via> {
+    if socket.is_null() {
+        return Ok(Via::Environment);
+    }
+    // SAFETY: the caller's.
+    let socket = unsafe { path(socket, "via") }?;
+    Ok(if socket.as_os_str().is_empty() { Via::File } else { Via::Server(socket.to_owned()) })
+}
+
+/// Waits up to `timeout_ns` until all of a restored arena is there, and free of the file and of a server: COWSLIP_BUSY if that takes
 /// longer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_restore_wait(

@@ -1,8 +1,14 @@
 //! The interface as programs in C and C++ see it: natively, with the address sanitizer, and under valgrind.
 
 use std::io::Write;
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+use cowslip::Arena;
+use cowslip::image::{Root, SaveOptions, save};
+use cowslip::units::ByteCount;
 
 const PROGRAMS: [&str; 5] = ["freeze", "fork", "template", "image", "branch"];
 const STRICT: [&str; 6] = ["-std=gnu99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"];
@@ -176,6 +182,65 @@ fn the_store_has_its_content_again() {
     assert_eq!(tell("get key7\nget key999\n"), "again\nvalue 999\n");
     let status = Command::new(&store).stderr(Stdio::null()).status().unwrap();
     assert_eq!(status.code(), Some(2), "no file named");
+}
+
+/// An image of the words 3, 4 ... at a root, and a server that has it: what a program that gets both asks of it.
+#[test]
+fn a_restore_asks_the_server_that_it_is_told_of() {
+    const COUNT: usize = 1 << 19;
+    let folder = installed();
+    let (image, socket) = (folder.path().join("image"), folder.path().join("socket"));
+    let arena = Arena::new(ByteCount::mib(16)).unwrap();
+    let mut words = arena.slice::<u64>(COUNT).unwrap();
+    words.iter_mut().enumerate().for_each(|(i, word)| *word = i as u64 + 3);
+    let offset_bytes = (words.range().start - arena.range().start) as u64;
+    let root = Root { arena: 0, offset_bytes, length_bytes: words.range().len as u64 };
+    let mut how = SaveOptions::default();
+    how.roots.insert("words".into(), root);
+    let view = arena.freeze().unwrap();
+    save(&[&view], &image, &how, &mut |_| ControlFlow::Continue(())).unwrap();
+    let options = cowslip_serve::Options {
+        opener: cowslip_serve::Opener::default(),
+        images: vec![image.clone()],
+        most_clients: 8,
+        most_memory: ByteCount::gib(1),
+    };
+    let server = cowslip_serve::Server::bind(&socket, options, |_| {}).unwrap();
+    let (stopped, mut stop) = std::io::pipe().unwrap();
+    let serving = std::thread::spawn(move || server.run(stopped.as_fd()).unwrap());
+
+    let program = compile("cc", &source("serve"), folder.path(), &STRICT);
+    let served = |environment: Option<&Path>, via: &str, expected: &str| {
+        let before = handed_out(&socket);
+        let mut command = Command::new(&program);
+        command.arg(&image).args([via, expected]).env_remove("COWSLIP_SERVE");
+        environment.map(|socket| command.env("COWSLIP_SERVE", socket));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{environment:?} {via} {expected}: {}", said(&output));
+        handed_out(&socket) > before
+    };
+    let (nowhere, there) = (folder.path().join("nowhere"), socket.to_str().unwrap());
+    assert!(served(None, there, "ok"), "by name");
+    assert!(served(Some(&socket), "NULL", "ok"), "by the environment");
+    assert!(served(Some(&nowhere), there, "ok"), "the name goes first");
+    assert!(!served(Some(&socket), "", "ok"), "the file");
+    assert!(!served(None, "NULL", "ok"), "nobody is named");
+    assert!(!served(Some(&nowhere), "NULL", "ok"), "nobody is there");
+    assert!(
+        !served(Some(&socket), nowhere.to_str().unwrap(), "file"),
+        "who was named must be there"
+    );
+    stop.write_all(&[1]).unwrap();
+    serving.join().unwrap();
+}
+
+/// How many clients have had the image, or a part of it.
+fn handed_out(socket: &Path) -> u64 {
+    let text = cowslip_serve::metrics_of(socket).unwrap();
+    let names = ["cowslip_serve_templates_total ", "cowslip_serve_lent_total "];
+    let count =
+        |line: &str| names.iter().find_map(|name| line.strip_prefix(name)?.parse::<u64>().ok());
+    text.lines().filter_map(count).sum::<u64>()
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::remote::is_url;
 /// The program that can.
 const PROGRAM: &str = "cowslip-remote";
 /// What takes URLs.
-const COMMANDS: [&str; 2] = ["image", "restore"];
+const COMMANDS: [&str; 3] = ["image", "restore", "serve"];
 
 /// Becomes the program that can, if this one is asked for something at a URL.
 pub(crate) fn hand_over() -> Result<(), Failure> {

@@ -13,7 +13,7 @@ mod remote;
 
 use std::process::ExitCode;
 
-pub use remote::Remote;
+pub use remote::{OpenUrl, Remote};
 
 /// Does what this process was called for. `remote` is what reaches object stores.
 pub fn main(remote: &'static dyn Remote) -> ExitCode {

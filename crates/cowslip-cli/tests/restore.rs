@@ -214,8 +214,14 @@ fn a_served_image_is_restored_from_memory_and_outlives_the_server() {
 
     let options = ["--via", socket.to_str().unwrap()];
     let staying = Staying::start(&image, &folder, &options).map_err(|ran| ran.stderr).unwrap();
-    let metrics = run(Command::new(COWSLIP).args(["serve", "--metrics", "--socket"]).arg(&socket));
-    assert!(metrics.stdout.contains("\ncowslip_serve_loads_total 1\n"), "{}", metrics.stdout);
+    loop {
+        let mut metrics = Command::new(COWSLIP);
+        let metrics = run(metrics.args(["serve", "--metrics", "--socket"]).arg(&socket));
+        if metrics.stdout.contains("\ncowslip_serve_loads_total 1\n") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{}", metrics.stdout);
+    }
     let kill = ["-TERM", &server.0.id().to_string()].map(str::to_owned);
     assert!(Command::new("kill").args(kill).status().unwrap().success());
     assert!(server.0.wait().unwrap().success());

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cowslip::image::{Image, OnProgress};
-use cowslip_cli::Remote;
-use cowslip_remote::{Listed, ListedKind};
+use cowslip_cli::{OpenUrl, Remote};
+use cowslip_remote::{Cache, Listed, ListedKind, PruneOptions};
 use serde_json::{Value, json};
 
 fn main() -> ExitCode {
@@ -17,6 +18,11 @@ struct Stores;
 impl Remote for Stores {
     fn open(&self, url: &str) -> cowslip::Result<Image> {
         cowslip_remote::open(url)
+    }
+
+    fn cache(&self, folder: &Path, most_bytes: u64, tell: fn(&str)) -> cowslip::Result<OpenUrl> {
+        let cache = Cache::open(folder, most_bytes, tell)?;
+        Ok(Box::new(move |url| cache.image(url)))
     }
 
     fn push(
@@ -48,6 +54,30 @@ impl Remote for Stores {
     fn list(&self, url: &str) -> cowslip::Result<Value> {
         let images: Vec<Value> = cowslip_remote::list(url)?.iter().map(listed).collect();
         Ok(json!({"schema": "cowslip.image-ls/1", "images": images}))
+    }
+
+    fn prune(
+        &self,
+        url: &str,
+        keep: usize,
+        merge: Option<usize>,
+        grace: Duration,
+        is_dry_run: bool,
+        progress: OnProgress<'_>,
+    ) -> cowslip::Result<Value> {
+        let mut wanted = PruneOptions::keep(keep).grace(grace).dry_run(is_dry_run);
+        wanted.merge = merge;
+        let pruned = cowslip_remote::prune(url, wanted, progress)?;
+        let merged =
+            pruned.merged.iter().map(|(image, into)| json!({"image": image, "into": into}));
+        Ok(json!({
+            "schema": "cowslip.image-prune/1",
+            "dry_run": is_dry_run,
+            "merged": merged.collect::<Vec<_>>(),
+            "deleted": pruned.deleted,
+            "deleted_bytes": pruned.deleted_bytes,
+            "kept": pruned.kept,
+        }))
     }
 }
 

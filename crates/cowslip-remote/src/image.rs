@@ -95,7 +95,7 @@ pub(crate) fn open_location(location: &Location, options: OpenOptions) -> Result
 }
 
 /// The image there, or that a pointer there names.
-async fn find(location: &Location, options: OpenOptions) -> Result<RemoteImage> {
+pub(crate) async fn find(location: &Location, options: OpenOptions) -> Result<RemoteImage> {
     for _ in 0..MOST_POINTERS {
         let found = RemoteImage::open(location, options).await?;
         let Some(pointer) = found.pointer() else { return Ok(found) };
@@ -113,7 +113,7 @@ async fn find(location: &Location, options: OpenOptions) -> Result<RemoteImage> 
 
 /// An image in a store.
 #[derive(Debug)]
-struct RemoteImage {
+pub(crate) struct RemoteImage {
     path: PathBuf,
     options: OpenOptions,
     fetcher: Arc<Fetcher>,
@@ -155,8 +155,32 @@ impl RemoteImage {
         Pointer::decode(&self.beginning)
     }
 
-    fn identity(&self) -> Option<ImageIdentity> {
+    pub(crate) fn identity(&self) -> Option<ImageIdentity> {
         identity_in(&self.beginning)
+    }
+
+    /// The image that it needs; see [`ImageSource::open_parent`].
+    pub(crate) fn parent(&self, name: Option<&str>, identity: ImageIdentity) -> Result<Self> {
+        let location = self.fetcher.object().location();
+        let names = name.map(str::to_owned).into_iter().chain([name_of(identity)]);
+        let mut missing = None;
+        for name in names {
+            match block_on(Self::open(&location.beside(&name), self.options)) {
+                Ok(found) if found.identity() == Some(identity) => return Ok(found),
+                Ok(another) => {
+                    missing.get_or_insert_with(|| {
+                        Error::new(ErrorKind::Corrupt, OPEN)
+                            .of_file(&another.path)
+                            .hint(format!("it is not the parent {identity}"))
+                    });
+                }
+                Err(error) if error.kind() == ErrorKind::File => {
+                    missing.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(missing.expect("at least one name was tried"))
     }
 }
 
@@ -180,7 +204,7 @@ pub(crate) fn name_of(identity: ImageIdentity) -> String {
     format!("{identity}.cowslip")
 }
 
-fn working_set_of(location: &Location) -> Location {
+pub(crate) fn working_set_of(location: &Location) -> Location {
     location.beside(&format!("{}.working-set", location.file_name()))
 }
 
@@ -225,26 +249,7 @@ impl ImageSource for RemoteImage {
         name: Option<&str>,
         identity: ImageIdentity,
     ) -> Result<Arc<dyn ImageSource>> {
-        let location = self.fetcher.object().location();
-        let names = name.map(str::to_owned).into_iter().chain([name_of(identity)]);
-        let mut missing = None;
-        for name in names {
-            match block_on(Self::open(&location.beside(&name), self.options)) {
-                Ok(found) if found.identity() == Some(identity) => return Ok(Arc::new(found)),
-                Ok(another) => {
-                    missing.get_or_insert_with(|| {
-                        Error::new(ErrorKind::Corrupt, OPEN)
-                            .of_file(&another.path)
-                            .hint(format!("it is not the parent {identity}"))
-                    });
-                }
-                Err(error) if error.kind() == ErrorKind::File => {
-                    missing.get_or_insert(error);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Err(missing.expect("at least one name was tried"))
+        Ok(Arc::new(self.parent(name, identity)?))
     }
 
     fn read_working_set(&self) -> Option<Vec<u8>> {

@@ -6,7 +6,9 @@
 //!  restore, pull, verify ──▶ [image] two requests to open, pinned to the ETag
 //!                              └─ [fetcher] what is waited for first, ranges as the link is worth ([link]),
 //!                                 a second request for what is late, retries
+//!              └─ [cache] a folder on the local disk, for who reads one image again and again
 //!  latest ──▶ [pointer] compare and swap
+//!  keep, merge ──▶ [prune] what nobody needs
 //! ```
 //! This is the only crate of the workspace with an asynchronous runtime. It runs in threads of its own ([runtime]);
 //! everything public here blocks.
@@ -14,6 +16,7 @@
 //! Credentials come from the environment, as `object_store` reads it: `AWS_ACCESS_KEY_ID`, `GOOGLE_…`, `AZURE_…`. A
 //! URL that carries some is refused: it would be seen in lists of processes, and in messages.
 
+mod cache;
 mod errors;
 mod fetcher;
 mod image;
@@ -23,14 +26,17 @@ mod location;
 mod object;
 mod oci;
 mod pointer;
+mod prune;
 mod runtime;
 mod transfer;
 mod upload;
 
+pub use cache::Cache;
 pub use image::{OpenOptions, open, open_with};
 pub use list::{Listed, ListedKind, list};
 pub use location::{Location, is_url};
 pub use pointer::{Pointer, read_latest, set_latest};
+pub use prune::{PruneOptions, Pruned, prune};
 pub use transfer::{Pulled, Pushed, pull, push, save};
 
 /// The page's examples compile.

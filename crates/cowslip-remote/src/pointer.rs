@@ -7,7 +7,7 @@
 
 use cowslip::image::{Image, ImageIdentity};
 use cowslip::{Error, ErrorKind, Result};
-use object_store::{PutMode, PutOptions, UpdateVersion};
+use object_store::{ObjectMeta, PutMode, PutOptions, UpdateVersion};
 use serde::{Deserialize, Serialize};
 
 use crate::errors::store_error;
@@ -84,6 +84,33 @@ pub fn set_latest(pointer: &str, name: &str, image: &Image) -> Result<Pointer> {
     set(&location, Pointer::of(name, image))
 }
 
+/// Has a pointer that says `now` name another place of the same image. What somebody else has changed meanwhile stays.
+pub(crate) fn repoint(location: &Location, now: &Pointer, wanted: Pointer) -> Result<()> {
+    let name = location.name();
+    block_on(async {
+        let found = read_small(location).await.map_err(|refused| refused.error)?;
+        let Some((bytes, meta)) = found else { return Ok(()) };
+        if Pointer::decode(&bytes).as_ref() != Some(now) {
+            return Ok(());
+        }
+        match put(location, &wanted, update_of(meta)).await {
+            Ok(()) | Err(object_store::Error::Precondition { .. }) => Ok(()),
+            Err(error) => Err(store_error(OPERATION, &name, &error)),
+        }
+    })
+}
+
+/// Whoever was here since loses.
+fn update_of(meta: ObjectMeta) -> PutMode {
+    PutMode::Update(UpdateVersion { e_tag: meta.e_tag, version: meta.version })
+}
+
+async fn put(location: &Location, pointer: &Pointer, mode: PutMode) -> object_store::Result<()> {
+    let bytes = serde_json::to_vec(pointer).expect("strings and a number");
+    let options = PutOptions { mode, ..PutOptions::default() };
+    location.store().put_opts(&location.key, bytes.into(), options).await.map(drop)
+}
+
 pub(crate) fn set(location: &Location, wanted: Pointer) -> Result<Pointer> {
     let name = location.name();
     block_on(async {
@@ -96,14 +123,11 @@ pub(crate) fn set(location: &Location, wanted: Pointer) -> Result<Pointer> {
                     if now.created_unix_ns >= wanted.created_unix_ns {
                         return Ok(now);
                     }
-                    let (e_tag, version) = (meta.e_tag, meta.version);
-                    PutMode::Update(UpdateVersion { e_tag, version })
+                    update_of(meta)
                 }
             };
-            let bytes = serde_json::to_vec(&wanted).expect("strings and a number");
-            let options = PutOptions { mode, ..PutOptions::default() };
-            match location.store().put_opts(&location.key, bytes.into(), options).await {
-                Ok(_) => return Ok(wanted),
+            match put(location, &wanted, mode).await {
+                Ok(()) => return Ok(wanted),
                 // Somebody was faster.
                 Err(
                     object_store::Error::Precondition { .. }

@@ -3,6 +3,7 @@
 mod support;
 
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cowslip::ErrorKind;
-use cowslip::image::{Image, OnDamage, RestoreOptions, SaveOptions, Strategy, save};
-use cowslip::units::CHUNK_BYTES;
-use cowslip_remote::ListedKind;
+use cowslip::image::{Image, OnDamage, RestoreOptions, SaveOptions, Strategy, Via, save};
+use cowslip::units::{ByteCount, CHUNK_BYTES};
+use cowslip_remote::{Cache, ListedKind, PruneOptions};
 use support::proxy::Fault;
 use support::{
     Folder, PATIENCE, SECRET, WORDS, arena, folder, image, pattern, proceed, skip, words, world,
@@ -490,4 +491,202 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
         .filter(|it| it.file_type().is_ok_and(|kind| kind.is_file()))
         .map(|it| it.path())
         .collect()
+}
+
+#[test]
+fn what_nobody_needs_is_pruned_and_what_somebody_needs_is_not() {
+    let world = world();
+    world.proxy.rule("pruned", |_| Fault::None);
+    let url = |name: &str| format!("{}/{name}", folder("pruned"));
+    let (arena, mut words) = arena(4, 14);
+    let save_as = |name: &str, parent: Option<&str>| {
+        let parent = parent.map(url);
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
+        let options = SaveOptions::default();
+        let to = url(name);
+        cowslip_remote::save(&[&frozen], &to, parent.as_deref(), &options, &mut proceed).unwrap();
+    };
+    save_as("old", None);
+    save_as("monday", None);
+    words[0] = 1;
+    save_as("tuesday", Some("monday"));
+    words[1] = 2;
+    save_as("wednesday", Some("tuesday"));
+    let image = cowslip_remote::open(&url("wednesday")).unwrap();
+    cowslip_remote::set_latest(&url("latest"), "wednesday", &image).unwrap();
+
+    let folder = folder("pruned") + "/";
+    let prune = |options| cowslip_remote::prune(&folder, options, &mut proceed).unwrap();
+    let keep_one = || PruneOptions::keep(1).grace(Duration::ZERO);
+    assert_eq!(prune(PruneOptions::keep(1)).deleted, [""; 0], "all are young");
+    assert_eq!(prune(keep_one().dry_run(true)).deleted, ["old"]);
+    let pruned = prune(keep_one());
+    assert_eq!((pruned.deleted.as_slice(), pruned.kept.len()), (&["old".to_owned()][..], 3));
+    assert!(pruned.deleted_bytes > 4 << 20);
+
+    let pruned = prune(keep_one().merge(2));
+    let merged = format!("{}.cowslip", image.identity());
+    assert_eq!(pruned.merged, [("wednesday".to_owned(), merged.clone())]);
+    assert_eq!(pruned.deleted, ["monday", "tuesday", "wednesday"]);
+    let latest = cowslip_remote::open(&url("latest")).unwrap();
+    assert_eq!((latest.identity(), latest.ancestors().len()), (image.identity(), 0));
+    latest.verify(&mut proceed).unwrap();
+    let restored = latest.restore(0, &RestoreOptions::default(), &mut proceed).unwrap();
+    assert_eq!(support::words(restored.arena())[..3], [1, 2, pattern(14, 2)]);
+    // A child of what was merged finds it by its identity.
+    save_as("thursday", Some(&merged));
+    assert_eq!(prune(keep_one()).deleted, [""; 0]);
+}
+
+#[test]
+fn what_is_kept_is_not_fetched_again_and_is_not_trusted() {
+    let world = world();
+    let local = Folder::new("kept");
+    for (name, seed) in [("first", 21), ("second", 22)] {
+        let file = local.file(name);
+        image(&file, 10, seed);
+        cowslip_remote::push(&file, &(folder("kept") + "/"), None, &mut proceed).unwrap();
+    }
+    let kept = local.file("cache");
+    // Room for one of them.
+    let cache = Cache::open(&kept, 30 << 20, |why| panic!("{why}")).unwrap();
+    let restore = |name: &str, seed: u64| {
+        world.proxy.rule("kept", |_| Fault::None);
+        let image = cache.image(&format!("{}/{name}", folder("kept"))).unwrap();
+        let restored = image.restore(0, &RestoreOptions::default(), &mut proceed).unwrap();
+        assert!(restored.wait(PATIENCE).unwrap());
+        let words = support::words(restored.arena());
+        assert!(words.iter().enumerate().all(|(i, word)| *word == pattern(seed, i)), "{name}");
+        let seen = world.proxy.seen("kept");
+        let of_image = seen.iter().filter(|it| !it.target.contains("working-set"));
+        of_image.count()
+    };
+    let files = || {
+        let entries = std::fs::read_dir(&kept).unwrap();
+        entries.map(|it| it.unwrap().path()).collect::<Vec<_>>()
+    };
+    let wait_kept = |name: &str| {
+        let file =
+            kept.join(format!("{}.cowslip", Image::open(&local.file(name)).unwrap().identity()));
+        let deadline = Instant::now() + PATIENCE;
+        while files() != [file.clone()] {
+            assert!(Instant::now() < deadline, "{name}: {:?}", files());
+            std::thread::yield_now();
+        }
+        file
+    };
+    assert!(restore("first", 21) > 2);
+    let first = wait_kept("first");
+    assert_eq!(restore("first", 21), 1, "its header");
+    let mut bytes = std::fs::read(&first).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 4;
+    std::fs::write(&first, &bytes).unwrap();
+    assert!(restore("first", 21) > 1, "one chunk");
+    assert!(files().is_empty(), "what was wrong is gone");
+    restore("first", 21);
+    wait_kept("first");
+    restore("second", 22);
+    wait_kept("second");
+
+    let small = Cache::open(&local.file("small"), 1 << 20, |why| panic!("{why}")).unwrap();
+    let image = small.image(&(folder("kept") + "/first")).unwrap();
+    image.verify(&mut proceed).unwrap();
+    assert_eq!(std::fs::read_dir(local.file("small")).unwrap().count(), 0, "it has no room");
+}
+
+#[test]
+fn a_chain_is_kept_image_by_image_and_a_full_disk_stops_nobody() {
+    let world = world();
+    world.proxy.rule("links", |_| Fault::None);
+    let local = Folder::new("links");
+    let url = |name: &str| format!("{}/{name}", folder("links"));
+    let (arena, mut words) = arena(4, 23);
+    let save_as = |name: &str, parent: Option<&str>| {
+        let parent = parent.map(url);
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
+        let options = SaveOptions::default();
+        let to = url(name);
+        cowslip_remote::save(&[&frozen], &to, parent.as_deref(), &options, &mut proceed).unwrap();
+    };
+    save_as("monday", None);
+    words[0] = 1;
+    save_as("tuesday", Some("monday"));
+    static TOLD: AtomicUsize = AtomicUsize::new(0);
+    let told = |_: &str| {
+        TOLD.fetch_add(1, Relaxed);
+    };
+    let cache = Cache::open(&local.file("cache"), 1 << 30, told).unwrap();
+    for expected in [2, 2] {
+        let image = cache.image(&url("tuesday")).unwrap();
+        // Chunk 0 of the parent is never read: nobody needs it.
+        image.verify(&mut proceed).unwrap();
+        image.ancestors()[0].verify(&mut proceed).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while std::fs::read_dir(local.file("cache")).unwrap().count() != expected {
+            assert!(Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(TOLD.load(Relaxed), 0);
+    // Where nothing can be written.
+    std::fs::write(local.file("a file"), "").unwrap();
+    assert_eq!(
+        Cache::open(&local.file("a file"), 1 << 30, told).unwrap_err().kind(),
+        ErrorKind::File
+    );
+    std::fs::remove_dir_all(local.file("cache")).unwrap();
+    cache.image(&url("tuesday")).unwrap().verify(&mut proceed).unwrap();
+    assert!(TOLD.load(Relaxed) > 0);
+}
+
+#[test]
+fn a_server_fetches_an_image_once_for_all_who_restore_it() {
+    let world = world();
+    let local = Folder::new("served");
+    let file = local.file("store");
+    image(&file, 20, 31);
+    let url = folder("served") + "/store";
+    world.proxy.rule("served", |_| Fault::None);
+    cowslip_remote::push(&file, &url, None, &mut proceed).unwrap();
+    let cache = Cache::open(&local.file("cache"), 1 << 30, |why| panic!("{why}")).unwrap();
+    let open = move |path: &Path| cache.image(path.to_str().unwrap());
+    let options = cowslip_serve::Options {
+        images: vec![url.clone().into()],
+        opener: cowslip_serve::Opener::new(open),
+        most_clients: 64,
+        most_memory: ByteCount::gib(1),
+    };
+    let socket = local.file("socket");
+    let server = cowslip_serve::Server::bind(&socket, options, |why| panic!("{why}")).unwrap();
+    world.proxy.rule("served", |_| Fault::None);
+    let (stopped, stop) = std::io::pipe().unwrap();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| server.run(stopped.as_fd()));
+        let workers: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    let image = cowslip_remote::open(&url).unwrap();
+                    let via = Via::Server(socket.clone());
+                    let options = RestoreOptions { via, ..RestoreOptions::default() };
+                    let restored = image.restore(0, &options, &mut proceed).unwrap();
+                    let words = support::words(restored.arena());
+                    words.iter().enumerate().filter(|(i, word)| **word != pattern(31, *i)).count()
+                })
+            })
+            .collect();
+        let wrong: usize = workers.into_iter().map(|it| it.join().unwrap()).sum();
+        drop(stop);
+        serving.join().unwrap().unwrap();
+        assert_eq!(wrong, 0);
+    });
+    // Each chunk came once, or a second time because it was late.
+    let bytes = |range: &str| {
+        let (from, to) = range.strip_prefix("bytes=")?.split_once('-')?;
+        Some(to.parse::<u64>().ok()? - from.parse::<u64>().ok()? + 1)
+    };
+    let seen = world.proxy.seen("served");
+    let fetched: u64 = seen.iter().filter_map(|it| it.range.as_deref()).filter_map(bytes).sum();
+    let stored = std::fs::metadata(&file).unwrap().len();
+    assert!((40 << 20..2 * stored).contains(&fetched), "{fetched} of {stored}");
 }

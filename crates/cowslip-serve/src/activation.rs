@@ -2,25 +2,36 @@
 //! A socket that systemd made (`sd_listen_fds(3)`).
 //!
 //! # Safety
-//! The descriptor is taken once, and only if the variables say that it was passed to this very process.
+//! The descriptor is taken once, only if the variables say that it was passed to this very process, and if it is such a
+//! socket.
 
 use std::env;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use cowslip_sys::socket;
 
 /// The first descriptor that is passed.
 const FIRST: i32 = 3;
 
 /// The listening socket that this process was started with, if it was. The first call has it.
-pub fn inherited_listener() -> Option<UnixListener> {
+///
+/// # Errors
+/// `InvalidInput` if something else was passed: several sockets, or one that is no listening Unix stream.
+pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
     static IS_TAKEN: AtomicBool = AtomicBool::new(false);
     let number = |name| env::var(name).ok()?.parse::<u32>().ok();
-    let is_ours =
-        number("LISTEN_PID") == Some(std::process::id()) && number("LISTEN_FDS") == Some(1);
-    if !is_ours || IS_TAKEN.swap(true, Relaxed) {
-        return None;
+    if number("LISTEN_PID") != Some(std::process::id()) || IS_TAKEN.swap(true, Relaxed) {
+        return Ok(None);
+    }
+    // SAFETY: it is only asked what it is.
+    let is_ours = || socket::listens(unsafe { BorrowedFd::borrow_raw(FIRST) });
+    if number("LISTEN_FDS") != Some(1) || !is_ours() {
+        let what = "not one Unix socket that listens for streams was passed (LISTEN_FDS)";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     // SAFETY: see the module.
-    Some(UnixListener::from(unsafe { OwnedFd::from_raw_fd(FIRST) }))
+    Ok(Some(UnixListener::from(unsafe { OwnedFd::from_raw_fd(FIRST) })))
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!   client ──request──▶ [server]  accepts, checks who it is, answers in a thread a client
 //!                          └──▶ [residents]  each image loaded once; the least recently used goes first
-//!   client ◀─template── SCM_RIGHTS
+//!   client ◀─template, or what is loaded by now── SCM_RIGHTS
 //! ```
 //! A client that has a template needs the server no more: the memory stays as long as anybody reads it.
 
@@ -13,4 +13,4 @@ mod residents;
 mod server;
 
 pub use activation::inherited_listener;
-pub use server::{Options, Server, default_socket, metrics_of};
+pub use server::{Opener, Options, Server, default_socket, metrics_of};

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) struct Metrics {
     pub(crate) requests: AtomicU64,
     pub(crate) templates: AtomicU64,
+    pub(crate) lent: AtomicU64,
     pub(crate) refused_peers: AtomicU64,
     pub(crate) busy: AtomicU64,
     pub(crate) not_held: AtomicU64,
@@ -20,6 +21,7 @@ impl Metrics {
         let counters = [
             ("requests_total", "Requests of clients.", &self.requests),
             ("templates_total", "Images handed to clients.", &self.templates),
+            ("lent_total", "Images lent to clients while they were loaded.", &self.lent),
             (
                 "refused_peers_total",
                 "Clients of other users, who got nothing.",

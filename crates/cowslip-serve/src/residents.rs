@@ -2,38 +2,48 @@
 //!
 //! ```text
 //!   asked for ─▶ held? ──yes──▶ handed out
-//!                 │ no: one loads it, others who ask wait for that one
+//!                 │ no: one thread loads it; others wait for that, or are lent what is there
 //!                 ▼
 //!              room? ──no──▶ the least recently used is given up, until there is
 //! ```
 //! What is given up stays in memory as long as a client reads it, and no longer counts here.
 
-use std::collections::{HashMap, HashSet};
-use std::ops::ControlFlow;
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
 
 use cowslip::Template;
-use cowslip::image::served::Answer;
-use cowslip::image::{Image, ImageIdentity, RestoreOptions, Via};
+use cowslip::image::served::{Answer, Loading};
+use cowslip::image::{Image, ImageIdentity};
 
 use crate::metrics::{Metrics, count};
+use crate::server::{Opener, Options};
 
 type Key = (ImageIdentity, u32);
 
 #[derive(Debug)]
 pub(crate) struct Residents {
     paths: Vec<PathBuf>,
+    opener: Opener,
     most_bytes: u64,
+    tell: fn(&str),
     table: Mutex<Table>,
-    loaded: Condvar,
+    changed: Condvar,
     pub(crate) metrics: Metrics,
+}
+
+/// What there is of an arena of an image.
+#[derive(Debug)]
+pub(crate) enum Resident {
+    Whole(Arc<Template>),
+    Loading(Arc<Loading>),
 }
 
 #[derive(Debug, Default)]
 struct Table {
     held: HashMap<Key, Held>,
-    loading: HashSet<Key>,
+    loading: HashMap<Key, Arc<Load>>,
     /// Of what is held, and of what is being loaded.
     bytes: u64,
     clock: u64,
@@ -46,26 +56,35 @@ struct Held {
     used_at: u64,
 }
 
-/// An image that is being loaded. Others wait no longer for it when this is dropped.
-struct Loading<'a> {
-    residents: &'a Residents,
+/// What those learn who asked while an image was not held. It is set under the table's lock.
+#[derive(Debug, Default)]
+struct Load {
+    begun: OnceLock<Arc<Loading>>,
+    outcome: OnceLock<Result<Arc<Template>, Answer>>,
+}
+
+/// Who loads an image. Others wait no longer for it when this is dropped.
+struct Loader {
+    residents: Arc<Residents>,
     key: Key,
+    load: Arc<Load>,
     bytes: u64,
 }
 
 impl Residents {
-    pub(crate) fn new(paths: Vec<PathBuf>, most_bytes: u64) -> Self {
-        Self {
-            paths,
-            most_bytes,
-            table: Mutex::default(),
-            loaded: Condvar::new(),
-            metrics: Metrics::default(),
-        }
+    pub(crate) fn new(options: &Options, tell: fn(&str)) -> Self {
+        let Options { images, opener, most_memory, .. } = options.clone();
+        let (table, changed) = (Mutex::default(), Condvar::new());
+        let metrics = Metrics::default();
+        Self { paths: images, opener, most_bytes: most_memory.0, tell, table, changed, metrics }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, table: MutexGuard<'a, Table>) -> MutexGuard<'a, Table> {
+        self.changed.wait(table).unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn text(&self) -> String {
@@ -74,12 +93,12 @@ impl Residents {
     }
 
     /// Loads what there is room for, in the order given. An image that cannot be loaded is told of and left out.
-    pub(crate) fn load_all(&self, tell: &dyn Fn(&str), goes_on: &dyn Fn() -> bool) {
+    pub(crate) fn load_all(self: &Arc<Self>, goes_on: impl Fn() -> bool) {
         for path in &self.paths {
-            let image = match Image::open(path) {
+            let image = match self.opener.open(path) {
                 Ok(image) => image,
                 Err(error) => {
-                    tell(&error.to_string());
+                    (self.tell)(&error.to_string());
                     continue;
                 }
             };
@@ -88,55 +107,91 @@ impl Residents {
                 if !goes_on() || self.table().bytes.saturating_add(bytes) > self.most_bytes {
                     return;
                 }
-                let _ = self.get((image.identity(), arena), tell);
+                let _ = self.get((image.identity(), arena), false);
             }
         }
     }
 
-    /// An arena of an image, loaded if need be.
-    pub(crate) fn get(&self, key: Key, tell: &dyn Fn(&str)) -> Result<Arc<Template>, Answer> {
+    /// An arena of an image, loaded if need be: all of it, or, for who `borrows`, what is there.
+    pub(crate) fn get(self: &Arc<Self>, key: Key, borrows: bool) -> Result<Resident, Answer> {
         let mut table = self.table();
-        loop {
-            table.clock += 1;
-            let now = table.clock;
-            if let Some(held) = table.held.get_mut(&key) {
-                held.used_at = now;
-                return Ok(Arc::clone(&held.template));
-            }
-            if !table.loading.contains(&key) {
-                break;
-            }
-            table = self.loaded.wait(table).unwrap_or_else(|poisoned| poisoned.into_inner());
+        table.clock += 1;
+        let now = table.clock;
+        if let Some(held) = table.held.get_mut(&key) {
+            held.used_at = now;
+            return Ok(Resident::Whole(Arc::clone(&held.template)));
         }
-        table.loading.insert(key);
-        drop(table);
-        let mut loading = Loading { residents: self, key, bytes: 0 };
-        let Some(image) = self.find(key) else {
-            count(&self.metrics.not_held);
-            return Err(Answer::NotHeld);
+        let load = if let Some(load) = table.loading.get(&key) {
+            Arc::clone(load)
+        } else {
+            let load = Arc::<Load>::default();
+            table.loading.insert(key, Arc::clone(&load));
+            drop(table);
+            let residents = Arc::clone(self);
+            Loader { residents, key, load: Arc::clone(&load), bytes: 0 }.start();
+            table = self.table();
+            load
         };
-        loading.make_room(used_bytes(&image, key.1))?;
-        let loaded = load(&image, key.1).inspect_err(|error| tell(&error.to_string()));
-        let Ok(template) = loaded else {
-            count(&self.metrics.failed_loads);
-            return Err(Answer::Failed);
-        };
-        count(&self.metrics.loads);
-        Ok(loading.finish(Arc::new(template)))
+        loop {
+            if let Some(outcome) = load.outcome.get() {
+                return outcome.clone().map(Resident::Whole);
+            }
+            if let Some(begun) = load.begun.get().filter(|_| borrows) {
+                return Ok(Resident::Loading(Arc::clone(begun)));
+            }
+            table = self.wait(table);
+        }
     }
 
     /// The image with this identity, among those that are served now: a file may have been replaced.
     fn find(&self, (identity, arena): Key) -> Option<Image> {
-        let images = self.paths.iter().filter_map(|path| Image::open(path).ok());
+        let images = self.paths.iter().filter_map(|path| self.opener.open(path).ok());
         let has_arena = |image: &Image| image.description().arenas.len() > arena as usize;
         images.into_iter().find(|image| image.identity() == identity && has_arena(image))
     }
 }
 
-impl Loading<'_> {
+impl Loader {
+    /// Has a thread load the image. When this returns something can be lent, or nothing ever will.
+    fn start(mut self) {
+        let loading = match self.begin() {
+            Ok(loading) => loading,
+            Err(answer) => return self.end(Err(answer)),
+        };
+        let residents = Arc::clone(&self.residents);
+        let table = residents.table();
+        let _ = self.load.begun.set(Arc::clone(&loading));
+        residents.changed.notify_all();
+        drop(table);
+        let finish = move || {
+            let finished = loading.finish().map(Arc::new);
+            let finished = finished.map_err(|error| self.fail(&error));
+            self.end(finished);
+        };
+        let thread = thread::Builder::new().name("cowslip-finish".into()).spawn(finish);
+        if let Err(error) = thread {
+            (residents.tell)(&format!("start a thread that loads an image: {error}"));
+        }
+    }
+
+    fn begin(&mut self) -> Result<Arc<Loading>, Answer> {
+        let Some(image) = self.residents.find(self.key) else {
+            count(&self.residents.metrics.not_held);
+            return Err(Answer::NotHeld);
+        };
+        self.make_room(used_bytes(&image, self.key.1))?;
+        image.load(self.key.1).map(Arc::new).map_err(|error| self.fail(&error))
+    }
+
+    fn fail(&self, error: &cowslip::Error) -> Answer {
+        (self.residents.tell)(&error.to_string());
+        count(&self.residents.metrics.failed_loads);
+        Answer::Failed
+    }
+
     /// Gives up what was used least recently until there is room, or until nothing is left to give up.
     fn make_room(&mut self, bytes: u64) -> Result<(), Answer> {
-        let residents = self.residents;
+        let residents = &self.residents;
         if bytes > residents.most_bytes {
             return Err(Answer::TooLarge);
         }
@@ -145,7 +200,7 @@ impl Loading<'_> {
             let oldest = table.held.iter().min_by_key(|(_, held)| held.used_at);
             let Some(key) = oldest.map(|(key, _)| *key) else {
                 // Others are being loaded.
-                table = residents.loaded.wait(table).unwrap_or_else(|it| it.into_inner());
+                table = residents.wait(table);
                 continue;
             };
             if let Some(held) = table.held.remove(&key) {
@@ -154,24 +209,31 @@ impl Loading<'_> {
             }
         }
         table.bytes += bytes;
+        drop(table);
         self.bytes = bytes;
         Ok(())
     }
 
-    fn finish(mut self, template: Arc<Template>) -> Arc<Template> {
-        let mut table = self.residents.table();
-        let (bytes, used_at) = (std::mem::take(&mut self.bytes), table.clock);
-        table.held.insert(self.key, Held { template: Arc::clone(&template), bytes, used_at });
-        template
+    fn end(mut self, outcome: Result<Arc<Template>, Answer>) {
+        let residents = Arc::clone(&self.residents);
+        let mut table = residents.table();
+        if let Ok(template) = &outcome {
+            count(&residents.metrics.loads);
+            let (bytes, used_at) = (std::mem::take(&mut self.bytes), table.clock);
+            table.held.insert(self.key, Held { template: Arc::clone(template), bytes, used_at });
+        }
+        let _ = self.load.outcome.set(outcome);
     }
 }
 
-impl Drop for Loading<'_> {
+impl Drop for Loader {
     fn drop(&mut self) {
         let mut table = self.residents.table();
+        // Unless it ended otherwise.
+        let _ = self.load.outcome.set(Err(Answer::Failed));
         table.loading.remove(&self.key);
         table.bytes -= self.bytes;
-        self.residents.loaded.notify_all();
+        self.residents.changed.notify_all();
     }
 }
 
@@ -179,13 +241,4 @@ impl Drop for Loading<'_> {
 fn used_bytes(image: &Image, arena: u32) -> u64 {
     let arena = image.description().arenas.get(arena as usize);
     arena.map_or(0, |arena| arena.pieces.iter().map(|piece| piece.length_bytes).sum())
-}
-
-/// Every chunk is checked on its way; then the arena ends, and its memory stays.
-fn load(image: &Image, arena: u32) -> cowslip::Result<Template> {
-    let mut proceed = |_| ControlFlow::Continue(());
-    // This process is the server that others ask.
-    let options = RestoreOptions { via: Via::File, ..RestoreOptions::default() };
-    let restored = image.restore(arena, &options, &mut proceed)?;
-    restored.into_arena().freeze()?.into_template()
 }

@@ -1,29 +1,65 @@
 //! The socket: who may have what, and how many at a time.
 
-use std::fs;
+use std::fmt;
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use cowslip::image::Image;
 use cowslip::image::served::{self, Answer, Request};
 use cowslip::units::ByteCount;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, socket};
 
 use crate::metrics::count;
-use crate::residents::Residents;
+use crate::residents::{Resident, Residents};
 
 /// A client has so long for each thing that it says or takes.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+/// How an image is opened: a file, or what else the server's owner can read.
+#[derive(Clone)]
+pub struct Opener(Arc<dyn Fn(&Path) -> cowslip::Result<Image> + Send + Sync>);
+
+impl Opener {
+    /// Calls `open`.
+    pub fn new(open: impl Fn(&Path) -> cowslip::Result<Image> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(open))
+    }
+
+    pub(crate) fn open(&self, path: &Path) -> cowslip::Result<Image> {
+        (self.0)(path)
+    }
+}
+
+impl Default for Opener {
+    /// Opens files.
+    fn default() -> Self {
+        Self::new(Image::open)
+    }
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Opener")
+    }
+}
 
 /// What is served, to how many.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The images.
     pub images: Vec<PathBuf>,
+    /// How they are opened.
+    pub opener: Opener,
     /// Clients at a time; who comes beyond that is told so.
     pub most_clients: usize,
     /// Memory of the images held; the least recently used goes first.
@@ -34,8 +70,8 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
-    /// The socket's place, if this process made it.
-    path: Option<PathBuf>,
+    /// The socket's place, and which file it is, if this process made it.
+    made: Option<(PathBuf, FileId)>,
     options: Options,
     residents: Arc<Residents>,
     tell: fn(&str),
@@ -46,8 +82,10 @@ impl Server {
     /// with messages for a log.
     ///
     /// # Errors
-    /// `AddrInUse` if a server listens there, or something else is at `path`; the system's.
+    /// `AddrInUse` if a server listens there, or something else is at `path`; `WouldBlock` if somebody else keeps a lock
+    /// (`flock(2)`) of its directory, by which servers begin one after the other; the system's.
     pub fn bind(path: &Path, options: Options, tell: fn(&str)) -> io::Result<Self> {
+        let locked = lock_directory(path)?;
         let listener = match socket::listen_privately(path) {
             Err(Errno::ADDRINUSE) if is_left_over(path) => {
                 fs::remove_file(path)?;
@@ -56,18 +94,19 @@ impl Server {
             bound => bound,
         }?;
         let mut server = Self::on(UnixListener::from(listener), options, tell);
-        server.path = Some(path.to_owned());
+        server.made = Some((path.to_owned(), file_id(path)?));
+        drop(locked);
         Ok(server)
     }
 
     /// A server on a socket that somebody else made, and removes.
     pub fn on(listener: UnixListener, options: Options, tell: fn(&str)) -> Self {
-        let residents = Residents::new(options.images.clone(), options.most_memory.0);
-        Self { listener, path: None, options, residents: Arc::new(residents), tell }
+        let residents = Residents::new(&options, tell);
+        Self { listener, made: None, options, residents: Arc::new(residents), tell }
     }
 
-    /// Loads the images and serves them until `stop` can be read. Clients are answered from the beginning: who asks for an
-    /// image that is being loaded waits for that. At the end they are waited for.
+    /// Loads the images and serves them until `stop` can be read. Clients are answered from the beginning: who restores an
+    /// image that is being loaded is lent what is there, and who asks for a template waits. At the end they are waited for.
     ///
     /// # Errors
     /// The system's, if it cannot wait.
@@ -75,11 +114,10 @@ impl Server {
         self.listener.set_nonblocking(true)?;
         let closing = Arc::new(AtomicBool::new(false));
         let loader = {
-            let (residents, tell) = (Arc::clone(&self.residents), self.tell);
-            let closing = Arc::clone(&closing);
+            let (residents, closing) = (Arc::clone(&self.residents), Arc::clone(&closing));
             thread::Builder::new()
                 .name("cowslip-load".into())
-                .spawn(move || residents.load_all(&tell, &|| !closing.load(Relaxed)))?
+                .spawn(move || residents.load_all(|| !closing.load(Relaxed)))?
         };
         let served = self.accept(stop);
         closing.store(true, Relaxed);
@@ -89,6 +127,7 @@ impl Server {
 
     fn accept(&self, stop: BorrowedFd<'_>) -> io::Result<()> {
         let mut clients: Vec<JoinHandle<()>> = Vec::new();
+        let mut is_refused = false;
         let served = loop {
             let mut ready = [false; 2];
             if let Err(errno) =
@@ -105,22 +144,29 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) => {
                     // Too many open files, most likely: those of clients close.
-                    (self.tell)(&format!("accept a client: {error}"));
+                    if !std::mem::replace(&mut is_refused, true) {
+                        (self.tell)(&format!("accept a client: {error}"));
+                    }
                     thread::sleep(Duration::from_millis(10));
                     continue;
                 }
             };
+            is_refused = false;
+            if !is_of_us(&client) {
+                count(&self.residents.metrics.refused_peers);
+                continue;
+            }
             if clients.len() >= self.options.most_clients {
                 count(&self.residents.metrics.busy);
                 let _ = client.set_nonblocking(true);
                 let _ = Answer::Busy.write(&client);
                 continue;
             }
-            let (residents, tell) = (Arc::clone(&self.residents), self.tell);
+            let residents = Arc::clone(&self.residents);
             let thread = thread::Builder::new().name("cowslip-client".into());
             let started = thread.spawn(move || {
                 // What a client does wrong, or does not wait for, is its own affair.
-                let _ = answer(&client, &residents, tell);
+                let _ = answer(&client, &residents);
             });
             match started {
                 Ok(thread) => clients.push(thread),
@@ -134,48 +180,79 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
+        // Whoever removed it may have another there.
+        if let Some((path, id)) = &self.made
+            && file_id(path).is_ok_and(|now| now == *id)
+        {
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Whether a socket at `path` is one that nobody listens to any more.
-fn is_left_over(path: &Path) -> bool {
-    let refused = UnixStream::connect(path).map_err(|error| error.kind());
-    refused.is_err_and(|kind| kind == io::ErrorKind::ConnectionRefused)
+fn file_id(path: &Path) -> io::Result<FileId> {
+    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-fn answer(mut client: &UnixStream, residents: &Residents, tell: fn(&str)) -> io::Result<()> {
+/// Nobody else begins to listen in the directory of `path` until this is dropped.
+fn lock_directory(path: &Path) -> io::Result<File> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let directory = File::open(directory.unwrap_or(Path::new(".")))?;
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(refused) = directory.try_lock() {
+        match refused {
+            TryLockError::WouldBlock if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            refused => return Err(refused.into()),
+        }
+    }
+    Ok(directory)
+}
+
+/// Whether a socket at `path` is one that nobody listens to any more.
+fn is_left_over(path: &Path) -> bool {
+    let is_socket = |file: fs::Metadata| file.file_type().is_socket();
+    let refused = || UnixStream::connect(path).map_err(|error| error.kind());
+    fs::symlink_metadata(path).is_ok_and(is_socket)
+        && refused().is_err_and(|kind| kind == io::ErrorKind::ConnectionRefused)
+}
+
+/// Whether a process of this user, or of root, is at the other end.
+fn is_of_us(client: &UnixStream) -> bool {
+    socket::peer_uid(client.as_fd()).is_ok_and(|uid| uid == 0 || uid == process::effective_uid())
+}
+
+fn answer(mut client: &UnixStream, residents: &Arc<Residents>) -> io::Result<()> {
     client.set_nonblocking(false)?;
     client.set_read_timeout(Some(PATIENCE))?;
     client.set_write_timeout(Some(PATIENCE))?;
-    let uid = socket::peer_uid(client.as_fd())?;
-    if uid != 0 && uid != process::effective_uid() {
-        count(&residents.metrics.refused_peers);
-        return Ok(());
-    }
     let request = Request::read(client)?;
     count(&residents.metrics.requests);
-    match request {
-        Request::Template { image, arena } => match residents.get((image, arena), &tell) {
-            Ok(template) => {
-                Answer::Follows.write(client)?;
-                let sent =
-                    template.send(client).map_err(|error| io::Error::other(error.to_string()));
-                sent?;
-                // Closed by the other side when it has the template, which this one keeps until then.
-                let _ = client.read(&mut [0]);
-                count(&residents.metrics.templates);
-                Ok(())
-            }
-            Err(refusal) => refusal.write(client),
-        },
+    let failed = |error: cowslip::Error| io::Error::other(error.to_string());
+    let found = match request {
+        Request::Template { image, arena } => residents.get((image, arena), false),
+        Request::Content { image, arena } => residents.get((image, arena), true),
         Request::Metrics => {
             Answer::Follows.write(client)?;
-            client.write_all(residents.text().as_bytes())
+            return client.write_all(residents.text().as_bytes());
         }
-        _ => Answer::NotHeld.write(client),
+        _ => Err(Answer::NotHeld),
+    };
+    match found {
+        Ok(Resident::Whole(template)) => {
+            count(&residents.metrics.templates);
+            Answer::Follows.write(client)?;
+            template.send(client).map_err(failed)?;
+            // Closed by the other side when it has the template, which this one keeps until then.
+            let _ = client.read(&mut [0]);
+            Ok(())
+        }
+        Ok(Resident::Loading(loading)) => {
+            count(&residents.metrics.lent);
+            Answer::Loading.write(client)?;
+            loading.lend(client).map_err(failed)
+        }
+        Err(refusal) => refusal.write(client),
     }
 }
 

@@ -18,17 +18,25 @@ pub const MOST_DESCRIPTORS: usize = 4;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Listens for streams at a path, which is made: of mode 0600 before anybody can connect. `EADDRINUSE` if it is there.
+/// Listens for streams at a path, which is made: of mode 0600 from the beginning. `EADDRINUSE` if it is there.
 pub fn listen_privately(path: &Path) -> Result<OwnedFd> {
     let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    // The file gets the socket's mode. Changed by its path, it could be another file by then.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    let listens = rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)
-        .and_then(|()| net::listen(&socket, BACKLOG));
+    let listens = net::listen(&socket, BACKLOG);
     if listens.is_err() {
         let _ = rustix::fs::unlink(path);
     }
     listens.map(|()| socket)
+}
+
+/// Whether it is a Unix socket that listens for streams.
+pub fn listens(socket: BorrowedFd<'_>) -> bool {
+    net::sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
+        && net::sockopt::socket_type(socket) == Ok(SocketType::STREAM)
+        && net::sockopt::socket_acceptconn(socket) == Ok(true)
 }
 
 /// Sends some of `bytes`, and with the first of them all of `descriptors`; how many bytes.

@@ -15,6 +15,7 @@ mod read;
 mod sample;
 mod save;
 mod state;
+mod workers;
 mod working_set;
 
 use std::ops::ControlFlow;
@@ -28,6 +29,7 @@ use super::{Bench, MIB, Options, parts};
 use sample::Sample;
 
 pub use process::{ProcessArgs, run as process};
+pub use workers::{WorkerArgs, run as worker};
 
 #[cfg(test)]
 pub(crate) use promises::PROMISES;
@@ -43,6 +45,8 @@ pub enum Part {
     Read,
     /// Until the first touch, a tenth and all of a working set, recorded and not
     WorkingSet,
+    /// A hundred processes that restore one image: until the last has it, and their memory
+    Workers,
     /// Saving: beside dd and cp, incrementally, and what a program that writes sees of it
     Save,
     /// CRIU, of a process of the same size
@@ -63,6 +67,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
     let measured = parts::weighed(bench, only, weight, |part, bench| match part {
         Part::Read => read::measure(bench, &sample, rounds),
         Part::WorkingSet => working_set::measure(bench, &sample, rounds),
+        Part::Workers => workers::measure(bench, &sample, rounds),
         Part::Save => save::measure(bench, &sample, rounds),
         Part::Criu => criu::measure(bench, &sample, rounds),
     });
@@ -76,6 +81,7 @@ fn weight(part: Part) -> f64 {
     match part {
         Part::Read => 10.0,
         Part::WorkingSet => 6.0,
+        Part::Workers => 3.0,
         Part::Save => 5.0,
         Part::Criu => 1.0,
     }

@@ -2,7 +2,7 @@
 
 use cowslip_report::Report;
 
-use super::{read, save, working_set};
+use super::{read, save, workers, working_set};
 use crate::promise::{Bound, Figures, Promise, judge, over};
 
 const HOT: Option<&str> = Some("hot");
@@ -24,7 +24,7 @@ const MAPPED: [&str; 4] = ["mmap", "mmap-populate", "mmap-huge", "tmpfs-huge"];
 /// What brings what is touched into memory of the program's own, from a cold page cache.
 const UFFD_COLD: [&str; 3] = ["uffd-copy-2m-2cpu", "uffd-copy-hugetlb-2cpu", "uffd-move-2m-2cpu"];
 
-pub(crate) const PROMISES: [Promise; 9] = [
+pub(crate) const PROMISES: [Promise; 11] = [
     Promise {
         name: "restore_total_best_uffd_over_hybrid",
         bound: Bound::AtLeast(1.2),
@@ -76,6 +76,23 @@ pub(crate) const PROMISES: [Promise; 9] = [
         name: save::INCREMENTAL,
         bound: Bound::AtMost(1.1),
         value: |it| it.find("cowslip", save::INCREMENTAL, "value", it.size_bytes, None),
+    },
+    Promise {
+        name: "hundred_workers_memory_each_over_image",
+        bound: Bound::AtMost(0.02),
+        value: |it| {
+            let variant = Some(workers::HUNDRED);
+            it.find("resident", workers::MEMORY, "value", it.size_bytes, variant)
+        },
+    },
+    Promise {
+        name: "hundred_workers_restored_s",
+        bound: Bound::AtMost(0.5),
+        value: |it| {
+            let variant = Some(workers::HUNDRED);
+            let ns = it.find("resident", workers::RESTORED, "p50", it.size_bytes, variant);
+            ns.map(|ns| ns / 1e9)
+        },
     },
     Promise {
         name: "lost_or_wrong_bytes",

@@ -11,15 +11,17 @@ use cowslip_sys::process;
 use super::numbers::{byte_count, whole};
 use super::signals::Signals;
 use crate::exit::{self, CommandResult};
+use crate::remote;
 
 /// Hold images in memory, once a machine, for every process that restores them
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  cowslip serve store.image index.image --memory 8G\n  \
+    cowslip serve s3://models/llama/latest --cache-size 100G\n  \
     COWSLIP_SERVE=/run/cowslip-serve.socket ./worker\n  \
     cowslip serve --metrics\n\nOnly processes of the same user, and of root, get anything. An image that is \
     given up, and a server that ends, harm nobody who has restored.")]
 pub(crate) struct Args {
-    /// The images
+    /// The images: files or URLs
     #[arg(required_unless_present = "metrics", value_name = "IMAGE")]
     images: Vec<PathBuf>,
     /// The Unix socket; else what COWSLIP_SERVE names, $XDG_RUNTIME_DIR/cowslip-serve.socket, or
@@ -31,8 +33,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = byte_count)]
     memory: Option<ByteCount>,
     /// Clients at a time
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole(1..=10_000u32))]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = whole(1..=10_000u32))]
     clients: u32,
+    /// Where images at URLs are kept, so that each is fetched once [default: $CACHE_DIRECTORY,
+    /// $XDG_CACHE_HOME/cowslip or ~/.cache/cowslip]
+    #[arg(long, value_name = "DIRECTORY")]
+    cache: Option<PathBuf>,
+    /// What they may take of the disk; beyond it the least recently used goes
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = byte_count)]
+    cache_size: ByteCount,
     /// Print what the server at the socket has done, in Prometheus' format, and end
     #[arg(long, conflicts_with_all = ["images", "memory"])]
     metrics: bool,
@@ -49,14 +58,16 @@ pub(super) fn run(args: Args) -> CommandResult {
     }
     let signals = Signals::listen(None).map_err(exit::io("listen for signals"))?;
     let half = ByteCount(process::memory_and_swap().0 / 2);
+    // A message that nobody reads ends nothing.
+    let tell = |message: &str| drop(writeln!(io::stderr(), "cowslip serve: {message}"));
     let options = Options {
+        opener: remote::opener(&args.images, args.cache, args.cache_size, tell)?,
         images: args.images,
         most_clients: args.clients as usize,
         most_memory: args.memory.unwrap_or(half),
     };
-    // A message that nobody reads ends nothing.
-    let tell = |message: &str| drop(writeln!(io::stderr(), "cowslip serve: {message}"));
-    let server = match inherited_listener() {
+    let inherited = inherited_listener().map_err(exit::io("take the socket that was passed"))?;
+    let server = match inherited {
         Some(listener) => Server::on(listener, options, tell),
         None => Server::bind(&path, options, tell)
             .map_err(exit::io(format_args!("listen at {}", path.display())))?,

@@ -10,8 +10,9 @@ use futures_util::stream;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput,
     CompleteMultipartUploadOutput, CreateMultipartUploadInput, CreateMultipartUploadOutput,
-    GetObjectInput, GetObjectOutput, ListObjectsV2Input, ListObjectsV2Output, PutObjectInput,
-    PutObjectOutput, StreamingBlob, UploadPartInput, UploadPartOutput,
+    DeleteObjectsInput, DeleteObjectsOutput, DeletedObject, GetObjectInput, GetObjectOutput,
+    ListObjectsV2Input, ListObjectsV2Output, PutObjectInput, PutObjectOutput, StreamingBlob,
+    UploadPartInput, UploadPartOutput,
 };
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 use s3s_fs::FileSystem;
@@ -35,6 +36,15 @@ macro_rules! as_s3s_fs {
             ) -> S3Result<S3Response<GetObjectOutput>> {
                 self.get(&request.input)
             }
+
+            async fn delete_objects(
+                &self,
+                request: S3Request<DeleteObjectsInput>,
+            ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+                let keys = request.input.delete.objects.iter().map(|it| it.key.clone()).collect();
+                let deleted = self.store.delete_objects(request).await?;
+                Ok(deleted.map_output(|output| all_deleted(output, keys)))
+            }
         }
     };
 }
@@ -46,6 +56,17 @@ as_s3s_fs! {
     abort_multipart_upload: AbortMultipartUploadInput => AbortMultipartUploadOutput,
     put_object: PutObjectInput => PutObjectOutput,
     list_objects_v2: ListObjectsV2Input => ListObjectsV2Output,
+}
+
+/// A store says of what was not there that it is deleted, too.
+fn all_deleted(mut output: DeleteObjectsOutput, keys: Vec<String>) -> DeleteObjectsOutput {
+    let deleted = output.deleted.get_or_insert_default();
+    for key in keys {
+        if !deleted.iter().any(|it| it.key.as_ref() == Some(&key)) {
+            deleted.push(DeletedObject { key: Some(key), ..DeletedObject::default() });
+        }
+    }
+    output
 }
 
 impl Files {

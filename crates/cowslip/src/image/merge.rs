@@ -66,6 +66,20 @@ pub fn merge(
         return Err(Error::new(ErrorKind::Usage, OPERATION)
             .hint(format!("{} is needed by the image that is merged", path.display())));
     }
+    let sink = |_| FileSink::create(OPERATION, path).map(|sink| sink as Box<dyn ImageSink>);
+    merge_to(image, sink, options, progress)
+}
+
+/// As [`merge`], to what is no file: `sink` makes it, told how many bytes will be written at most.
+///
+/// # Errors
+/// As [`merge`]; the sink's.
+pub fn merge_to(
+    image: &Image,
+    sink: impl FnOnce(u64) -> Result<Box<dyn ImageSink>>,
+    options: &MergeOptions,
+    progress: OnProgress<'_>,
+) -> Result<Saved> {
     let contents = image.contents();
     let mut jobs: Vec<Job> = contents.keys().map(|&(arena, chunk)| Job { arena, chunk }).collect();
     jobs.sort_unstable();
@@ -80,7 +94,6 @@ pub fn merge(
         compression: options.compression,
         threads: options.threads,
     };
-    let sink = |_| FileSink::create(OPERATION, path).map(|sink| sink as Box<dyn ImageSink>);
     plan.write(&Chain { image, contents }, sink, progress)
 }
 

@@ -27,7 +27,7 @@ pub use compression::Compression;
 pub use description::{ArenaDescription, Description, Piece, Root};
 pub use diff::{ArenaDiff, Diff, DiffRange};
 pub use format::{Checksum, Identity as ImageIdentity};
-pub use merge::{MergeOptions, merge};
+pub use merge::{MergeOptions, merge, merge_to};
 pub use open::{Image, ImageSummary};
 pub use restore::served;
 pub use restore::{OnDamage, RestoreOptions, Restored, Standalone, StandaloneMode, Strategy, Via};

@@ -333,6 +333,11 @@ impl Image {
         image.storage.file().filter(|_| entry.is_verbatim()).map(|file| (file, entry))
     }
 
+    /// Whether this is what the image has of a chunk.
+    pub(super) fn is_content(&self, arena: u32, chunk: u32, content: &[u8]) -> bool {
+        self.find(arena, chunk).is_some_and(|(_, entry)| Checksum::of(content) == entry.content)
+    }
+
     /// Which image of the chain has a chunk.
     fn find(&self, arena: u32, chunk: u32) -> Option<(&Self, &Entry)> {
         self.chain().find_map(|image| {
@@ -369,6 +374,12 @@ impl Image {
             }
         }
         Err(damaged(READ, &self.path, &Damage { offset_bytes, what }))
+    }
+
+    /// Where what is stored of its own chunks lies in the file, in the order of the chunks. Each is read as a whole.
+    pub fn stored_ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        let stored = self.entries.iter().filter(|entry| entry.total_bytes() > 0);
+        stored.map(Entry::range)
     }
 
     pub(super) fn header(&self) -> &Header {

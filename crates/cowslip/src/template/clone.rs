@@ -190,7 +190,7 @@ impl Drop for TemplateClone {
 
 impl File {
     /// Its descriptor, unless the program closed it or put another file in its place (`EBADF`).
-    pub(super) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
+    pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
         match same_file(self.fd.as_fd(), self.identity) {
             true => Ok(self.fd.as_fd()),
             false => Err(Errno::BADF),

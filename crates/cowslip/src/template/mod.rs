@@ -90,8 +90,9 @@ struct Owner {
     pid: i32,
 }
 
+/// A descriptor that the program may have closed, or may have put another file in the place of.
 #[derive(Debug)]
-struct File {
+pub(crate) struct File {
     fd: ReservedFd,
     identity: FileIdentity,
 }
@@ -162,7 +163,7 @@ impl Template {
 }
 
 impl File {
-    fn new(fd: ReservedFd) -> cowslip_sys::Result<Self> {
+    pub(crate) fn new(fd: ReservedFd) -> cowslip_sys::Result<Self> {
         let identity = FileIdentity::of(cowslip_sys::AsFd::as_fd(&fd))?;
         Ok(Self { fd, identity })
     }

@@ -29,6 +29,9 @@ pub(crate) enum Action {
     /// One restore in a process of its own, for `bench restore`
     #[command(hide = true)]
     RestoreProcess(restore::ProcessArgs),
+    /// One of many processes that restore the same image, for `bench restore`
+    #[command(hide = true)]
+    RestoreWorker(restore::WorkerArgs),
 }
 
 #[derive(clap::Args, Debug)]

@@ -33,6 +33,7 @@ pub(super) fn run(action: &Action) -> CommandResult {
         Action::BloatProcess => bloat_process(),
         Action::Report(args) => report(args),
         Action::RestoreProcess(args) => restore_process(args),
+        Action::RestoreWorker(args) => restore_worker(args),
     }
 }
 
@@ -89,6 +90,11 @@ fn bloat_process() -> CommandResult {
 fn restore_process(args: &restore::ProcessArgs) -> CommandResult {
     let observed = restore::process(args).map_err(|error| Failure::new(exit::NO, error))?;
     outln!("{observed}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn restore_worker(args: &restore::WorkerArgs) -> CommandResult {
+    restore::worker(args).map_err(|error| Failure::new(exit::NO, error))?;
     Ok(ExitCode::SUCCESS)
 }
 

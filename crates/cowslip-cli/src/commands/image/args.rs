@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use cowslip::image::Compression;
 
+use crate::commands::numbers::whole;
+
 #[derive(Subcommand, Debug)]
 pub(crate) enum Action {
     /// Say what an image holds and which others it needs
@@ -17,6 +19,34 @@ pub(crate) enum Action {
     Pull(PullArgs),
     /// List the images in a folder of an object store
     Ls(LsArgs),
+    Prune(PruneArgs),
+}
+
+/// Delete the images of a folder that nobody needs, and merge long chains
+#[derive(clap::Args, Debug)]
+#[command(
+    after_help = "Examples:\n  cowslip image prune s3://bucket/stores/ --keep 7 --dry-run\n  \
+    cowslip image prune s3://bucket/stores/ --keep 7 --merge 8\n\nWhat pointers name stays, and all that images \
+    which stay need. Only images are deleted."
+)]
+pub(crate) struct PruneArgs {
+    /// The folder
+    pub(super) url: String,
+    /// How many of the youngest images stay
+    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
+    pub(super) keep: u32,
+    /// Merge chains of more images than this; the image that results takes the pointers over
+    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
+    pub(super) merge: Option<u32>,
+    /// Keep what was needed so long ago too: somebody may be reading it
+    #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = whole(0..=u32::MAX))]
+    pub(super) grace: u32,
+    /// Say what would be done
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Write JSON to a file, or `-` for stdout
+    #[arg(long, value_name = "FILE")]
+    pub(super) json: Option<PathBuf>,
 }
 
 /// Send an image, and those it needs that are not there, to an object store or a registry

@@ -29,6 +29,7 @@ pub(super) fn run(action: &Action) -> CommandResult {
         Action::Push(args) => transfer::push(args),
         Action::Pull(args) => transfer::pull(args),
         Action::Ls(args) => transfer::ls(args),
+        Action::Prune(args) => transfer::prune(args),
     }
 }
 

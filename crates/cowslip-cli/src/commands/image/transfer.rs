@@ -1,15 +1,16 @@
-//! `cowslip image push`, `pull` and `ls`: images in object stores.
+//! `cowslip image push`, `pull`, `ls` and `prune`: images in object stores.
 
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use cowslip::image::Progress as Done;
 use cowslip::units::ByteCount;
 use cowslip_report::Progress;
 use serde_json::Value;
 
-use super::args::{LsArgs, PullArgs, PushArgs};
+use super::args::{LsArgs, PruneArgs, PullArgs, PushArgs};
 use super::{age, write};
 use crate::commands::signals;
 use crate::exit::{self, CommandResult, Failure};
@@ -69,6 +70,32 @@ pub(super) fn ls(args: &LsArgs) -> CommandResult {
             ),
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn prune(args: &PruneArgs) -> CommandResult {
+    let remote = remote::of(&args.url)?;
+    let (keep, merge) = (args.keep as usize, args.merge.map(|longest| longest as usize));
+    let grace = Duration::from_secs(args.grace.into());
+    let pruned = with_progress(&format!("pruning {}", args.url), |progress| {
+        remote.prune(&args.url, keep, merge, grace, args.dry_run, progress)
+    })?;
+    if let Some(file) = &args.json {
+        write(&pruned, file)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let names = |key: &str| pruned[key].as_array().cloned().unwrap_or_default();
+    for merged in names("merged") {
+        outln!("merge   {} into {}", text(&merged["image"]), text(&merged["into"]));
+    }
+    names("deleted").iter().for_each(|name| outln!("delete  {}", text(name)));
+    outln!(
+        "{}{} images deleted, {}; {} stay",
+        if args.dry_run { "would be: " } else { "" },
+        names("deleted").len(),
+        bytes(&pruned["deleted_bytes"]),
+        names("kept").len()
+    );
     Ok(ExitCode::SUCCESS)
 }
 

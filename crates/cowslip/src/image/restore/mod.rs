@@ -10,6 +10,7 @@
 
 mod eager;
 mod lazy;
+mod lending;
 mod plan;
 mod schedule;
 pub mod served;
@@ -29,6 +30,7 @@ use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
 
 use self::plan::Plan;
 use self::schedule::RestoreSchedule;
+use self::served::Served;
 use self::source::Source;
 use super::description::{ArenaDescription, Root};
 use super::open::Image;
@@ -185,9 +187,11 @@ impl Image {
             return Err(Error::new(ErrorKind::Usage, OPERATION)
                 .hint(format!("it has {} arenas", self.description().arenas.len())));
         };
-        if let Some(restored) = served::restore(self, arena, described, options)? {
-            return Ok(self.resident(arena, restored));
-        }
+        let lender = match served::restore(self, arena, described, options)? {
+            Some(Served::Whole(restored)) => return Ok(self.resident(arena, restored)),
+            Some(Served::Loading(lender)) => Some(lender),
+            None => None,
+        };
         let uffd = match options.strategy {
             Strategy::Hybrid | Strategy::Resident => lazy::open_uffd(),
             Strategy::Eager => {
@@ -207,7 +211,7 @@ impl Image {
         let first = working_set::load(self, arena);
         let plan = Plan::new(chunks.clone(), &first, options.record);
         let schedule = Arc::new(RestoreSchedule::new(plan));
-        let source = Source { image: self.clone(), arena };
+        let source = Source { image: self.clone(), arena, lender };
         let builder = builder(described, options)?;
         let backing_file = builder.open_store()?;
         let restored = match uffd.filter(|_| !chunks.is_empty()) {

@@ -8,12 +8,12 @@
 //! | --- | --- |
 //! | 8 | `COWSLIPQ` |
 //! | 8 | version, 1 |
-//! | 8 | what is asked for: 1 a template, 2 metrics |
+//! | 8 | what is asked for: 1 a template, 2 metrics, 3 a template or, while it is being loaded, its chunks |
 //! | 16 | identity of the image |
 //! | 8 | which of its arenas |
 //!
-//! The answer is a number of 8 bytes, then the template as [`Template::send`] sends it, or a text until the end. All numbers
-//! are little-endian. Who asks checks who listens: a process of the same user, or of root.
+//! The answer is a number of 8 bytes, then the template as [`Template::send`] sends it, or what [`Loading::lend`] says, or a
+//! text until the end. All numbers are little-endian. Who asks checks who listens: a process of the same user, or of root.
 
 use std::env;
 use std::io::{self, Read, Write};
@@ -25,6 +25,8 @@ use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, process, socket};
 
+use super::lending::Lender;
+pub use super::lending::Loading;
 use super::{OPERATION, RestoreOptions, Via, builder};
 use crate::arena::Arena;
 use crate::image::description::ArenaDescription;
@@ -54,6 +56,13 @@ pub enum Request {
     },
     /// What it has done, as text in Prometheus' format.
     Metrics,
+    /// As [`Self::Template`], or, while it is being loaded, [what is there](Loading::lend).
+    Content {
+        /// Which image.
+        image: Identity,
+        /// Which of its arenas.
+        arena: u32,
+    },
 }
 
 /// How a server answers.
@@ -70,10 +79,18 @@ pub enum Answer {
     Busy,
     /// It could not load the image: its log says why.
     Failed,
+    /// It is loading the image, and [lends](Loading::lend) what is there.
+    Loading,
 }
 
-const ANSWERS: [Answer; 5] =
-    [Answer::Follows, Answer::NotHeld, Answer::TooLarge, Answer::Busy, Answer::Failed];
+const ANSWERS: [Answer; 6] = [
+    Answer::Follows,
+    Answer::NotHeld,
+    Answer::TooLarge,
+    Answer::Busy,
+    Answer::Failed,
+    Answer::Loading,
+];
 
 impl Request {
     /// Reads what a client asks for.
@@ -89,6 +106,7 @@ impl Request {
         match (bytes[..8] == MAGIC && word(8) == VERSION, word(16), arena) {
             (true, 1, Ok(arena)) => Ok(Self::Template { image, arena }),
             (true, 2, _) => Ok(Self::Metrics),
+            (true, 3, Ok(arena)) => Ok(Self::Content { image, arena }),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -101,13 +119,17 @@ impl Request {
         let (kind, image, arena) = match self {
             Self::Template { image, arena } => (1u64, image.0, arena),
             Self::Metrics => (2, [0; 16], 0),
+            Self::Content { image, arena } => (3, image.0, arena),
         };
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend(kind.to_le_bytes());
         bytes.extend(image);
         bytes.extend(u64::from(arena).to_le_bytes());
-        stream.write_all(&bytes)?;
+        // Without a signal, where the other end has refused this process already.
+        if socket::send(stream.as_fd(), &bytes, &[])? != bytes.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
         let mut answer = [0; 8];
         stream.read_exact(&mut answer)?;
         let answer = usize::try_from(u64::from_le_bytes(answer)).ok();
@@ -128,7 +150,7 @@ impl Answer {
 
     fn explain(self) -> &'static str {
         match self {
-            Self::Follows => "",
+            Self::Follows | Self::Loading => "",
             Self::NotHeld => "the server does not serve this image",
             Self::TooLarge => "the image is larger than what the server may hold",
             Self::Busy => "the server has as many clients as it may",
@@ -152,37 +174,56 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
+/// Asks the server at `socket`; what it refuses is an error.
+fn ask(socket: &Path, request: Request) -> Result<(UnixStream, Answer)> {
+    let of_socket = |error| file_error("ask a server for an image", socket, error);
+    let stream = connect(socket).map_err(of_socket)?;
+    match request.ask(&stream).map_err(of_socket)? {
+        answer @ (Answer::Follows | Answer::Loading) => Ok((stream, answer)),
+        answer => {
+            let is_busy = answer == Answer::Busy;
+            let kind = if is_busy { ErrorKind::Busy } else { ErrorKind::Unsupported };
+            Err(Error::new(kind, OPERATION).of_file(socket).hint(answer.explain()))
+        }
+    }
+}
+
+fn receive(stream: &UnixStream) -> Result<Template> {
+    #[allow(unsafe_code)]
+    // SAFETY: who listens is of this user or root, and could write to this process' memory anyway.
+    unsafe {
+        Template::receive(stream)
+    }
+}
+
 impl Image {
     /// The template of one of the image's arenas that the server at `socket` has in memory: to make
-    /// [clones](Template::map) of it, which stay on that memory.
+    /// [clones](Template::map) of it, which stay on that memory. An image that is being loaded is waited for.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] if the server does not have it and says why, [`ErrorKind::Busy`] if it has too many
     /// clients; the socket's; as [`Template::receive`].
     pub fn template_via(&self, socket: &Path, arena: u32) -> Result<Template> {
-        let of_socket = |error| file_error("ask a server for an image", socket, error);
-        let stream = connect(socket).map_err(of_socket)?;
-        let answer = Request::Template { image: self.identity(), arena }.ask(&stream);
-        match answer.map_err(of_socket)? {
-            #[allow(unsafe_code)]
-            // SAFETY: who listens is of this user or root, and could write to this process' memory anyway.
-            Answer::Follows => unsafe { Template::receive(&stream) },
-            answer => {
-                let is_busy = answer == Answer::Busy;
-                let kind = if is_busy { ErrorKind::Busy } else { ErrorKind::Unsupported };
-                Err(Error::new(kind, OPERATION).of_file(socket).hint(answer.explain()))
-            }
-        }
+        let (stream, _) = ask(socket, Request::Template { image: self.identity(), arena })?;
+        receive(&stream)
     }
 }
 
-/// The arena made of a server's memory, if there is a server that has it. One that was named by the caller must.
+/// What a server has of an arena.
+pub(super) enum Served {
+    /// An arena made of all of it.
+    Whole(Arena),
+    /// Who has a part by now.
+    Loading(Lender),
+}
+
+/// What a server has, if there is one that serves the image. One that was named by the caller must.
 pub(super) fn restore(
     image: &Image,
     arena: u32,
     described: &ArenaDescription,
     options: &RestoreOptions,
-) -> Result<Option<Arena>> {
+) -> Result<Option<Served>> {
     let socket = match &options.via {
         _ if options.record => return Ok(None),
         Via::File => return Ok(None),
@@ -192,15 +233,27 @@ pub(super) fn restore(
             None => return Ok(None),
         },
     };
-    let made = image.template_via(&socket, arena).and_then(|template| {
-        let range = |offset: u64, length: u64| VirtRange::new(offset as usize, length as usize);
-        let pieces = described.pieces.iter();
-        let pieces: Vec<_> =
-            pieces.map(|it| (range(it.offset_bytes, it.length_bytes), it.prot())).collect();
-        template.restore_pieces(builder(described, options)?, &pieces)
-    });
-    match made {
+    match get(image, arena, described, options, &socket) {
         Err(error) if options.via != Via::Environment => Err(error),
-        made => Ok(made.ok()),
+        got => Ok(got.ok()),
     }
+}
+
+fn get(
+    image: &Image,
+    arena: u32,
+    described: &ArenaDescription,
+    options: &RestoreOptions,
+    socket: &Path,
+) -> Result<Served> {
+    let (stream, answer) = ask(socket, Request::Content { image: image.identity(), arena })?;
+    if answer == Answer::Loading {
+        return Lender::receive(stream, described.length_bytes).map(Served::Loading);
+    }
+    let range = |offset: u64, length: u64| VirtRange::new(offset as usize, length as usize);
+    let pieces = described.pieces.iter();
+    let pieces: Vec<_> =
+        pieces.map(|it| (range(it.offset_bytes, it.length_bytes), it.prot())).collect();
+    let restored = receive(&stream)?.restore_pieces(builder(described, options)?, &pieces)?;
+    Ok(Served::Whole(restored))
 }

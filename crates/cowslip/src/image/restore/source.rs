@@ -18,6 +18,7 @@ use crate::image::format::{Checksum, Entry, PAGE_BYTES};
 use crate::image::storage::Urgency;
 
 use super::OPERATION;
+use super::lending::Lender;
 use super::window::Window;
 
 /// How often, and how long apart, memory is asked for that is not to be had at once.
@@ -62,26 +63,35 @@ impl Desk {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Source {
     pub(super) image: Image,
     pub(super) arena: u32,
+    /// Asked before the file is read.
+    pub(super) lender: Option<Lender>,
 }
 
 impl Source {
     /// Has chunks begin to come, in this order.
     pub(super) fn will_need(&self, chunks: &[u32]) {
-        self.image.prefetch(self.arena, chunks, Urgency::Soon);
+        self.prefetch(chunks, Urgency::Soon);
     }
 
     /// Has chunks begin to come that somebody waits for.
     pub(super) fn need_now(&self, chunks: &[u32]) {
-        self.image.prefetch(self.arena, chunks, Urgency::Now);
+        self.prefetch(chunks, Urgency::Now);
+    }
+
+    /// What is lent need not come from where the image is.
+    fn prefetch(&self, chunks: &[u32], urgency: Urgency) {
+        if self.lender.is_none() {
+            self.image.prefetch(self.arena, chunks, urgency);
+        }
     }
 
     /// Whether a chunk that was to come is there.
     pub(super) fn is_ready(&self, chunk: u32) -> bool {
-        self.image.is_ready(self.arena, chunk)
+        self.lender.is_some() || self.image.is_ready(self.arena, chunk)
     }
 
     /// Brings a chunk into the arena's file, and checks it. After an error there is a hole.
@@ -124,7 +134,7 @@ impl Source {
     /// Has the kernel copy a chunk from one file into the other, and checks it there. Whether it is right; if not,
     /// or if this cannot be done, [`Self::fetch`] finds out why.
     fn copy(&self, chunk: u32, desk: &Desk) -> Option<bool> {
-        let window = desk.window.as_ref()?;
+        let window = desk.window.as_ref().filter(|_| self.lender.is_none())?;
         let (image, stored) = self.image.verbatim(self.arena, chunk)?;
         read_into(window.chunk(chunk), image.as_fd(), stored, memfile::read_at).ok()
     }
@@ -132,7 +142,10 @@ impl Source {
     fn read(&self, backing_file: &BackingFile, chunk: u32, desk: &mut Desk) -> Result<()> {
         let Desk { content, scratch, .. } = desk;
         content.resize(CHUNK_BYTES, 0);
-        self.image.read_chunk_with(scratch, self.arena, chunk, content)?;
+        let is_lent = self.lender.as_ref().is_some_and(|lender| lender.read(chunk, content));
+        if !is_lent || !self.image.is_content(self.arena, chunk, content) {
+            self.image.read_chunk_with(scratch, self.arena, chunk, content)?;
+        }
         let (file, at) = (backing_file.fd(), place(chunk));
         if backing_file.pages.is_huge() {
             // At once: the kernel need not clear the huge page first.

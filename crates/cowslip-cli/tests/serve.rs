@@ -1,0 +1,492 @@
+//! `cowslip serve` as a process: many workers, its end in the middle, strangers, sockets that others made.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, SaveOptions, Strategy, Via, save};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
+use cowslip::{Arena, ErrorKind, Place};
+use cowslip_serve::metrics_of;
+use support::{COWSLIP, Folder, run};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The user `nobody`.
+const NOBODY: u32 = 65_534;
+/// Set in a worker: the socket.
+const WORKER: &str = "COWSLIP_TEST_WORKER";
+
+fn proceed(_: cowslip::image::Progress) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+fn word(i: usize) -> u64 {
+    (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// An image of so much content.
+fn image(folder: &Folder, mib: usize, compression: &str) -> PathBuf {
+    let arena = Arena::new(ByteCount::mib(2 * mib as u64)).unwrap();
+    let mut words = arena.slice::<u64>(mib << 17).unwrap();
+    words.iter_mut().enumerate().for_each(|(i, it)| *it = word(i));
+    let path = folder.0.join("image");
+    let compression = compression.parse().unwrap();
+    let options = SaveOptions { compression, ..SaveOptions::default() };
+    save(&[&arena.freeze().unwrap()], &path, &options, &mut proceed).unwrap();
+    path
+}
+
+/// A process that serves, and ends with the test.
+struct Server {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Server {
+    fn start(folder: &Folder, image: &Path, options: &[&str]) -> Self {
+        let socket = folder.0.join("socket");
+        let mut command = Command::new(COWSLIP);
+        command.arg("serve").arg(image).arg("--socket").arg(&socket).args(options);
+        Self::started(&mut command, socket)
+    }
+
+    fn started(command: &mut Command, socket: PathBuf) -> Self {
+        let mut server = Self { child: command.spawn().unwrap(), socket };
+        eventually("it listens", || {
+            assert!(server.child.try_wait().unwrap().is_none(), "it ended");
+            UnixStream::connect(&server.socket).is_ok()
+        });
+        server
+    }
+
+    fn metric(&self, name: &str) -> u64 {
+        let text = metrics_of(&self.socket).unwrap();
+        let start = format!("cowslip_serve_{name} ");
+        text.lines().find_map(|line| line.strip_prefix(&start)).unwrap().parse().unwrap()
+    }
+
+    fn loaded(self) -> Self {
+        eventually("it is loaded", || self.metric("images") == 1);
+        self
+    }
+
+    fn via(&self) -> Via {
+        Via::Server(self.socket.clone())
+    }
+
+    fn signal(&mut self, name: &str) -> ExitStatus {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn restored(image: &Image, via: Via) -> cowslip::Result<Restored> {
+    image.restore(0, &RestoreOptions { via, ..RestoreOptions::default() }, &mut proceed)
+}
+
+fn assert_content(restored: &Restored, mib: usize) {
+    let range = VirtRange::new(restored.arena().range().start, mib << 20);
+    #[allow(unsafe_code)]
+    // SAFETY: the test alone has the arena, and no other reference.
+    let words = unsafe { restored.arena().adopt_slice::<u64>(range) }.unwrap();
+    assert!(words.iter().enumerate().all(|(i, &it)| it == word(i)));
+    std::mem::forget(words);
+}
+
+/// A field of `/proc/PID/smaps_rollup`, in bytes.
+fn rollup(pid: u32, field: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() << 10
+}
+
+/// What a worker is: it has a clone of the image that is served, says so when it has seen all of it, and goes when it may.
+#[test]
+fn worker() {
+    let Some(socket) = std::env::var_os(WORKER).map(PathBuf::from) else { return };
+    let image = Image::open(&socket.with_file_name("image")).unwrap();
+    let template = image.template_via(&socket, 0).unwrap();
+    let mut clone = template.map(Place::Anywhere).unwrap();
+    let range = template.regions()[0].range();
+    let words = clone.values::<u64>(range);
+    assert!(words.iter().enumerate().all(|(i, &it)| it == word(i)));
+    clone.values_mut::<u64>(range)[0] = 7;
+    println!("\nready");
+    std::io::stdin().read_exact(&mut [0]).unwrap();
+    let words = clone.values::<u64>(range);
+    assert!(words[0] == 7 && words[1..].iter().enumerate().all(|(i, &it)| it == word(i + 1)));
+}
+
+#[test]
+fn a_hundred_workers_share_one_copy_of_what_is_served_and_outlive_the_server() {
+    const WORKERS: usize = 100;
+    const MIB: usize = 128;
+    let folder = Folder::new("hundred");
+    let path = image(&folder, MIB, "none");
+    let mut server = Server::start(&folder, &path, &[]).loaded();
+    let began = Instant::now();
+    let mut workers: Vec<Child> = Vec::new();
+    for _ in 0..WORKERS {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["worker", "--exact", "--nocapture"]).env(WORKER, &server.socket);
+        workers.push(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    }
+    let mut told: Vec<_> =
+        workers.iter_mut().map(|it| BufReader::new(it.stdout.take().unwrap()).lines()).collect();
+    for told in &mut told {
+        assert!(told.any(|line| line.unwrap() == "ready"), "it ended before it was ready");
+    }
+    println!("{WORKERS} workers had read {MIB} MiB each after {:?}", began.elapsed());
+    assert_eq!(server.metric("loads_total"), 1);
+    // Everything that these processes have, a page that several map in equal parts.
+    let pids = workers.iter().map(Child::id).chain([server.child.id()]);
+    let used: u64 = pids.map(|pid| rollup(pid, "Pss:")).sum();
+    let image_bytes = (MIB << 20) as u64;
+    let each = used.saturating_sub(image_bytes) as f64 / WORKERS as f64;
+    println!("image {image_bytes} bytes, {each:.0} more a worker");
+    assert!(used >= image_bytes, "all of it is mapped by somebody: {used}");
+    assert!(each <= image_bytes as f64 * 0.02, "{each:.0} bytes a worker");
+    let killed = server.signal("-KILL");
+    assert!(!killed.success());
+    for worker in &mut workers {
+        worker.stdin.take().unwrap().write_all(&[1]).unwrap();
+    }
+    // Read to the end, so that nobody waits for room.
+    told.into_iter().flatten().for_each(drop);
+    for mut worker in workers {
+        assert!(worker.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_while_it_loads_and_lends_harms_nobody() {
+    const MIB: usize = 128;
+    let folder = Folder::new("killed");
+    // What takes long to decode is in the middle for long.
+    let path = image(&folder, MIB, "zstd:3");
+    let mut lent = 0;
+    for round in 0..40 {
+        // The socket of the last one is still there.
+        let mut server = Server::start(&folder, &path, &[]);
+        let image = Image::open(&path).unwrap();
+        let restored = restored(&image, server.via()).unwrap();
+        if round % 4 == 3 {
+            // One that waits for all of it is told.
+            let socket = server.socket.clone();
+            let waiting = std::thread::spawn(move || image.template_via(&socket, 0).map(drop));
+            server.signal("-KILL");
+            let _ = waiting.join().unwrap();
+        } else {
+            server.signal("-KILL");
+        }
+        let progress = restored.progress();
+        let was_lent = restored.strategy() != Strategy::Resident;
+        lent += u32::from(was_lent && progress.done_bytes < progress.total_bytes);
+        assert_content(&restored, MIB);
+        assert!(restored.wait(PATIENCE).unwrap());
+        assert_content(&restored, MIB);
+        if lent >= 3 && round >= 3 {
+            return;
+        }
+    }
+    panic!("the server was killed in the middle of a restore {lent} times");
+}
+
+#[test]
+fn a_signal_ends_it_cleanly_and_leaves_a_socket_of_another_alone() {
+    let folder = Folder::new("clean");
+    let path = image(&folder, 4, "none");
+    for signal in ["-TERM", "-INT"] {
+        let mut server = Server::start(&folder, &path, &[]).loaded();
+        assert_eq!(server.signal(signal).code(), Some(0), "{signal}");
+        assert!(!server.socket.exists(), "{signal}");
+    }
+    let mut server = Server::start(&folder, &path, &[]).loaded();
+    std::fs::remove_file(&server.socket).unwrap();
+    let another = UnixListener::bind(&server.socket).unwrap();
+    assert_eq!(server.signal("-TERM").code(), Some(0));
+    assert!(server.socket.exists(), "it is not the one that it made");
+    drop(another);
+    // Nor is what is no socket.
+    std::fs::remove_file(&server.socket).unwrap();
+    for make in [
+        |at: &Path| std::fs::write(at, "mine").unwrap(),
+        |at: &Path| {
+            std::os::unix::fs::symlink("/nowhere", at).unwrap();
+        },
+    ] {
+        make(&server.socket);
+        let mut command = Command::new(COWSLIP);
+        let ran = run(command.arg("serve").arg(&path).arg("--socket").arg(&server.socket));
+        assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+        assert!(server.socket.symlink_metadata().is_ok());
+        std::fs::remove_file(&server.socket).unwrap();
+    }
+}
+
+#[test]
+fn many_that_begin_at_once_over_a_socket_left_behind_are_one_in_the_end() {
+    let folder = Folder::new("race");
+    let path = image(&folder, 4, "none");
+    let socket = folder.0.join("socket");
+    for _ in 0..5 {
+        drop(UnixListener::bind(&socket).unwrap());
+        let serve = |_| {
+            let mut command = Command::new(COWSLIP);
+            command.arg("serve").arg(&path).arg("--socket").arg(&socket);
+            Server { child: command.stderr(Stdio::null()).spawn().unwrap(), socket: socket.clone() }
+        };
+        let mut servers: Vec<Server> = (0..6).map(serve).collect();
+        eventually("all but one end", || {
+            let ended = |it: &mut Server| it.child.try_wait().unwrap().is_some();
+            servers.iter_mut().filter_map(|it| ended(it).then_some(())).count() == 5
+        });
+        let image = Image::open(&path).unwrap();
+        assert_content(&restored(&image, Via::Server(socket.clone())).unwrap(), 4);
+        for server in &mut servers {
+            if server.child.try_wait().unwrap().is_none() {
+                assert!(server.signal("-TERM").success());
+            }
+        }
+        assert!(!socket.exists());
+    }
+}
+
+#[test]
+fn a_socket_that_was_passed_is_served_and_not_removed() {
+    let folder = Folder::new("passed");
+    let path = image(&folder, 4, "none");
+    let socket = folder.0.join("passed");
+    let listener = UnixListener::bind(&socket).unwrap();
+    // As a program does that passes one: descriptor 3, and variables that name the process.
+    let passed = |fd: OwnedFd, count: u32| {
+        let script =
+            format!("LISTEN_PID=$$ LISTEN_FDS={count} exec \"$0\" serve \"$1\" 3<&0 </dev/null");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, COWSLIP]).arg(&path).stdin(Stdio::from(fd));
+        command
+    };
+    let mut command = passed(listener.into(), 1);
+    let mut server = Server::started(&mut command, socket.clone());
+    let image = Image::open(&path).unwrap();
+    assert_content(&restored(&image, server.via()).unwrap(), 4);
+    assert!(server.signal("-TERM").success());
+    assert!(socket.exists(), "it is not its own");
+
+    let refused = |mut command: Command| {
+        let ended = command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+        assert!(String::from_utf8_lossy(&ended.stderr).contains("LISTEN_FDS"), "{ended:?}");
+    };
+    let other = || UnixListener::bind(folder.0.join("other")).unwrap();
+    refused(passed(std::fs::File::open(&path).unwrap().into(), 1));
+    refused(passed(UnixStream::pair().unwrap().0.into(), 1));
+    refused(passed(std::net::TcpListener::bind("127.0.0.1:0").unwrap().into(), 1));
+    refused(passed(other().into(), 2));
+}
+
+#[test]
+fn systemd_starts_it_when_somebody_asks() {
+    const ACTIVATE: &str = "systemd-socket-activate";
+    if Command::new(ACTIVATE).arg("--version").stdout(Stdio::null()).status().is_err() {
+        return println!("SKIPPED: {ACTIVATE}: it is not installed");
+    }
+    let folder = Folder::new("activate");
+    let path = image(&folder, 4, "none");
+    let socket = folder.0.join("socket");
+    let mut command = Command::new(ACTIVATE);
+    command.arg("-l").arg(&socket).arg(COWSLIP).arg("serve").arg(&path);
+    let mut server = Server { child: command.stderr(Stdio::null()).spawn().unwrap(), socket };
+    eventually("it listens", || server.socket.exists());
+    let image = Image::open(&path).unwrap();
+    // It may exist before it listens.
+    let mut got = None;
+    eventually("it answers", || {
+        got = restored(&image, server.via()).ok();
+        got.is_some()
+    });
+    assert_content(&got.unwrap(), 4);
+    assert!(server.signal("-TERM").success(), "it is the process that was started");
+}
+
+#[test]
+fn another_user_gets_nothing_and_is_given_nothing() {
+    let folder = Folder::new("users");
+    let path = image(&folder, 4, "none");
+    if cowslip_sys::process::effective_uid() != 0 {
+        return println!("SKIPPED: root: only root can be somebody else");
+    }
+    // Where the other user may read both.
+    let program = folder.0.join("cowslip");
+    std::fs::copy(COWSLIP, &program).unwrap();
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(&program, 0o755);
+    set(&path, 0o644);
+    let mut server = Server::start(&folder, &path, &[]).loaded();
+    let as_nobody = |options: &[&str]| {
+        let mut command = Command::new(&program);
+        command.arg("restore").arg(&path).args(["--dump", "0:8"]).args(options).uid(NOBODY);
+        command.env_remove("COWSLIP_SERVE").current_dir("/");
+        command
+    };
+    let via = ["--via", server.socket.to_str().unwrap()];
+    let refused = run(&mut as_nobody(&via));
+    assert_eq!(refused.status.code(), Some(4), "{}", refused.stderr);
+    assert_eq!(server.metric("refused_peers_total"), 0, "it could not even connect");
+    // Somebody opened the socket to all.
+    set(&server.socket, 0o666);
+    let refused = run(&mut as_nobody(&via));
+    assert!(!refused.status.success(), "{}", refused.stderr);
+    assert_eq!(server.metric("refused_peers_total"), 1);
+    let read = |command: &mut Command| command.stderr(Stdio::inherit()).output().unwrap().stdout;
+    let from_file = read(as_nobody(&[]).env("COWSLIP_SERVE", &server.socket));
+    assert_eq!(from_file, word(0).to_le_bytes(), "the file has it");
+    assert_eq!(server.metric("refused_peers_total"), 2);
+    assert!(server.signal("-TERM").success());
+
+    // And the other way round: root takes nothing from a server of somebody else.
+    let theirs = folder.0.join("theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    set(&theirs, 0o777);
+    let socket = theirs.join("socket");
+    let mut command = Command::new(&program);
+    command.arg("serve").arg(&path).arg("--socket").arg(&socket).uid(NOBODY).current_dir("/");
+    let server = Server::started(&mut command, socket.clone());
+    let image = Image::open(&path).unwrap();
+    let refused = restored(&image, server.via()).unwrap_err();
+    assert!(refused.to_string().contains("another user"), "{refused}");
+    let mut command = Command::new(COWSLIP);
+    command.arg("restore").arg(&path).args(["--dump", "0:8"]).env("COWSLIP_SERVE", &socket);
+    assert_eq!(read(&mut command), word(0).to_le_bytes(), "the file has it");
+}
+
+#[test]
+fn clients_that_say_nothing_half_or_nonsense_hold_nobody_up() {
+    let folder = Folder::new("silent");
+    let path = image(&folder, 4, "none");
+    let mut server = Server::start(&folder, &path, &["--clients", "64"]).loaded();
+    let connect = |said: &[u8]| {
+        let mut stream = UnixStream::connect(&server.socket).unwrap();
+        let _ = stream.write_all(said);
+        stream
+    };
+    // One after the other they would take longer than any client waits.
+    let silent: Vec<_> =
+        (0..40).map(|i| connect(&b"COWSLIPQ\x01\0\0\0\0\0\0\0\x03"[..i % 18])).collect();
+    let image = Image::open(&path).unwrap();
+    assert_content(&restored(&image, server.via()).unwrap(), 4);
+    drop(silent);
+    let mut random = 1u64;
+    for _ in 0..300 {
+        let mut said = b"COWSLIPQ\x01\0\0\0\0\0\0\0".to_vec();
+        for _ in 0..5 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            said.extend((random % 5).to_le_bytes());
+        }
+        let len = said.len();
+        said[(random % len as u64) as usize] ^= (random >> 8) as u8;
+        said.truncate(len - (random % 9) as usize);
+        // Goes without having listened.
+        drop(connect(&said));
+    }
+    eventually("there is room again", || restored(&image, server.via()).is_ok());
+    assert!(server.child.try_wait().unwrap().is_none());
+    assert!(server.signal("-TERM").success());
+}
+
+#[test]
+fn an_image_that_is_cut_short_or_replaced_stays_what_it_was_in_memory() {
+    let folder = Folder::new("cut");
+    let path = image(&folder, 8, "none");
+    let server = Server::start(&folder, &path, &[]).loaded();
+    let opened = Image::open(&path).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(1 << 20).unwrap();
+    let kept = restored(&opened, server.via()).unwrap();
+    assert_eq!(kept.strategy(), Strategy::Resident);
+    assert_content(&kept, 8);
+    // What there is now is another image, or none.
+    Image::open(&path).unwrap_err();
+    std::fs::remove_file(&path).unwrap();
+    assert_content(&restored(&opened, server.via()).unwrap(), 8);
+    assert!(kept.wait(PATIENCE).unwrap());
+    drop(server);
+    assert_content(&kept, 8);
+}
+
+#[test]
+fn an_image_that_is_damaged_is_told_of_to_all_who_ask_and_never_zeroes() {
+    const MIB: usize = 16;
+    let folder = Folder::new("damaged");
+    let path = image(&folder, MIB, "none");
+    // A word of the last chunk, wherever the file has that.
+    let at = (MIB << 17) - 1000;
+    let bytes = std::fs::read(&path).unwrap();
+    let place = bytes.chunks_exact(8).position(|it| it == word(at).to_le_bytes()).unwrap() * 8;
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[bytes[place] ^ 1], place as u64).unwrap();
+    let log = std::fs::File::create(folder.0.join("log")).unwrap();
+    let socket = folder.0.join("socket");
+    let mut command = Command::new(COWSLIP);
+    command.arg("serve").arg(&path).arg("--socket").arg(&socket).stderr(log);
+    let server = Server::started(&mut command, socket);
+    let image = Image::open(&path).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let refused = image.template_via(&server.socket, 0).unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+                assert!(refused.to_string().contains("log"), "{refused}");
+            });
+        }
+    });
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let theirs = std::sync::Arc::clone(&told);
+    let on_damage = OnDamage::new(move |_, range| theirs.lock().unwrap().push(range));
+    let options = RestoreOptions {
+        via: server.via(),
+        on_damage: Some(on_damage),
+        ..RestoreOptions::default()
+    };
+    match image.restore(0, &options, &mut proceed) {
+        Ok(restored) => {
+            let error = restored.wait(PATIENCE).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            let start = restored.arena().range().start + (MIB << 20) - CHUNK_BYTES;
+            assert_eq!(*told.lock().unwrap(), [VirtRange::new(start, CHUNK_BYTES)]);
+        }
+        // Without userfaultfd.
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}"),
+    }
+    assert_eq!(server.metric("images"), 0);
+    let log = std::fs::read_to_string(folder.0.join("log")).unwrap();
+    assert!(log.contains(path.to_str().unwrap()), "{log}");
+}

@@ -1,0 +1,21 @@
+//! The memory of a process that CRIU dumped, in an image, and from there to `criu lazy-pages`.
+//!
+//! ```text
+//!  criu dump ──▶ DUMP/pagemap-PID.img, pages-N.img ──[import]──▶ image, and the rest of the dump
+//!                                                                  │
+//!  criu restore --lazy-pages ◀─userfaultfd─ criu lazy-pages ◀─socket─ [Server] ◀── a hybrid restore of it
+//! ```
+//! What CRIU's protocol lets a page server decide, and what not, stands in `docs/criu.md`.
+
+mod dump;
+mod import;
+mod index;
+mod memory;
+mod protocol;
+mod server;
+mod session;
+
+pub use import::{ImportOptions, Imported, import};
+pub use memory::Memory;
+pub use server::Server;
+pub use session::{Served, serve};

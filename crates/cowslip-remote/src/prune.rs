@@ -1,0 +1,306 @@
+//! Which images of a folder stay.
+//!
+//! ```text
+//!  list ─▶ merge   long chains: one that needs no other beside them, as IDENTITY.cowslip; pointers name that
+//!       ─▶ keep    the youngest, what pointers name, and all that these need, now and a while ago
+//!       ─▶ delete  the rest
+//! ```
+//! Those who are reading have opened what was there a while ago: what was needed then is deleted later. What is
+//! deleted under a reader is an error to it, never other bytes.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, SystemTime};
+
+use cowslip::image::{ImageIdentity, ImageSink, MergeOptions, OnProgress, merge_to};
+use cowslip::{Error, ErrorKind, Result};
+use object_store::ObjectStoreExt;
+
+use crate::errors::store_error;
+use crate::image::{OpenOptions, name_of, open_location, working_set_of};
+use crate::list::{Listed, ListedKind, list};
+use crate::location::{Location, Purpose};
+use crate::pointer::{Pointer, repoint};
+use crate::runtime::block_on;
+use crate::upload::Upload;
+
+const OPERATION: &str = "prune a folder of images";
+
+/// Which images of a folder stay.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct PruneOptions {
+    /// So many of the youngest.
+    pub keep: usize,
+    /// Chains of more images than this are merged.
+    pub merge: Option<usize>,
+    /// What was needed so long ago stays.
+    pub grace: Duration,
+    /// Nothing is changed; the answer says what would be.
+    pub dry_run: bool,
+}
+
+impl PruneOptions {
+    /// Keeps so many images, merges none, and deletes what was not needed an hour ago.
+    pub fn keep(keep: usize) -> Self {
+        Self { keep, merge: None, grace: Duration::from_secs(3600), dry_run: false }
+    }
+
+    /// Merges chains of more images than this.
+    #[must_use]
+    pub fn merge(self, longest: usize) -> Self {
+        Self { merge: Some(longest), ..self }
+    }
+
+    /// Deletes what was not needed so long ago.
+    #[must_use]
+    pub fn grace(self, grace: Duration) -> Self {
+        Self { grace, ..self }
+    }
+
+    /// Says what would be done, and does nothing.
+    #[must_use]
+    pub fn dry_run(self, dry_run: bool) -> Self {
+        Self { dry_run, ..self }
+    }
+}
+
+/// What a prune came to, by names in the folder.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Pruned {
+    /// Images that were merged: each name, and that of the image which takes its place.
+    pub merged: Vec<(String, String)>,
+    /// Images that were deleted.
+    pub deleted: Vec<String>,
+    /// Their bytes.
+    pub deleted_bytes: u64,
+    /// Images that stayed.
+    pub kept: Vec<String>,
+}
+
+/// Merges and deletes images of a folder, and nothing else that lies there.
+///
+/// Save onto a parent that stays: one of the youngest, or what a pointer names. Another might be deleted while the
+/// image is sent, which then cannot be opened.
+///
+/// # Errors
+/// The store's; [`ErrorKind::Usage`] if none shall be kept, [`ErrorKind::Corrupt`] if an image that is to be merged is
+/// damaged, [`ErrorKind::Busy`] if `progress`, which is called while images are merged, broke it off.
+///
+/// ```no_run
+/// use std::ops::ControlFlow;
+/// use cowslip_remote::{PruneOptions, prune};
+///
+/// let options = PruneOptions::keep(7).merge(8);
+/// prune("s3://bucket/stores/", options, &mut |_| ControlFlow::Continue(()))?;
+/// # Ok::<(), cowslip::Error>(())
+/// ```
+pub fn prune(url: &str, options: PruneOptions, progress: OnProgress<'_>) -> Result<Pruned> {
+    if options.keep == 0 {
+        return Err(Error::new(ErrorKind::Usage, OPERATION).hint("none would be kept"));
+    }
+    let folder = Location::parse_for(url, Purpose::Write)?;
+    let mut listed = list(url)?;
+    let mut pruned = Pruned::default();
+    if let Some(longest) = options.merge {
+        for name in Folder::of(&listed, None).longer_chains(longest) {
+            let merged = merge_chain(&folder, &name, &listed, options.dry_run, &mut *progress)?;
+            pruned.merged.push((name, merged));
+        }
+        if !pruned.merged.is_empty() && !options.dry_run {
+            listed = list(url)?;
+        }
+    }
+    let before = SystemTime::now().checked_sub(options.grace).unwrap_or(SystemTime::UNIX_EPOCH);
+    let needed = [None, Some(before)].map(|at| Folder::of(&listed, at).needed(options.keep));
+    for image in listed.iter().filter(|it| matches!(it.kind, ListedKind::Image { .. })) {
+        let is_needed = needed.iter().any(|names| names.contains(image.name.as_str()));
+        if is_needed || image.modified > before {
+            pruned.kept.push(image.name.clone());
+            continue;
+        }
+        if !options.dry_run {
+            delete(&folder.within(&image.name))?;
+        }
+        pruned.deleted_bytes += image.bytes;
+        pruned.deleted.push(image.name.clone());
+    }
+    Ok(pruned)
+}
+
+/// Writes one image of a chain beside it, and has those pointers name it that named the chain: its name.
+fn merge_chain(
+    folder: &Location,
+    name: &str,
+    listed: &[Listed],
+    dry_run: bool,
+    progress: OnProgress<'_>,
+) -> Result<String> {
+    let image = open_location(&folder.within(name), OpenOptions::default())?;
+    let merged = name_of(image.identity());
+    if dry_run {
+        return Ok(merged);
+    }
+    let to = folder.within(&merged).to_string();
+    let sink = |most_bytes| Upload::begin(&to, most_bytes).map(|it| it as Box<dyn ImageSink>);
+    merge_to(&image, sink, &MergeOptions::default(), progress)?;
+    for pointer in listed {
+        if let ListedKind::Pointer(now) = &pointer.kind
+            && now.is_of(image.identity())
+        {
+            repoint(&folder.within(&pointer.name), now, Pointer::of(&merged, &image))?;
+        }
+    }
+    Ok(merged)
+}
+
+/// Deletes an image, and what was recorded of its use.
+fn delete(image: &Location) -> Result<()> {
+    for object in [image, &working_set_of(image)] {
+        block_on(async {
+            match object.store().delete(&object.key).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(error) => Err(store_error(OPERATION, &object.name(), &error)),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// A folder, as it is or as it was.
+struct Folder<'a> {
+    /// The youngest first. Of two with one identity, the one that needs no other first.
+    images: Vec<Entry<'a>>,
+    by_identity: HashMap<ImageIdentity, usize>,
+    pointers: Vec<&'a Pointer>,
+}
+
+struct Entry<'a> {
+    name: &'a str,
+    identity: ImageIdentity,
+    parent: Option<ImageIdentity>,
+}
+
+impl<'a> Folder<'a> {
+    /// With the images that were there at some time and still are.
+    fn of(listed: &'a [Listed], at: Option<SystemTime>) -> Self {
+        let mut images = Vec::new();
+        let mut pointers = Vec::new();
+        for listed in listed {
+            match &listed.kind {
+                ListedKind::Pointer(pointer) => pointers.push(pointer),
+                ListedKind::Image { .. } if at.is_some_and(|at| listed.modified > at) => {}
+                ListedKind::Image { identity, parent, created_unix_ns } => {
+                    let (name, identity, parent) = (&*listed.name, *identity, *parent);
+                    images.push((*created_unix_ns, Entry { name, identity, parent }));
+                }
+            }
+        }
+        images.sort_by_key(|(created, it)| (u64::MAX - created, it.parent.is_some(), it.name));
+        let images: Vec<Entry<'_>> = images.into_iter().map(|(_, image)| image).collect();
+        let mut by_identity = HashMap::new();
+        for (place, image) in images.iter().enumerate() {
+            by_identity.entry(image.identity).or_insert(place);
+        }
+        Self { images, by_identity, pointers }
+    }
+
+    /// An image and those that it needs, as far as they are there.
+    fn chain(&self, identity: ImageIdentity) -> Vec<&Entry<'a>> {
+        let mut chain: Vec<&Entry<'_>> = Vec::new();
+        let mut next = Some(identity);
+        while let Some(place) = next.and_then(|it| self.by_identity.get(&it)) {
+            let image = &self.images[*place];
+            if chain.len() > self.images.len() {
+                break;
+            }
+            chain.push(image);
+            next = image.parent;
+        }
+        chain
+    }
+
+    /// What may not be deleted.
+    fn needed(&self, keep: usize) -> HashSet<&'a str> {
+        let mut youngest = Vec::new();
+        for image in &self.images {
+            if !youngest.contains(&image.identity) && youngest.len() < keep {
+                youngest.push(image.identity);
+            }
+        }
+        let named =
+            self.images.iter().filter(|it| self.pointers.iter().any(|by| by.is_of(it.identity)));
+        youngest.extend(named.map(|it| it.identity));
+        let chains = youngest.iter().flat_map(|&it| self.chain(it));
+        let by_name = self.pointers.iter().map(|pointer| pointer.image.as_str());
+        chains.map(|image| image.name).chain(by_name).collect()
+    }
+
+    /// Those that nobody needs any more than others do, if their chains are longer than `longest`.
+    fn longer_chains(&self, longest: usize) -> Vec<String> {
+        let parents: HashSet<_> = self.images.iter().filter_map(|it| it.parent).collect();
+        let tips = self.images.iter().filter(|it| !parents.contains(&it.identity));
+        let long = tips.filter(|it| self.chain(it.identity).len() > longest);
+        long.map(|it| it.name.to_owned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(name: &str, number: u8, parent: Option<u8>, age_s: u64) -> Listed {
+        let id = |it| ImageIdentity([it; 16]);
+        let kind = ListedKind::Image {
+            identity: id(number),
+            parent: parent.map(id),
+            created_unix_ns: number.into(),
+        };
+        let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1000 - age_s);
+        Listed { name: name.into(), bytes: 1, modified, kind }
+    }
+
+    fn needed(listed: &[Listed], at: Option<u64>, keep: usize) -> Vec<String> {
+        let at = at.map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(at));
+        let folder = Folder::of(listed, at);
+        let mut names: Vec<_> = folder.needed(keep).into_iter().map(str::to_owned).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn the_youngest_stay_with_what_they_need() {
+        let listed = [
+            image("a", 1, None, 90),
+            image("b", 2, Some(1), 80),
+            image("c", 3, None, 70),
+            image("d", 4, Some(2), 60),
+        ];
+        assert_eq!(needed(&listed, None, 1), ["a", "b", "d"]);
+        assert_eq!(needed(&listed, None, 2), ["a", "b", "c", "d"]);
+        assert_eq!(needed(&listed, Some(935), 1), ["c"], "before d was there");
+    }
+
+    #[test]
+    fn what_was_merged_needs_no_chain_but_for_those_who_opened_it() {
+        let listed =
+            [image("a", 1, None, 90), image("b", 2, Some(1), 80), image("b merged", 2, None, 10)];
+        assert_eq!(needed(&listed, None, 1), ["b merged"]);
+        assert_eq!(needed(&listed, Some(980), 1), ["a", "b"]);
+    }
+
+    #[test]
+    fn the_ends_of_long_chains_are_merged_and_circles_end() {
+        let listed = [
+            image("a", 1, None, 90),
+            image("b", 2, Some(1), 80),
+            image("c", 3, Some(2), 70),
+            image("d", 4, Some(1), 60),
+        ];
+        let folder = Folder::of(&listed, None);
+        assert_eq!(folder.longer_chains(2), ["c"]);
+        assert!(folder.longer_chains(3).is_empty());
+        let circle = [image("a", 1, Some(2), 90), image("b", 2, Some(1), 80)];
+        assert_eq!(needed(&circle, None, 1), ["a", "b"]);
+    }
+}

@@ -1,0 +1,188 @@
+//! An image that one process is loading, lent to others chunk by chunk.
+//!
+//! ```text
+//!   client ── number of a chunk ──▶ server   brings it in before what nobody waits for
+//!          ◀── 0: it is there ──
+//!   client  copies it from the server's file, checks it, and only then shows it
+//! ```
+//! | server to client, bytes | |
+//! | --- | --- |
+//! | 1 | 0, and with it a descriptor for reading of the arena's file |
+//! | 8, for each chunk asked for | 0: it is there; 1: it cannot be had |
+//!
+//! * **Never zeroes.** A hole in a file in memory reads as zeroes, through a private mapping too, so that nobody maps a
+//!   file that is being filled. What is copied of it is taken only if it has the checksum that the image says.
+//! * **I6, nobody hangs.** A chunk that a server does not give within [`PATIENCE`] comes from the image, as do all
+//!   that follow.
+
+use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::units::CHUNK_BYTES;
+use cowslip_sys::{AsFd, Errno, memfile, socket};
+
+use super::{RestoreOptions, Restored, Via};
+use crate::arena::state::Chunk;
+use crate::image::open::Image;
+use crate::template::{File, Template};
+
+const LEND: &str = "lend an image that is being loaded";
+const BORROW: &str = "borrow an image that is being loaded";
+/// So long is a server waited for that was asked for a chunk: somebody may have touched it.
+const PATIENCE: Duration = Duration::from_secs(2);
+const THERE: u64 = 0;
+const MISSING: u64 = 1;
+
+/// An arena of an image on its way into memory, for other processes. Nobody writes to it.
+///
+/// ```
+/// use std::os::unix::net::UnixStream;
+/// # use cowslip::image::{Image, SaveOptions, save};
+/// # use cowslip::{Arena, units::ByteCount};
+/// # let path = std::env::temp_dir().join(format!("doc-loading-{}.cowslip", std::process::id()));
+/// # let arena = Arena::new(ByteCount::mib(64))?;
+/// # arena.slice::<u64>(1 << 20)?.fill(7);
+/// # let mut proceed = |_| std::ops::ControlFlow::Continue(());
+/// # save(&[&arena.freeze()?], &path, &SaveOptions::default(), &mut proceed)?;
+/// let loading = Image::open(&path)?.load(0)?;
+/// let (client, server) = UnixStream::pair().unwrap();
+/// drop(client); // who asks for no chunk
+/// loading.lend(&server)?;
+/// let template = loading.finish()?; // all of it
+/// # std::fs::remove_file(&path).unwrap();
+/// # Ok::<(), cowslip::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Loading {
+    restored: Restored,
+}
+
+impl Image {
+    /// Begins to bring one of its arenas into this process' memory, for other processes. Where there is no userfaultfd
+    /// all of it is there when this returns.
+    ///
+    /// # Errors
+    /// As [`Self::restore`].
+    pub fn load(&self, arena: u32) -> Result<Loading> {
+        let options = RestoreOptions { via: Via::File, ..RestoreOptions::default() };
+        let restored = self.restore(arena, &options, &mut |_| ControlFlow::Continue(()))?;
+        Ok(Loading { restored })
+    }
+}
+
+impl Loading {
+    /// Lends what is there, and brings in what is asked for, until the process at the other end, which restores, closes
+    /// the connection or says nothing for as long as the socket's time-out.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn lend(&self, mut socket: &UnixStream) -> Result<()> {
+        let backing_file = &self.restored.arena.shared().backing_file;
+        backing_file.check()?;
+        let file = memfile::reopen_read_only(backing_file.fd()).during(LEND)?;
+        socket::send(socket.as_fd(), &[0], &[file.as_fd()]).during(LEND)?;
+        drop(file);
+        let mut chunk = [0; 8];
+        loop {
+            match socket.read_exact(&mut chunk) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                Err(error) => return Err(Error::from_errno(LEND, errno_of(&error))),
+            }
+            let is_there = self.bring_in(u64::from_le_bytes(chunk));
+            let answer = if is_there { THERE } else { MISSING };
+            let told = socket.write_all(&answer.to_le_bytes());
+            told.map_err(|error| Error::from_errno(LEND, errno_of(&error)))?;
+        }
+    }
+
+    fn bring_in(&self, chunk: u64) -> bool {
+        let shared = self.restored.arena.shared();
+        let chunks = shared.range.len / CHUNK_BYTES;
+        let Some(chunk) = usize::try_from(chunk).ok().filter(|chunk| *chunk < chunks) else {
+            return false;
+        };
+        let state = shared.lock_restored(shared.chunk_range(chunk, 1));
+        !matches!(state.chunk(chunk), Chunk::Missing | Chunk::Poisoned)
+    }
+
+    /// Waits until all of it is there: for as many as ask.
+    ///
+    /// # Errors
+    /// The first chunk that is damaged or could not be read; as [`crate::Frozen::into_template`].
+    pub fn finish(&self) -> Result<Template> {
+        while !self.restored.wait(Duration::from_secs(3600))? {}
+        self.restored.arena.freeze()?.into_template()
+    }
+}
+
+/// A server that is loading an image.
+#[derive(Debug)]
+pub(super) struct Lender {
+    file: File,
+    /// None: it is of no use any more.
+    server: Mutex<Option<File>>,
+}
+
+impl Lender {
+    /// Takes what [`Loading::lend`] sends first.
+    pub(super) fn receive(stream: UnixStream, length_bytes: u64) -> Result<Self> {
+        let mut first = [0];
+        let (_, files) = socket::receive(stream.as_fd(), &mut first).during(BORROW)?;
+        let corrupt = |why| Error::new(ErrorKind::Corrupt, BORROW).hint(why);
+        let [file] = <[_; 1]>::try_from(files)
+            .map_err(|_| corrupt("one descriptor should have come with the answer"))?;
+        if memfile::len_bytes(file.as_fd()).during(BORROW)? < length_bytes {
+            return Err(corrupt("the server's file is too short for the arena"));
+        }
+        let limits =
+            [stream.set_read_timeout(Some(PATIENCE)), stream.set_write_timeout(Some(PATIENCE))];
+        for limited in limits {
+            limited.map_err(|error| Error::from_errno(BORROW, errno_of(&error)))?;
+        }
+        let hold = |fd| File::new(ReservedFd::hold(fd)).during(BORROW);
+        Ok(Self { file: hold(file)?, server: Mutex::new(Some(hold(stream.into())?)) })
+    }
+
+    /// Copies what the server has of a chunk, which it brings in first; `false` if it cannot.
+    pub(super) fn read(&self, chunk: u32, content: &mut [u8]) -> bool {
+        let mut read = || {
+            let at = u64::from(chunk) * CHUNK_BYTES as u64;
+            memfile::read_exact_at(self.file.fd()?, content, at)
+        };
+        self.has(chunk) && read().is_ok()
+    }
+
+    fn has(&self, chunk: u32) -> bool {
+        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = server.as_ref().map(|server| ask(server, chunk));
+        match answer {
+            Some(Ok(answer)) => answer == THERE,
+            None => false,
+            Some(Err(_)) => {
+                *server = None;
+                false
+            }
+        }
+    }
+}
+
+fn ask(server: &File, chunk: u32) -> Result<u64, Errno> {
+    let question = u64::from(chunk).to_le_bytes();
+    if socket::send(server.fd()?, &question, &[])? != question.len() {
+        return Err(Errno::PIPE);
+    }
+    let (mut answer, mut at) = ([0; 8], 0);
+    while at < answer.len() {
+        match socket::receive(server.fd()?, &mut answer[at..])? {
+            (0, _) => return Err(Errno::PIPE),
+            (bytes, _) => at += bytes,
+        }
+    }
+    Ok(u64::from_le_bytes(answer))
+}
