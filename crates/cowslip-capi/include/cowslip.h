@@ -178,6 +178,10 @@ typedef struct {
     cowslip_progress progress;
     // Its first argument.
     void *context;
+    // The socket of a `cowslip serve` that must have the image. "": the file is read, whatever the environment says.
+    // NULL: the one that COWSLIP_SERVE names is asked, and the file is read if there is none or it does not have the
+    // image.
+    const char *via;
 } cowslip_restore_options;
 
 #ifdef __cplusplus
@@ -316,7 +320,7 @@ cowslip_status cowslip_restore(const char *file,
                                cowslip_arena **arena,
                                cowslip_error **error);
 
-// Waits up to `timeout_ns` until all of a restored arena is there, and free of the file: COWSLIP_BUSY if that takes
+// Waits up to `timeout_ns` until all of a restored arena is there, and free of the file and of a server: COWSLIP_BUSY if that takes
 // longer.
 cowslip_status cowslip_restore_wait(const cowslip_arena *arena,
                                     uint64_t timeout_ns,

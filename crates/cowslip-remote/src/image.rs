@@ -8,7 +8,6 @@ use bytes::Bytes;
 use cowslip::image::{Image, ImageIdentity, ImageSource, OnArrival, Urgency};
 use cowslip::{Error, ErrorKind, Result};
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
 
 use crate::errors::store_error;
 use crate::fetcher::Fetcher;
@@ -18,8 +17,6 @@ use crate::pointer::{MOST_BYTES, Pointer};
 use crate::runtime::{block_on, runtime};
 
 const OPEN: &str = "open an image";
-const ATTEMPTS: u32 = 5;
-const BACKOFF: std::time::Duration = std::time::Duration::from_millis(50);
 /// A pointer may change between two looks at it.
 const MOST_POINTERS: usize = 4;
 /// What every image begins with, and where its identity is (docs/image-format.md).
@@ -131,16 +128,8 @@ impl RemoteImage {
             let found = read_small(&advice).await.ok().flatten();
             found.filter(|(_, meta)| meta.size <= MOST_WORKING_SET_BYTES).map(|(bytes, _)| bytes)
         });
-        let mut attempt = 0;
-        let (object, head) = loop {
-            match Object::open(location, MOST_BYTES).await {
-                Err(Refused { is_passing: true, .. }) if attempt + 1 < ATTEMPTS => {
-                    attempt += 1;
-                    sleep(BACKOFF * (1 << attempt)).await;
-                }
-                opened => break opened.map_err(|refused| refused.error)?,
-            }
-        };
+        let opened = Object::open(location, MOST_BYTES).await;
+        let (object, head) = opened.map_err(|refused| refused.error)?;
         Ok(Self {
             path: location.name(),
             options,

@@ -8,10 +8,10 @@ use cowslip::{Error, Result};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::ObjectMeta;
 
-use crate::errors::store_error;
+use crate::errors::{is_passing, store_error};
 use crate::image::identity_in;
 use crate::location::Location;
-use crate::object::Object;
+use crate::object::{Object, Refused, persistently};
 use crate::pointer::{MOST_BYTES, Pointer};
 use crate::runtime::block_on;
 
@@ -59,10 +59,16 @@ pub enum ListedKind {
 /// The store's.
 pub fn list(url: &str) -> Result<Vec<Listed>> {
     let location = Location::parse(url)?;
-    let failed = |error| store_error(OPERATION, &location.name(), &error);
-    block_on(async {
+    let ask = || async {
         let found = location.store().list_with_delimiter(Some(&location.key)).await;
-        let objects = found.map_err(failed)?.objects;
+        found.map_err(|error| Refused {
+            error: store_error(OPERATION, &location.name(), &error),
+            is_passing: is_passing(&error),
+        })
+    };
+    block_on(async {
+        let found = persistently(ask).await;
+        let objects = found.map_err(|refused| refused.error)?.objects;
         let looks = objects.into_iter().map(|meta| look(&location, meta));
         let looked = stream::iter(looks).buffer_unordered(AT_ONCE);
         let mut listed: Vec<_> = looked.try_collect::<Vec<_>>().await?;

@@ -1,18 +1,24 @@
 //! An object that is the same as long as it is read.
 
+use std::future::Future;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cowslip::{Error, ErrorKind};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::{GetOptions, GetResult, ObjectMeta, ObjectStoreExt};
+use tokio::time::sleep;
 
 use crate::errors::{REPLACED, is_passing, store_error};
 use crate::location::Location;
 
 pub(crate) const READ: &str = "read an object";
+/// How often what is short is asked for before it has failed; the store's client tries again by itself what had no answer.
+const ATTEMPTS: u32 = 5;
+const BACKOFF: Duration = Duration::from_millis(50);
 
 /// What came of a request.
 #[derive(Clone, Debug)]
@@ -36,6 +42,10 @@ impl Object {
         location: &Location,
         beginning: u64,
     ) -> Result<(Self, Bytes), Refused> {
+        persistently(|| Self::open_once(location, beginning)).await
+    }
+
+    async fn open_once(location: &Location, beginning: u64) -> Result<(Self, Bytes), Refused> {
         let name = location.name();
         let refused = |error| Refused::by_store(&name, &error);
         let options = GetOptions::new().with_range(Some(0..beginning));
@@ -130,6 +140,27 @@ impl Refused {
 pub(crate) async fn read_small(
     location: &Location,
 ) -> Result<Option<(Bytes, ObjectMeta)>, Refused> {
+    persistently(|| read_small_once(location)).await
+}
+
+/// What `request` comes to, tried again while another attempt may have another answer: a body may break off.
+pub(crate) async fn persistently<T, F>(request: impl Fn() -> F) -> Result<T, Refused>
+where
+    F: Future<Output = Result<T, Refused>>,
+{
+    let mut attempt = 0;
+    loop {
+        match request().await {
+            Err(Refused { is_passing: true, .. }) if attempt + 1 < ATTEMPTS => {
+                attempt += 1;
+                sleep(BACKOFF * (1 << attempt)).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+async fn read_small_once(location: &Location) -> Result<Option<(Bytes, ObjectMeta)>, Refused> {
     let name = location.name();
     let answer: GetResult = match location.store().get(&location.key).await {
         Err(object_store::Error::NotFound { .. }) => return Ok(None),

@@ -245,6 +245,23 @@ fn answers_that_are_late_are_asked_for_twice() {
 }
 
 #[test]
+fn a_pointer_whose_body_breaks_off_is_asked_for_again() {
+    let world = world();
+    let local = Folder::new("pointer");
+    let file = local.file("store");
+    image(&file, 2, 14);
+    let url = folder("pointer");
+    let pushed = cowslip_remote::push(&file, &format!("{url}/store"), Some("latest"), &mut proceed);
+    let latest = pushed.unwrap().latest.unwrap();
+    world.proxy.rule("pointer", |it| if it.number % 2 == 0 { Fault::Cut } else { Fault::None });
+    let pointer = format!("{url}/latest");
+    assert_eq!(cowslip_remote::read_latest(&pointer).unwrap(), Some(latest.clone()));
+    let there = cowslip_remote::open(&format!("{url}/store")).unwrap();
+    assert_eq!(cowslip_remote::set_latest(&pointer, "store", &there).unwrap(), latest);
+    assert_eq!(cowslip_remote::list(&url).unwrap().len(), 2);
+}
+
+#[test]
 fn an_object_that_was_replaced_is_an_error_and_no_mixture() {
     let world = world();
     let local = Folder::new("replaced");

@@ -77,7 +77,8 @@ struct Round {
     restored_ns: f64,
     read_ns: f64,
     memory_bytes: f64,
-    wrong_bytes: f64,
+    /// Of who has a server.
+    wrong_bytes: Option<f64>,
 }
 
 pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Result<()> {
@@ -124,14 +125,17 @@ fn measure_once(sample: &Sample, socket: Option<&Path>, server: &Server) -> Resu
     let pids = workers.iter().map(|it| it.child.id());
     let pids = pids.chain(socket.map(|_| server.child.id()));
     let memory_bytes = pids.map(memory_of).sum::<Result<u64>>()? as f64;
-    workers.iter_mut().try_for_each(Worker::go_on)?;
-    let mut wrong_bytes = 0.0;
-    for worker in &mut workers {
-        let wrong = worker.said()?;
-        let wrong = wrong.parse::<u64>();
-        wrong_bytes += wrong.map_err(|_| Error::Failed("a worker did not say".into()))? as f64;
-    }
+    let wrong_bytes = socket.map(|_| wrong_bytes(&mut workers)).transpose()?;
     Ok(Round { restored_ns, read_ns, memory_bytes, wrong_bytes })
+}
+
+fn wrong_bytes(workers: &mut [Worker]) -> Result<f64> {
+    workers.iter_mut().try_for_each(Worker::go_on)?;
+    let wrong = workers.iter_mut().map(|worker| {
+        let said = worker.said()?;
+        said.parse().map_err(|_| Error::Failed(format!("a worker said {said:?}, not a number")))
+    });
+    wrong.sum()
 }
 
 /// All of a process: its pages, those that several map in equal parts, and its page tables.
@@ -154,7 +158,7 @@ fn push(report: &mut Report, name: &str, rounds: &[Round], bytes: u64) {
     let data = bytes as f64;
     let each = |memory: f64| (memory - data) / WORKERS as f64 / data;
     let memory = median(&column(|it| it.memory_bytes)).map(each);
-    let wrong = column(|it| it.wrong_bytes).into_iter().reduce(f64::max);
+    let wrong = rounds.iter().filter_map(|it| it.wrong_bytes).reduce(f64::max);
     for (metric, unit, value) in [(MEMORY, "ratio", memory), (WRONG, "bytes", wrong)] {
         if let Some(value) = value {
             let row = Row { unit, stat: "value".into(), value: Some(value), ..row(metric) };

@@ -16,7 +16,8 @@ use super::Template;
 
 /// Hands a template to whoever connects to a Unix socket and calls [`Template::receive`], until this is dropped.
 ///
-/// One thread serves. A client that goes away, or takes longer than a second, gets nothing.
+/// One thread serves. A client that goes away, or takes longer than a second, gets nothing. For images, which other
+/// programs can load, there is `cowslip serve`; this is for what one program has frozen, and that no file holds.
 ///
 /// ```
 /// use std::os::unix::net::UnixStream;
@@ -71,7 +72,7 @@ fn serve(template: &Template, listener: &UnixListener, closing: &AtomicBool) {
     }
 }
 
-/// The socket's permissions are set after it is bound: somebody else may have connected before.
+/// The socket's mode lets only these connect, as long as nobody changes it.
 fn may_have_it(client: &UnixStream) -> bool {
     socket::peer_uid(client.as_fd()).is_ok_and(|uid| uid == 0 || uid == process::effective_uid())
 }
