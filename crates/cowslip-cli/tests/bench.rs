@@ -33,6 +33,7 @@ fn every_way_to_restore_has_rows_or_a_reason_and_no_byte_is_wrong() {
         ("hybrid", true),
         ("eager", true),
         ("resident", true),
+        ("resident-arena", false),
         ("mmap", true),
         ("mmap-populate", false),
         ("mmap-huge", true),
@@ -49,6 +50,8 @@ fn every_way_to_restore_has_rows_or_a_reason_and_no_byte_is_wrong() {
         ("read-huge-2cpu", true),
         ("read-huge-direct-1cpu", false),
         ("read-huge-direct-2cpu", true),
+        ("memory-copy", false),
+        ("memory-copy-written", false),
     ];
     for (name, is_cold_too) in names {
         let caches: &[&str] = if is_cold_too { &["hot", "cold"] } else { &["hot"] };
@@ -66,7 +69,7 @@ fn every_way_to_restore_has_rows_or_a_reason_and_no_byte_is_wrong() {
             let is_tied = name.starts_with("mmap") || name.starts_with("uffd");
             assert_eq!(tied["value"].as_f64(), Some(f64::from(u8::from(is_tied))), "{tied}");
             let again = rows(&report, "checkpoint_again").find(is_this).unwrap();
-            let has_arena = matches!(name, "hybrid" | "eager");
+            let has_arena = matches!(name, "hybrid" | "eager" | "resident-arena");
             assert_eq!(again["skipped"].is_null(), has_arena, "{again}");
         }
     }

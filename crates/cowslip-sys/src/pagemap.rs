@@ -15,6 +15,7 @@
 //! `PAGEMAP_SCAN` writes page regions to the vector it is given, no more than its length says.
 
 use core::ffi::c_void;
+use std::sync::OnceLock;
 
 use bitflags::bitflags;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
@@ -134,7 +135,7 @@ pub enum Method {
 pub struct Scanner<F: AsFd = OwnedFd> {
     pagemap: F,
     method: Method,
-    marker: Option<u64>,
+    marker: OnceLock<u64>,
 }
 
 /// What `PAGEMAP_SCAN` answers on this kernel: `Ok`, or `ENOTTY` before 6.7.
@@ -151,12 +152,12 @@ impl<F: AsFd> Scanner<F> {
             Ok(()) => Method::Scan,
             Err(_) => Method::Entries,
         };
-        Self { pagemap, method, marker: None }
+        Self { pagemap, method, marker: OnceLock::new() }
     }
 
     /// A scanner that reads entries even where `PAGEMAP_SCAN` works.
     pub fn with_entries(pagemap: F) -> Self {
-        Self { pagemap, method: Method::Entries, marker: None }
+        Self { pagemap, method: Method::Entries, marker: OnceLock::new() }
     }
 
     /// The descriptor.
@@ -171,11 +172,11 @@ impl<F: AsFd> Scanner<F> {
 
     /// Whether markers of write protection are told from swap and migration entries.
     pub fn knows_markers(&self) -> bool {
-        self.marker.is_some()
+        self.marker.get().is_some()
     }
 
     /// Learns what a marker of write protection looks like, by making one in a page of its own.
-    pub fn learn_markers(&mut self) -> Result<()> {
+    pub fn learn_markers(&self) -> Result<()> {
         let page = page_size_bytes();
         let file =
             crate::memfile::memfd("cowslip-probe", crate::memfile::MemfdKind::Shmem, page as u64)?;
@@ -183,7 +184,9 @@ impl<F: AsFd> Scanner<F> {
         let learnt = self.learn_markers_at(range, file.as_fd());
         // SAFETY: the range was reserved above for this probe alone.
         unsafe { memory::unmap(range) }?;
-        self.marker = learnt?;
+        if let Some(marker) = learnt? {
+            let _ = self.marker.set(marker);
+        }
         Ok(())
     }
 
@@ -421,7 +424,7 @@ impl<F: AsFd> Scanner<F> {
         if entry & ENTRY_PRESENT != 0 {
             return true;
         }
-        entry & ENTRY_SWAPPED != 0 && self.marker != Some(entry & ENTRY_SWAP_TYPE)
+        entry & ENTRY_SWAPPED != 0 && self.marker.get() != Some(&(entry & ENTRY_SWAP_TYPE))
     }
 
     fn read_entries(&self, range: VirtRange, buffer: &mut [u8]) -> Result<()> {

@@ -94,7 +94,7 @@ fn markers_of_write_protection_are_not_private() {
     some_pages().into_iter().for_each(|i| mapped.write(i, 0xff));
     uffd.register(mapped.range, RegisterMode::WP).unwrap();
     uffd.write_protect(mapped.range, true).unwrap();
-    for mut scanner in scanners() {
+    for scanner in scanners() {
         let unlearnt = private(&scanner, mapped.range);
         assert!(some_pages().iter().all(|i| unlearnt.contains(i)), "none is missed");
         assert!((0..8).all(|i| unlearnt.contains(&i) == some_pages().contains(&i)), "file pages");
@@ -124,7 +124,7 @@ fn swapped_pages_are_private() {
     assert_eq!(answer, 0);
     assert!(swapped(mapped.range) > 0, "some are out");
     assert_eq!(agree(mapped.range), some_pages());
-    let mut scanner = Scanner::new(memfile::open_proc_self("pagemap").unwrap());
+    let scanner = Scanner::new(memfile::open_proc_self("pagemap").unwrap());
     if scanner.learn_markers().is_ok() && scanner.knows_markers() {
         assert_eq!(private(&scanner, mapped.range), some_pages(), "swap is no marker");
     }

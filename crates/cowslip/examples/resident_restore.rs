@@ -14,6 +14,16 @@ fn read(words: &[u64]) -> u64 {
     words.iter().step_by(page_size_bytes() / 8).fold(0, |sum, word| sum ^ word)
 }
 
+/// Processor time of all threads, as the kernel counts it.
+fn processor_time() -> Duration {
+    let of = |entry: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(entry.ok()?.path().join("schedstat")).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    Duration::from_nanos(tasks.filter_map(of).sum())
+}
+
 fn main() -> cowslip::Result<()> {
     let size = ByteCount::mib(512);
     let arena = Arena::new(size)?;
@@ -41,9 +51,11 @@ fn main() -> cowslip::Result<()> {
         let began_reading = Instant::now();
         black_box(read(&mine));
         let has_read = began_reading.elapsed();
-        let began_waiting = Instant::now();
+        let (began_waiting, used) = (Instant::now(), processor_time());
         assert!(again.wait_live(PATIENCE));
-        rounds.push([copy, made, touched, has_read, began.elapsed(), began_waiting.elapsed()]);
+        let (own, waited) = (began.elapsed(), began_waiting.elapsed());
+        let used = processor_time() - used;
+        rounds.push([copy, made, touched, has_read, own, waited, used]);
     }
     let names = [
         "memory copy, warm",
@@ -52,6 +64,7 @@ fn main() -> cowslip::Result<()> {
         "read in order",
         "its own",
         "of which after the read",
+        "processor time of that",
     ];
     for (i, name) in names.iter().enumerate() {
         let mut column: Vec<_> = rounds.iter().map(|round| round[i]).collect();

@@ -295,6 +295,36 @@ fn i5_protections_releases_and_discards_hold_while_it_is_copied() {
 }
 
 #[test]
+fn stores_and_discards_at_any_moment_are_there_in_the_end() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("stores and discards");
+    for world in WORLDS {
+        for round in 0..scaled(12) {
+            let (source, words) = patterned(world.1);
+            let template = source.freeze().unwrap().into_template().unwrap();
+            let arena = restored(&template, world);
+            let mut mine = adopted(&template, &arena, &words);
+            let range = mine.range();
+            let mut expected: Vec<u64> = (0..WORDS).map(pattern).collect();
+            let mut scatter = Scatter(0xd15c + round as u64);
+            for step in 0..300 {
+                let i = scatter.next() as usize % WORDS;
+                (mine[i], expected[i]) = (step, step);
+                if step % 8 == 0 {
+                    let chunk = scatter.next() as usize % (WORDS / CHUNK_WORDS);
+                    let gone = VirtRange::new(range.start + chunk * CHUNK_BYTES, CHUNK_BYTES);
+                    // SAFETY: handed out, and nobody else accesses it.
+                    unsafe { arena.discard(gone) }.unwrap();
+                    expected[chunk * CHUNK_WORDS..(chunk + 1) * CHUNK_WORDS].fill(0);
+                }
+            }
+            assert!(arena.wait_live(PATIENCE), "{world:?}");
+            assert!(mine[..] == expected[..], "{world:?}, round {round}");
+        }
+    }
+}
+
+#[test]
 fn fresh_regions_are_zeroes_and_shared_ones_are_refused() {
     let _alone = alone();
     let _watchdog = Watchdog::start("regions");

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use cowslip::image::Strategy;
 
 use super::baselines::Threads::{OneProcessor, TwoProcessors};
-use super::baselines::{Baseline, Filling};
+use super::baselines::{Baseline, Filling, Target};
 use super::process::{Observed, Work};
 use super::sample::Sample;
 use super::{Error, Result};
@@ -40,6 +40,8 @@ pub(super) enum RestoreMethod {
     Arena(Strategy),
     /// A clone of a template that is in memory already.
     Resident,
+    /// An arena of such a template, which becomes one of its own.
+    ResidentArena,
     /// The content alone, without an image and without the library.
     Baseline(Baseline),
 }
@@ -52,10 +54,11 @@ impl RestoreMethod {
     pub(super) const HYBRID: Self = Self::Arena(Strategy::Hybrid);
 
     /// All of them, and their names in the report; those of strategies are `cowslip restore`'s.
-    const NAMES: [(Self, &str); 19] = [
+    const NAMES: [(Self, &str); 22] = [
         (Self::HYBRID, "hybrid"),
         (Self::Arena(Strategy::Eager), "eager"),
         (Self::Resident, "resident"),
+        (Self::ResidentArena, "resident-arena"),
         (baseline(Baseline::Mmap), "mmap"),
         (baseline(Baseline::MmapPopulate), "mmap-populate"),
         (baseline(Baseline::MmapHuge), "mmap-huge"),
@@ -72,6 +75,8 @@ impl RestoreMethod {
         (baseline(Baseline::ReadHuge(TwoProcessors)), "read-huge-2cpu"),
         (baseline(Baseline::ReadHugeDirect(OneProcessor)), "read-huge-direct-1cpu"),
         (baseline(Baseline::ReadHugeDirect(TwoProcessors)), "read-huge-direct-2cpu"),
+        (baseline(Baseline::Copy(Target::Fresh)), "memory-copy"),
+        (baseline(Baseline::Copy(Target::Written)), "memory-copy-written"),
     ];
 
     pub(super) fn all() -> impl Iterator<Item = Self> {
@@ -83,6 +88,11 @@ impl RestoreMethod {
         named.map_or("", |(_, name)| name)
     }
 
+    /// Whether it is of a template that a server has.
+    pub(super) fn is_of_template(self) -> bool {
+        matches!(self, Self::Resident | Self::ResidentArena)
+    }
+
     /// Whether it is measured with the page cache so: from a cold one, unless all is measured, only what can be the
     /// fastest there.
     pub(super) fn is_measured(self, cache: Cache, is_full: bool) -> bool {
@@ -90,6 +100,8 @@ impl RestoreMethod {
             (Self::Baseline(baseline), Cache::Cold) => {
                 baseline.can_be_cold() && (is_full || baseline.may_be_fastest_when_cold())
             }
+            // It reads no file.
+            (Self::ResidentArena, Cache::Cold) => false,
             _ => true,
         }
     }

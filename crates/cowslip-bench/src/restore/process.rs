@@ -79,6 +79,8 @@ pub(super) struct Again {
 enum Held {
     Arena(Restored),
     Clone(TemplateClone),
+    /// And where its first memory is.
+    OfTemplate(Arena, usize),
     Baseline(Loaded),
 }
 
@@ -99,9 +101,10 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
         _ => (&args.image, Prepared::Nothing),
     };
     prepare(source, args.cold)?;
-    if !args.cold && args.method == RestoreMethod::Resident {
+    if !args.cold && args.method.is_of_template() {
         // What the others read from was read a moment ago.
-        read::read(View(restore(args, Prepared::Nothing, place)?.range(place)));
+        let clone = Held::Clone(template(args)?.map(Place::Anywhere)?);
+        read::read(View(clone.range(place)));
     }
     let span = Span::begin()?;
     let room = ByteCount((place.len + place.len / 8) as u64);
@@ -124,6 +127,11 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
             return Err(Error::Failed(format!("it was not complete within {PATIENCE:?}")));
         }
     }
+    if let Held::OfTemplate(arena, _) = &held
+        && !arena.wait_live(PATIENCE)
+    {
+        return Err(Error::Failed(format!("it was no arena of its own within {PATIENCE:?}")));
+    }
     let complete_ns = began.elapsed().as_nanos() as f64;
     let wrong_bytes = view.wrong_bytes();
     let state = State::of(view.0, source)?.since(&before);
@@ -131,6 +139,7 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
         Held::Arena(restored) if args.work == Work::Read => {
             Some(save_again(&restored.into_arena(), args)?)
         }
+        Held::OfTemplate(arena, _) => Some(save_again(&arena, args)?),
         _ => None,
     };
     Ok(Observed {
@@ -146,26 +155,33 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
 }
 
 fn restore(args: &ProcessArgs, prepared: Prepared, place: VirtRange) -> Result<Held> {
-    if let (RestoreMethod::Resident, Some(socket)) = (args.method, &args.socket) {
-        let socket = UnixStream::connect(socket).map_err(during("connect to the template"))?;
-        #[allow(unsafe_code)]
-        // SAFETY: the process that sends is our parent.
-        let template = unsafe { Template::receive(&socket) }?;
-        return Ok(Held::Clone(template.map(Place::Anywhere)?));
-    }
     Ok(match args.method {
         RestoreMethod::Arena(strategy) => {
             let options =
                 RestoreOptions { strategy, record: args.record, ..RestoreOptions::default() };
             Held::Arena(Image::open(&args.image)?.restore(0, &options, &mut proceed)?)
         }
-        RestoreMethod::Resident => {
-            return Err(Error::Failed("no template is served".to_owned()));
+        RestoreMethod::Resident => Held::Clone(template(args)?.map(Place::Anywhere)?),
+        RestoreMethod::ResidentArena => {
+            let template = template(args)?;
+            let arena = template.restore(template.arena_builder(Place::Anywhere)?)?;
+            let first = arena.range().start + place.start;
+            Held::OfTemplate(arena, first)
         }
         RestoreMethod::Baseline(baseline) => {
             Held::Baseline(baseline.load(prepared, &args.flat, place.len)?)
         }
     })
+}
+
+/// What the process that started this one serves.
+fn template(args: &ProcessArgs) -> Result<Template> {
+    let socket = args.socket.as_ref();
+    let socket = socket.ok_or_else(|| Error::Failed("no template is served".to_owned()))?;
+    let socket = UnixStream::connect(socket).map_err(during("connect to the template"))?;
+    #[allow(unsafe_code)]
+    // SAFETY: the process that sends is our parent.
+    Ok(unsafe { Template::receive(&socket) }?)
 }
 
 impl Held {
@@ -175,6 +191,7 @@ impl Held {
             Self::Arena(restored) => restored.arena().range().start + place.start,
             // It begins where the first memory was handed out.
             Self::Clone(clone) => clone.range().start,
+            Self::OfTemplate(_, first) => *first,
             Self::Baseline(loaded) => loaded.memory().range().start,
         };
         VirtRange::new(start, place.len)

@@ -24,7 +24,7 @@ const MAPPED: [&str; 4] = ["mmap", "mmap-populate", "mmap-huge", "tmpfs-huge"];
 /// What brings what is touched into memory of the program's own, from a cold page cache.
 const UFFD_COLD: [&str; 3] = ["uffd-copy-2m-2cpu", "uffd-copy-hugetlb-2cpu", "uffd-move-2m-2cpu"];
 
-pub(crate) const PROMISES: [Promise; 11] = [
+pub(crate) const PROMISES: [Promise; 15] = [
     Promise {
         name: "restore_total_best_uffd_over_hybrid",
         bound: Bound::AtLeast(1.2),
@@ -39,6 +39,33 @@ pub(crate) const PROMISES: [Promise; 11] = [
         name: "restore_total_resident_over_best_mapping",
         bound: Bound::AtMost(1.2),
         value: |it| over(total(it, "resident"), it.lowest(&MAPPED, |name| total(it, name))),
+    },
+    Promise {
+        name: "first_touch_ms_resident_arena",
+        bound: Bound::AtMost(0.1),
+        value: |it| {
+            let ns = it.find("resident-arena", read::FIRST_TOUCH, "p50", it.size_bytes, HOT);
+            ns.map(|ns| ns / 1e6)
+        },
+    },
+    Promise {
+        name: "restore_total_ms_resident_arena",
+        bound: Bound::AtMost(6.0),
+        value: |it| total(it, "resident-arena").map(|ns| ns / 1e6),
+    },
+    Promise {
+        name: "restore_total_resident_arena_over_aligned_mapping",
+        bound: Bound::AtMost(0.4),
+        value: |it| over(total(it, "resident-arena"), total(it, "mmap-huge")),
+    },
+    Promise {
+        name: "restore_own_resident_arena_over_memory_copy",
+        bound: Bound::AtMost(1.5),
+        value: |it| {
+            let complete = |name| it.find(name, read::COMPLETE, "p50", it.size_bytes, HOT);
+            let copy = it.find("memory-copy", read::SETUP, "p50", it.size_bytes, HOT);
+            over(complete("resident-arena"), copy)
+        },
     },
     Promise {
         name: "first_touch_ms_hybrid",

@@ -21,7 +21,9 @@ pub(super) const FIRST_TOUCH: &str = "restore_first_touch";
 pub(super) const COVERAGE: &str = "restore_huge_coverage";
 pub(super) const WRONG: &str = "restore_wrong_bytes";
 const LEAST_ROUNDS: u32 = 1;
-const SETUP: &str = "restore_setup";
+pub(super) const SETUP: &str = "restore_setup";
+/// Until nothing is left to be done: for an arena of a template, until it is its own.
+pub(super) const COMPLETE: &str = "restore_complete";
 const READ: &str = "restore_read";
 const PAGE: &str = "restore_page";
 
@@ -104,7 +106,6 @@ pub(super) fn measure(bench: &mut Bench<'_>, sample: &Sample, rounds: u32) -> Re
 impl Entry {
     fn measure(&mut self, bench: &Bench<'_>, sample: &Sample, socket: &Path) -> Result<()> {
         let Ok(seen) = &mut self.seen else { return Ok(()) };
-        let is_resident = self.method == RestoreMethod::Resident;
         let job = Job {
             sample,
             method: self.method,
@@ -112,7 +113,7 @@ impl Entry {
             work: Work::Read,
             // Its own, as it is saved to.
             path: sample.link("image-of-this-round")?,
-            socket: is_resident.then_some(socket),
+            socket: self.method.is_of_template().then_some(socket),
             record: false,
             order: 0,
         };
@@ -140,7 +141,7 @@ impl Entry {
             (FIRST_TOUCH, |it| Some(it.setup_ns + it.reading?.first_ns)),
             (READ, |it| Some(it.reading?.total_ns)),
             (TOTAL, |it| Some(it.setup_ns + it.reading?.total_ns)),
-            ("restore_complete", |it| Some(it.complete_ns)),
+            (COMPLETE, |it| Some(it.complete_ns)),
             ("checkpoint_again_freeze", |it| Some(it.again.as_ref()?.freeze_ns)),
             ("checkpoint_again", |it| Some(it.again.as_ref()?.save_ns)),
         ];

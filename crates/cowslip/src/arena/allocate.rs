@@ -290,6 +290,9 @@ impl Shared {
     pub(crate) fn revive(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
         let range = self.chunk_range(chunk, 1);
         state.tracking.forget(chunk);
+        if let Some(base) = &state.borrowed_base {
+            base.forget_filled();
+        }
         self.clean(range)?;
         let pieces = state.vma_map.pieces(range);
         for (i, (piece, prot)) in pieces.iter().enumerate() {

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  borrowed   R ──MAP_PRIVATE─▶ file of another arena, kept as it is by a pin
-//!      │ its content copied into the arena's own file, where nobody can see it yet
-//!      ▼ then as any frozen chunk: write-protect, copy private pages, map shared, wake
+//!      │ its content copied into the arena's own file, where nobody can see it yet: *filled*
+//!      ▼ then, several together, as frozen chunks: write-protect, copy private pages, map shared, wake
 //!  live       R ──MAP_SHARED──▶ own file
 //! ```
 //! Nobody writes the base, so that it is copied while threads write to R: their private pages follow, under write
@@ -18,6 +18,9 @@
 //!
 //! # Safety
 //! The view is this value's own, and is read by the kernel alone.
+
+use std::cell::Cell;
+use std::ops::Range;
 
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
@@ -41,6 +44,10 @@ pub(crate) struct BorrowedBase {
     view: VirtRange,
     file: ReservedFd,
     identity: FileIdentity,
+    /// Where it was last found to have data, in bytes: to find the end of a run takes time for each of its pages.
+    known_data: Cell<(u64, u64)>,
+    /// Chunks of the arena of which the own file holds the base, and that are borrowed still. They become live together.
+    filled: Cell<(usize, usize)>,
     /// Last: what is mapped goes before it.
     pin: Pin,
 }
@@ -56,7 +63,8 @@ impl BorrowedBase {
         let identity = FileIdentity::of(file.as_fd())?;
         let file = ReservedFd::hold(file);
         let view = memory::reserve(extent.len, CHUNK_BYTES)?;
-        let base = Self { extent, view, file, identity, pin };
+        let (known_data, filled) = (Cell::default(), Cell::default());
+        let base = Self { extent, view, file, identity, known_data, filled, pin };
         let at = offset(arena, extent);
         // SAFETY: see the module.
         unsafe {
@@ -106,19 +114,57 @@ impl BorrowedBase {
         let shown =
             |at: u64| self.view.start + (part.start - self.extent.start) + (at - start) as usize;
         let mut is_first = true;
-        while let Some((from, to)) = memfile::next_data(file, at, end)? {
+        while let Some((from, to)) = self.next_data(file, arena, at, end)? {
             if std::mem::take(&mut is_first) && own.pages == Pages::HugeMemfd {
                 take_huge_page(own, arena, part)?;
             }
             let source = VirtRange::new(shown(from), (to - from) as usize);
+            // A write(2) whose source is not mapped fills its fresh page with zeroes first.
             // SAFETY: the view shows the file there, which nobody writes as long as the pin is held.
-            unsafe { memfile::write_range_at(own.fd(), source, from) }?;
+            unsafe {
+                let _ = memory::advise(source, Advice::PopulateRead);
+                memfile::write_range_at(own.fd(), source, from)?;
+            }
             at = to;
         }
         // What is mapped counts as memory of the program.
         let part = VirtRange::new(shown(start), part.len);
         // SAFETY: nobody has an address in the view.
         unsafe { memory::advise(part, Advice::DontNeed) }
+    }
+
+    /// As [`memfile::next_data`], of the base, which does not change.
+    fn next_data(
+        &self,
+        file: BorrowedFd<'_>,
+        arena: VirtRange,
+        at: u64,
+        end: u64,
+    ) -> Result<Option<(u64, u64)>, Errno> {
+        let (from, to) = self.known_data.get();
+        if from <= at && at < to.min(end) {
+            return Ok(Some((at, to.min(end))));
+        }
+        let whole = offset(arena, self.extent) + self.extent.len as u64;
+        let found = memfile::next_data(file, at, whole)?;
+        self.known_data.set(found.unwrap_or_default());
+        Ok(found.filter(|(from, _)| *from < end).map(|(from, to)| (from, to.min(end))))
+    }
+
+    /// The chunks that the own file has filled, one after the other.
+    pub(crate) fn filled(&self) -> Range<usize> {
+        let (first, end) = self.filled.get();
+        first..end
+    }
+
+    fn set_filled(&self, chunk: usize) {
+        let Range { start, end } = self.filled();
+        self.filled.set(if chunk == end { (start, end + 1) } else { (chunk, chunk + 1) });
+    }
+
+    /// What the own file has is to be used for something else, or is no longer this process' to tell.
+    pub(crate) fn forget_filled(&self) {
+        self.filled.set((0, 0));
     }
 
     /// Copies what the base has of `part` to `content`, which is zeroes.
@@ -133,6 +179,7 @@ impl BorrowedBase {
 
     /// In a child: its descriptors are the parent's, or go with the arena.
     pub(crate) fn in_child(&self, shares_descriptors: bool) {
+        self.forget_filled();
         if shares_descriptors {
             self.file.leave_open();
             self.pin.leave_open();
@@ -172,9 +219,12 @@ impl Shared {
     ) -> Result<(), Errno> {
         for chunk in chunks.filter(|chunk| state.chunk(*chunk) == Chunk::Borrowed) {
             let range = self.chunk_range(chunk, 1);
-            if !state.vma_map.is_unused(range) {
-                let base = state.borrowed_base.as_ref().ok_or(Errno::BADF)?;
-                base.fill(&self.backing_file, self.range, range)?;
+            let base = state.borrowed_base.as_ref().ok_or(Errno::BADF)?;
+            if !base.filled().contains(&chunk) {
+                if !state.vma_map.is_unused(range) {
+                    base.fill(&self.backing_file, self.range, range)?;
+                }
+                base.set_filled(chunk);
             }
         }
         Ok(())

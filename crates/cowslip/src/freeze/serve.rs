@@ -3,9 +3,10 @@
 //! It never waits for the arena's lock (it tries), since who holds it may wait for an event that only
 //! this thread reads; and it never touches memory of an arena, since an access could wait for a freeze
 //! that waits for this thread. Who starts a thread allocates through libc, and in a program whose allocator
-//! lives in an arena that breaks both rules: so [`start`] is called without the lock and
+//! lives in an arena that breaks both rules: so [`ensure`] is called without the lock and
 //! returns when the thread has reached its loop. The thread itself never calls a libc function that
-//! allocates: to the program's allocator it does not exist.
+//! allocates: to the program's allocator it does not exist. Who needs no thread yet only [begins](begin) it; a freeze or a
+//! fork, which calls [`ensure`], waits until it has reached its loop.
 //!
 //! A freeze waits in `mremap` until this thread has read the event. So the thread does not end as long as there is a
 //! call left by which it can wait and one by which it can read. If there is none, or it panics, it says so first
@@ -14,7 +15,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Barrier, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cowslip_sys::error::{During, Result};
@@ -53,6 +54,19 @@ const REST_WHEN_CROWDED: u32 = 3;
 
 /// Starts the arena's service thread if there is none and userfaultfd is to be had and wanted. Whether it runs now.
 pub(crate) fn ensure(shared: &Shared) -> bool {
+    let service = find_or_start(shared, true);
+    if let Some(service) = &service {
+        service.wait_started();
+    }
+    service.is_some()
+}
+
+/// As [`ensure`], without waiting for the thread: whether it will run.
+pub(crate) fn begin(shared: &Shared) -> bool {
+    find_or_start(shared, false).is_some()
+}
+
+fn find_or_start(shared: &Shared, is_awaited: bool) -> Option<Arc<Service>> {
     let wanted = |state: &State| shared.service(state).is_none() && state.role == Role::Owner;
     let buried = {
         let _locked = shared.lock();
@@ -61,7 +75,7 @@ pub(crate) fn ensure(shared: &Shared) -> bool {
     buried.into_iter().for_each(Running::stop);
     if shared.wants_userfaultfd && wanted(&shared.lock()) {
         // Without the lock; see the module.
-        let Ok(running) = start(shared) else { return false };
+        let running = start(shared, is_awaited).ok()?;
         let state = shared.lock();
         if wanted(&state) {
             shared.services.install(running);
@@ -72,17 +86,16 @@ pub(crate) fn ensure(shared: &Shared) -> bool {
             running.stop();
         }
     }
-    shared.service(&shared.lock()).is_some()
+    shared.service(&shared.lock())
 }
 
-fn start(shared: &Shared) -> Result<Running> {
+fn start(shared: &Shared, is_awaited: bool) -> Result<Running> {
     const OPERATION: &str = "start the service thread of an arena";
     let service = Arc::new(Service::open(OPERATION)?);
     let shared = shared.weak();
     let theirs = Arc::clone(&service);
-    let started = Arc::new(Barrier::new(2));
-    let reached = Arc::clone(&started);
-    let lends = scheduling::is_ordinary();
+    let is_ordinary = scheduling::is_ordinary();
+    let lends = is_ordinary && is_awaited;
     if lends {
         // Somebody waits for this: on a busy machine a new thread waits for its turn.
         let _ = scheduling::set_urgent(THIS_THREAD, true);
@@ -91,13 +104,14 @@ fn start(shared: &Shared) -> Result<Running> {
         // The thread inherits a mask that blocks every signal: handlers are the program's.
         let _blocked = process::BlockedSignals::enter();
         Thread::start(c"cowslip", STACK_BYTES, move || {
-            if lends {
+            if is_ordinary {
                 // As the thread that starts it is.
-                theirs.lend(true);
+                theirs.lend(lends);
             }
-            reached.wait();
-            drop(reached);
+            theirs.set_started();
             theirs.set_urgent(false);
+            // Without it every page that is not present counts as private: slower, as right.
+            let _ = theirs.scanner.learn_markers();
             let served = panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared)));
             if !matches!(served, Ok(Ok(()))) {
                 // A freeze that nobody reads events for would wait for ever (I6).
@@ -105,8 +119,8 @@ fn start(shared: &Shared) -> Result<Running> {
             }
         })
     };
-    if thread.is_ok() {
-        started.wait();
+    if thread.is_ok() && is_awaited {
+        service.wait_started();
     }
     if lends {
         let _ = scheduling::set_urgent(THIS_THREAD, false);
@@ -237,8 +251,7 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
                 // Work that nothing comes of must not take a processor from everybody.
                 return Some(NO_PROGRESS);
             }
-            let is_crowded = scheduling::is_crowded();
-            service.is_crowded.store(is_crowded, Relaxed);
+            let is_crowded = service.look_for_crowd(began_ns);
             Some(if is_crowded { took * REST_WHEN_CROWDED } else { Duration::ZERO })
         }
         // It stays urgent: what comes next may be the event of a freeze.
@@ -248,7 +261,7 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
 }
 
 /// What changes whenever something is done.
-fn progress(shared: &Shared, state: &State) -> [u64; 6] {
+fn progress(shared: &Shared, state: &State) -> [u64; 7] {
     let stale_bytes: usize = state.retired_views.iter().map(|view| view.len).sum();
     let counters = shared.counters;
     [
@@ -256,6 +269,7 @@ fn progress(shared: &Shared, state: &State) -> [u64; 6] {
         stale_bytes as u64,
         state.unmapped.bytes() as u64,
         state.thaw.look.next as u64,
+        state.borrowed_base.as_ref().map_or(0, |base| base.filled().end as u64),
         counters.thawed_pages.load(Relaxed) + counters.thawed_chunks.load(Relaxed),
         counters.thaws.load(Relaxed),
     ]

@@ -215,7 +215,7 @@ fn scan() -> ProbeResult {
 
 fn markers(own: &OwnProcess) -> ProbeResult {
     open_fd(own)?;
-    let mut scanner = Scanner::new(memfile::open_proc_self("pagemap")?);
+    let scanner = Scanner::new(memfile::open_proc_self("pagemap")?);
     let ((), ns) = timed(|| scanner.learn_markers()).map_err(Refusal::or_unsupported)?;
     if scanner.knows_markers() {
         return Ok(Proof::saw("by the swap type of a pagemap entry").costing(ns, "to learn"));

@@ -6,8 +6,8 @@ mod pressure;
 mod sight;
 mod window;
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::pagemap::Scanner;
@@ -24,6 +24,9 @@ pub(crate) use window::Window;
 
 const THIS_THREAD: i32 = 0;
 
+/// `/proc/loadavg` takes some microseconds to read.
+const CROWD_LOOK_NS: u64 = 1_000_000;
+
 /// The features a freeze and a thaw need.
 pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
     .union(Features::EVENT_REMAP)
@@ -39,6 +42,7 @@ pub(crate) struct Service {
     pub(crate) scanner: Scanner<ReservedFd>,
     /// For who has the arena's lock.
     pub(crate) window: Window,
+    started: OnceLock<()>,
     closing: AtomicBool,
     pub(crate) sight: Sight,
     pub(crate) gauge: Gauge,
@@ -51,6 +55,8 @@ pub(crate) struct Service {
     is_urgent: AtomicBool,
     /// Whether others waited for a processor the last time it looked.
     pub(crate) is_crowded: AtomicBool,
+    /// When it looked.
+    crowd_seen_ns: AtomicU64,
 }
 
 impl Service {
@@ -62,14 +68,12 @@ impl Service {
         uffd.read_events().during(operation)?;
         let wake = ReservedFd::hold(process::eventfd().during(operation)?);
         let pagemap = ReservedFd::hold(memfile::open_proc_self("pagemap").during(operation)?);
-        let mut scanner = Scanner::new(pagemap);
-        // Without it every page that is not present counts as private: slower, as right.
-        let _ = scanner.learn_markers();
         Ok(Self {
             uffd,
             wake,
-            scanner,
+            scanner: Scanner::new(pagemap),
             window: Window::reserve().during(operation)?,
+            started: OnceLock::new(),
             closing: AtomicBool::new(false),
             sight: Sight::default(),
             gauge: Gauge::default(),
@@ -78,7 +82,18 @@ impl Service {
             pinned_to: AtomicUsize::new(0),
             is_urgent: AtomicBool::new(false),
             is_crowded: AtomicBool::new(false),
+            crowd_seen_ns: AtomicU64::new(0),
         })
+    }
+
+    /// By the service thread: from here on it allocates nothing through libc.
+    pub(crate) fn set_started(&self) {
+        let _ = self.started.set(());
+    }
+
+    /// Until then nobody may hold a lock or memory that the thread could need, nor rely on its reading events.
+    pub(crate) fn wait_started(&self) {
+        self.started.wait();
     }
 
     /// By the service thread: others may give it another priority, and it has `urgent` now.
@@ -118,6 +133,15 @@ impl Service {
         {
             let _ = processors.assign(THIS_THREAD);
         }
+    }
+
+    /// By the service thread: whether others wait for a processor, by a look that is no older than a millisecond.
+    pub(crate) fn look_for_crowd(&self, now_ns: u64) -> bool {
+        if now_ns.saturating_sub(self.crowd_seen_ns.load(Relaxed)) >= CROWD_LOOK_NS {
+            self.crowd_seen_ns.store(now_ns, Relaxed);
+            self.is_crowded.store(scheduling::is_crowded(), Relaxed);
+        }
+        self.is_crowded.load(Relaxed)
     }
 
     /// Readable when somebody has [notified](Self::notify) it.

@@ -116,7 +116,7 @@ impl Template {
                 .on(shared.range)
                 .hint(format!("the template needs a capacity of {needed}")));
         }
-        let can_borrow = serve::ensure(shared);
+        let can_borrow = serve::begin(shared);
         let mut state = shared.lock();
         hand_out(pieces, shared, &mut state)?;
         let lender = borrow(base, shared.range).during(OPERATION)?;

@@ -7,6 +7,7 @@
 //! | tmpfs-huge | a file of a tmpfs with huge pages, loaded before, mapped privately | when they are touched |
 //! | uffd-copy, uffd-move | anonymous, or of hugetlb | by a thread, when they are touched |
 //! | read-huge | anonymous, on huge pages | at once, by `read()` |
+//! | memory-copy | anonymous, on huge pages, fresh or written before | at once, from memory |
 //!
 //! Where a second thread is at work it is on the same processor, or on another: both are measured, and the better counts.
 
@@ -22,7 +23,7 @@ use cowslip_sys::scheduling::{Processors, current_processor};
 
 use super::Result;
 use crate::error::during;
-use crate::memory::Memory;
+use crate::memory::{Anonymous, Memory};
 
 pub(super) use userfault::{Filling, Server};
 
@@ -35,6 +36,16 @@ pub(super) enum Baseline {
     Uffd(Filling, Threads),
     ReadHuge(Threads),
     ReadHugeDirect(Threads),
+    /// Of memory that has the content: no restore, but what a copy costs.
+    Copy(Target),
+}
+
+/// What is copied to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Target {
+    /// Memory that is taken, and so filled with zeroes, as it is written.
+    Fresh,
+    Written,
 }
 
 /// Where the thread is that helps.
@@ -50,12 +61,13 @@ pub(super) enum Threads {
 pub(super) enum Loaded {
     Whole(Memory),
     Served(Server),
+    Copied { memory: Memory, _source: Memory },
 }
 
 impl Loaded {
     pub(super) fn memory(&self) -> &Memory {
         match self {
-            Self::Whole(memory) => memory,
+            Self::Whole(memory) | Self::Copied { memory, .. } => memory,
             Self::Served(server) => server.memory(),
         }
     }
@@ -67,19 +79,23 @@ pub(super) enum Prepared {
     Nothing,
     /// A file of a tmpfs that has the content.
     Tmpfs(File),
+    Copy {
+        source: Memory,
+        target: Option<Memory>,
+    },
 }
 
 impl Baseline {
     /// Whether it can be measured from a cold page cache.
     pub(super) fn can_be_cold(self) -> bool {
-        self != Self::TmpfsHuge
+        !matches!(self, Self::TmpfsHuge | Self::Copy(_))
     }
 
     /// Whether it can win where the disk is waited for: with a thread that helps, and not a page at a time.
     pub(super) fn may_be_fastest_when_cold(self) -> bool {
         match self {
             Self::Mmap | Self::MmapHuge | Self::TmpfsHuge => true,
-            Self::MmapPopulate => false,
+            Self::MmapPopulate | Self::Copy(_) => false,
             Self::Uffd(filling, threads) => {
                 filling != Filling::Copy4k && threads == Threads::TwoProcessors
             }
@@ -92,12 +108,18 @@ impl Baseline {
     /// Before the clock runs: fills a tmpfs, or the page cache with huge folios if it is to be hot.
     pub(super) fn prepare(self, file: &Path, bytes: usize, is_cold: bool) -> Result<Prepared> {
         match self {
-            Self::TmpfsHuge => {
-                let tmpfs = memfile::huge_tmpfs_file(bytes as u64)
-                    .map_err(during("mount a tmpfs with huge pages"))?;
-                let mut tmpfs = File::from(tmpfs);
-                std::io::copy(&mut open(file)?, &mut tmpfs).map_err(during("fill a tmpfs"))?;
-                Ok(Prepared::Tmpfs(tmpfs))
+            Self::TmpfsHuge => Ok(Prepared::Tmpfs(in_tmpfs(file, bytes)?)),
+            Self::Copy(target) => {
+                let source = Memory::private_file(in_tmpfs(file, bytes)?, bytes)?;
+                source.advise(Advice::HugePage)?;
+                source.populate()?;
+                let written = || {
+                    let mut memory = Memory::anonymous(bytes, Anonymous::Huge)?;
+                    memory.bytes_mut().fill(1);
+                    Ok::<_, crate::Error>(memory)
+                };
+                let target = (target == Target::Written).then(written).transpose()?;
+                Ok(Prepared::Copy { source, target })
             }
             Self::MmapHuge if !is_cold => {
                 super::sample::prepare(file, true)?;
@@ -116,7 +138,13 @@ impl Baseline {
                 memory.advise(Advice::HugePage)?;
                 Loaded::Whole(memory)
             }
-            (Self::Mmap | Self::TmpfsHuge, _) => {
+            (_, Prepared::Copy { source, target }) => {
+                let fresh = || Memory::anonymous(bytes, Anonymous::Huge);
+                let mut memory = target.map_or_else(fresh, Ok)?;
+                memory.words_mut().copy_from_slice(source.words());
+                Loaded::Copied { memory, _source: source }
+            }
+            (Self::Mmap | Self::TmpfsHuge | Self::Copy(_), _) => {
                 Loaded::Whole(Memory::private_file(open(file)?, bytes)?)
             }
             (Self::MmapPopulate, _) => {
@@ -138,6 +166,13 @@ impl Baseline {
             }
         })
     }
+}
+
+fn in_tmpfs(file: &Path, bytes: usize) -> Result<File> {
+    let tmpfs = memfile::huge_tmpfs_file(bytes as u64);
+    let mut tmpfs = File::from(tmpfs.map_err(during("mount a tmpfs with huge pages"))?);
+    std::io::copy(&mut open(file)?, &mut tmpfs).map_err(during("fill a tmpfs"))?;
+    Ok(tmpfs)
 }
 
 fn open(path: &Path) -> Result<File> {

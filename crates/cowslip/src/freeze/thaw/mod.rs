@@ -35,6 +35,8 @@ pub(crate) use step::Step;
 
 /// Clean chunks thawed in one step at most.
 const RUN_CHUNKS: usize = 16;
+/// Borrowed chunks whose base is copied before they become live. Each is held twice meanwhile.
+const FILLED_CHUNKS: usize = 8;
 /// Of an old view, unmapped in one step.
 pub(super) const VIEW_STEP_BYTES: usize = 32 << 20;
 /// So many old views are unmapped though a fork is being finished: each holds address space and mappings.
@@ -214,16 +216,23 @@ fn thaw_run(
     if !is_plain(first) {
         return thaw_alone(shared, state, first, service);
     }
+    let is_borrowed = state.chunk(first) == Chunk::Borrowed;
+    if is_borrowed && fill_one(shared, state, run.clone())? {
+        return Ok(());
+    }
     let thawing = Thawing::new(shared, service);
     let scanner = &service.scanner;
     let private = private_pages(shared, state, first, chunk::MANY_PAGES, scanner)?;
+    let is_like_first = |i| match (tracks, is_borrowed) {
+        (true, _) => state.chunk(i) == state.chunk(first),
+        (false, true) => is_filled(state, i),
+        (false, false) => state.chunk(i) != Chunk::Borrowed,
+    };
     let mut end = first + 1;
     while private == 0
-        && state.chunk(first) != Chunk::Borrowed
         && run.contains(&end)
         && is_plain(end)
-        && state.chunk(end) != Chunk::Borrowed
-        && (!tracks || state.chunk(end) == state.chunk(first))
+        && is_like_first(end)
         && private_pages(shared, state, end, 0, scanner)? == 0
     {
         end += 1;
@@ -242,6 +251,20 @@ fn thaw_run(
         return thawing.thaw_gently(state, first);
     }
     thawing.thaw(state, first..end)
+}
+
+/// Copies the base of the first chunk of a borrowed run that needs it: what is copied becomes live together, later.
+fn fill_one(shared: &Shared, state: &State, run: std::ops::Range<usize>) -> Result<bool, Errno> {
+    let mut borrowed = run.take(FILLED_CHUNKS).take_while(|&i| state.chunk(i) == Chunk::Borrowed);
+    match borrowed.find(|&i| !is_filled(state, i)) {
+        Some(chunk) => shared.fill_borrowed(state, chunk..chunk + 1).map(|()| true),
+        None => Ok(false),
+    }
+}
+
+fn is_filled(state: &State, chunk: usize) -> bool {
+    let is_borrowed = state.chunk(chunk) == Chunk::Borrowed;
+    is_borrowed && state.borrowed_base.as_ref().is_some_and(|it| it.filled().contains(&chunk))
 }
 
 /// Whether a thaw takes such a chunk now. What is borrowed costs nothing, and its copy does.
