@@ -1,4 +1,4 @@
-"""An object store on loopback for the tests that need one."""
+"""What several files of tests need: an object store on loopback, and settings."""
 
 import os
 import socket
@@ -8,6 +8,9 @@ import time
 import urllib.request
 
 import pytest
+
+# Ray's report of its use is for somebody else.
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,6 @@ import sys
 import numpy as np
 import pytest
 
-# Ray's usage report is for somebody else; its addresses are of this machine.
-os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_DISABLE_IMPORT_WARNING="1")
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 from ray.cluster_utils import Cluster  # noqa: E402
