@@ -51,6 +51,14 @@ pub fn is_url(text: &str) -> bool {
     })
 }
 
+/// What an image in a registry begins with.
+pub(crate) const OCI: &str = "oci://";
+
+/// Whether this names an image in a registry, which is pushed and pulled as a whole.
+pub(crate) fn is_reference(url: &str) -> bool {
+    url.starts_with(OCI)
+}
+
 impl Location {
     /// Understands a URL to read from. Nothing is asked of the store.
     ///
@@ -71,6 +79,11 @@ impl Location {
                            set them in the environment";
                 return Err(refused(why.into()));
             }
+        }
+        if is_reference(text) {
+            let why =
+                format!("{url}: an image in a registry is fetched first: `cowslip image pull`");
+            return Err(refused(why));
         }
         // In the threads' runtime: the client's timers belong to it.
         let _inside = runtime()?.enter();
