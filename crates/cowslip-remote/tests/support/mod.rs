@@ -3,6 +3,7 @@
 
 pub mod files;
 pub mod proxy;
+pub mod servers;
 
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
