@@ -101,7 +101,8 @@ mod body {
         let local = Folder::new("names");
         let file = local.file("store");
         let saved = image(&file, 2, 26);
-        let names = ["with space", "plus+and=eq&amp", "Größe-日本", "tilde~(x)!*'", "semi;colon,at@"];
+        let names =
+            ["with space", "plus+and=eq&amp", "Größe-日本", "tilde~(x)!*'", "semi;colon,at@"];
         for name in names {
             let url = format!("{}/{name}", folder("names"));
             cowslip_remote::push(&file, &url, None, &mut proceed).unwrap();
@@ -167,8 +168,7 @@ mod body {
         drop(frozen);
         slice[3 * WORDS] = 5;
         let frozen = arena.freeze_timeout(PATIENCE).unwrap();
-        let saved =
-            cowslip_remote::save(&[&frozen], &second, Some(&first), &options, &mut proceed);
+        let saved = cowslip_remote::save(&[&frozen], &second, Some(&first), &options, &mut proceed);
         assert_eq!(saved.unwrap().chunks, 1);
         let there = cowslip_remote::open(&second).unwrap();
         let options = RestoreOptions { record: true, ..RestoreOptions::default() };
@@ -211,8 +211,7 @@ mod body {
     fn latest_is_the_youngest_of_those_who_publish_at_once() {
         let local = Folder::new("latest");
         let names: Vec<String> = (0..6).map(|i| format!("store-{i}")).collect();
-        let images: Vec<Image> =
-            names.iter().map(|name| image(&local.file(name), 2, 23)).collect();
+        let images: Vec<Image> = names.iter().map(|name| image(&local.file(name), 2, 23)).collect();
         let url = folder("latest");
         let pointer = format!("{url}/latest");
         assert_eq!(cowslip_remote::read_latest(&pointer).unwrap(), None);
@@ -232,8 +231,7 @@ mod body {
         assert_eq!(there.identity(), images[5].identity());
         // An older one changes nothing, and a push says what it names.
         let older = local.file("store-2");
-        let pushed =
-            cowslip_remote::push(&older, &format!("{url}/"), Some("latest"), &mut proceed);
+        let pushed = cowslip_remote::push(&older, &format!("{url}/"), Some("latest"), &mut proceed);
         assert_eq!(pushed.unwrap().latest.unwrap().image, "store-5");
         let listed = cowslip_remote::list(&url).unwrap();
         assert_eq!(listed.len(), 7, "{listed:?}");
