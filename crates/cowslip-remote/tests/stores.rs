@@ -283,7 +283,8 @@ mod body {
         let names: Vec<_> = listed.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["one", "two"]);
         assert!(listed.iter().all(|it| it.bytes == saved.summary().file_bytes));
-        let is_saved = |kind: &ListedKind| matches!(kind, ListedKind::Image { identity, .. } if *identity == saved.identity());
+        let wanted = saved.identity();
+        let is_saved = |kind: &ListedKind| matches!(kind, ListedKind::Image { identity, .. } if *identity == wanted);
         assert!(listed.iter().all(|it| is_saved(&it.kind)), "{listed:?}");
         assert!(cowslip_remote::list(&folder("nothing-here")).unwrap().is_empty());
         let missing = cowslip_remote::open(&folder("nothing-here/store")).unwrap_err();

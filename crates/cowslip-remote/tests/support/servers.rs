@@ -167,7 +167,20 @@ pub fn azurite() -> Option<Server> {
     })
 }
 
-/// The answer to a request that S3 has signed.
+/// A server like Google's, which somebody has to install: `go install github.com/fsouza/fake-gcs-server@latest`.
+pub fn google() -> Option<(Process, SocketAddr)> {
+    let address = free_address();
+    let mut command = Command::new("fake-gcs-server");
+    command.args(["-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port"]);
+    command.arg(address.port().to_string()).args(["-public-host", &address.to_string()]);
+    let process = listening(&mut command, address)?;
+    let bucket = format!(r#"{{"name": "{BUCKET}"}}"#);
+    let made = ask(address, "POST", "/storage/v1/b", &[], bucket.as_bytes(), |_| {});
+    assert!(made.starts_with("HTTP/1.1 200"), "{made}");
+    Some((process, address))
+}
+
+/// The answer to a request that S3's rules have signed.
 pub fn ask_s3(
     address: SocketAddr,
     method: &str,
@@ -176,24 +189,25 @@ pub fn ask_s3(
     body: &str,
 ) -> String {
     let credential = AwsCredential { key_id: KEY.into(), secret_key: SECRET.into(), token: None };
-    ask(address, method, target, headers, body, |request| {
+    ask(address, method, target, headers, body.as_bytes(), |request| {
         AwsAuthorizer::new(&credential, "s3", REGION).try_authorize(request, None).unwrap();
     })
 }
 
 fn ask_azure(address: SocketAddr, method: &str, target: &str) -> String {
     let credential = AzureCredential::AccessKey(AzureAccessKey::try_new(AZURE_KEY).unwrap());
-    ask(address, method, target, &[], "", |request| {
+    ask(address, method, target, &[], &[], |request| {
         AzureAuthorizer::new(&credential, AZURE_ACCOUNT).try_authorize(request).unwrap();
     })
 }
 
-fn ask(
+/// The answer to a request that `sign` has signed.
+pub fn ask(
     address: SocketAddr,
     method: &str,
     target: &str,
     headers: &[(&str, &str)],
-    body: &str,
+    body: &[u8],
     sign: impl FnOnce(&mut HttpRequest),
 ) -> String {
     let uri = format!("http://{address}{target}");
@@ -201,7 +215,7 @@ fn ask(
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let mut request = request.body(HttpRequestBody::from(body.to_owned())).unwrap();
+    let mut request = request.body(HttpRequestBody::from(body.to_vec())).unwrap();
     sign(&mut request);
     let mut text = format!("{method} {target} HTTP/1.1\r\nConnection: close\r\n");
     for (name, value) in request.headers() {
@@ -210,9 +224,9 @@ fn ask(
     if !request.headers().contains_key("host") {
         text += &format!("Host: {address}\r\n");
     }
-    text += &format!("Content-Length: {}\r\n\r\n{body}", body.len());
+    text += &format!("Content-Length: {}\r\n\r\n", body.len());
     let mut server = TcpStream::connect(address).unwrap();
-    server.write_all(text.as_bytes()).unwrap();
+    server.write_all(&[text.as_bytes(), body].concat()).unwrap();
     let mut answer = String::new();
     server.read_to_string(&mut answer).unwrap();
     answer
