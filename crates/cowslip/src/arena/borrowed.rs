@@ -12,9 +12,12 @@
 //! all of the base by then.
 //!
 //! # What holds
-//! * **I2, of the lender**: the pin is mapped before anything of the base is, inherited by whoever inherits the base,
-//!   and given up after the last mapping of it is gone.
-//! * Children read the lender's base, never the own file under a borrowed chunk: no thaw waits for them.
+//! * **I2, of the lender**: the pin is mapped before anything of the base is, inherited by whoever inherits the base, and
+//!   by nobody else, and given up after the last mapping of it is gone.
+//! * Children read the lender's base, never the own file under a borrowed chunk: no thaw waits for them. So that file may
+//!   hold what the parent wrote since. A child that takes it over empties it there first
+//!   ([`crate::raw::RawArena::adopt`]).
+//! * What the own file has under a borrowed chunk is a part of its base, as a thaw that failed left it.
 //!
 //! # Safety
 //! The view is this value's own, and is read by the kernel alone.
@@ -93,7 +96,8 @@ impl BorrowedBase {
         }
     }
 
-    /// Has `own` hold what the base has of `part`, which lies in one chunk and is a hole in it, or was filled before.
+    /// Has `own` hold what the base has of `part`, which lies in one chunk. In `own` it is a hole, or was filled before: its
+    /// holes stay holes.
     pub(crate) fn fill(
         &self,
         own: &BackingFile,
@@ -178,6 +182,12 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Has the arena's own file hold nothing of `range`, whole chunks that nobody maps it in.
+    pub(crate) fn empty_file(&self, range: VirtRange) -> Result<(), Errno> {
+        self.backing_file.check_identity()?;
+        memfile::punch_hole(self.backing_file.fd(), offset(self.range, range), range.len as u64)
     }
 
     /// Gives the borrowed base up if nothing maps it any more.
