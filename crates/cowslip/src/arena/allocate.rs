@@ -20,7 +20,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 use cowslip_sys::{Errno, memfile};
 
 use super::backing_file::{POOL_HINT, Pages, offset};
-use super::chunk::at_once;
+use super::chunk::{at_once, is_stood_on};
 use super::detach::Departure;
 use super::limbo;
 use super::state::{Chunk, Role, Shared, State};
@@ -132,7 +132,9 @@ impl Shared {
         let mut parts: Vec<VirtRange> = Vec::new();
         // A view shows what is under free private chunks too: they are not to change while it lives.
         let is_usable = |i| match state.chunk(i) {
-            Chunk::Live | Chunk::Clean => true,
+            Chunk::Live => true,
+            // It is thawed first.
+            Chunk::Clean => !is_stood_on(self.chunk_range(i, 1)),
             Chunk::FreePrivate => state.views == 0,
             Chunk::Frozen
             | Chunk::Anonymous
@@ -273,6 +275,9 @@ impl Shared {
                     self.revive(state, i).during(DISCARD)?;
                 }
                 Chunk::Frozen | Chunk::Borrowed => self.zero_frozen(state, part)?,
+                Chunk::Clean if is_stood_on(self.chunk_range(i, 1)) => {
+                    self.zero_frozen(state, part)?
+                }
                 Chunk::Clean => {
                     at_once(self, state, i).during(DISCARD)?;
                     self.clean(part).during(DISCARD)?;
