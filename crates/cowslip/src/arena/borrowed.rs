@@ -119,10 +119,48 @@ impl BorrowedBase {
             unsafe { memfile::write_range_at(own.fd(), source, from) }?;
             at = to;
         }
+        if is_first {
+            return Ok(());
+        }
         // What is mapped counts as memory of the program.
         let part = VirtRange::new(shown(start), part.len);
         // SAFETY: nobody has an address in the view.
         unsafe { memory::advise(part, Advice::DontNeed) }
+    }
+
+    /// Whether memory left the arena where it lies, and children inherit it for good.
+    pub(crate) fn is_left(&self, state: &State) -> bool {
+        state.vma_map.within(self.extent).any(|span| span.usage == Usage::Left)
+    }
+
+    /// The runs of chunks in `run` in which the base has anything. In so many parts at most, as each is a mapping: the last
+    /// has all of the rest.
+    pub(crate) fn chunks_with_data(
+        &self,
+        arena: VirtRange,
+        run: VirtRange,
+        most: usize,
+    ) -> Result<Vec<VirtRange>, Errno> {
+        let file = self.fd()?;
+        let (start, end) = (offset(arena, run), offset(arena, run) + run.len as u64);
+        let mut runs: Vec<VirtRange> = Vec::new();
+        let mut at = start;
+        // Where data ends is not asked for: that takes time for each of its pages.
+        while let Some(data) = memfile::data_at_or_after(file, at, end)? {
+            let chunk = data - (data - start) % CHUNK_BYTES as u64;
+            let place = VirtRange::new(run.start + (chunk - start) as usize, CHUNK_BYTES);
+            let are_many = runs.len() >= most;
+            match runs.last_mut() {
+                Some(last) if last.end() == place.start => last.len += place.len,
+                Some(last) if are_many => {
+                    *last = VirtRange::between(last.start, run.end());
+                    break;
+                }
+                _ => runs.push(place),
+            }
+            at = chunk + CHUNK_BYTES as u64;
+        }
+        Ok(runs)
     }
 
     /// Copies what the base has of `part` to `content`, which is zeroes.
@@ -195,11 +233,7 @@ impl Shared {
         if state.borrowed() > 0 || !state.partial_chunks.is_empty() {
             return;
         }
-        let maps = |base: &BorrowedBase| {
-            // What left the arena where it lies is mapped for good.
-            state.vma_map.within(base.extent).any(|span| span.usage == Usage::Left)
-        };
-        if state.borrowed_base.as_ref().is_some_and(|base| !maps(base)) {
+        if state.borrowed_base.as_ref().is_some_and(|base| !base.is_left(state)) {
             state.borrowed_base = None;
         }
     }

@@ -21,6 +21,8 @@ use crate::arena::{Arena, ArenaBuilder, Pages};
 use crate::freeze::serve;
 
 const OPERATION: &str = "make an arena of a template";
+/// Each is a mapping, of which the kernel allows 65,530 by default.
+const MOST_RUNS: usize = 1024;
 
 impl Template {
     /// An arena that has room for what this holds, for [`Self::restore`]: as large as the arena that the template was made
@@ -51,7 +53,8 @@ impl Template {
     /// * a [fork](crate::fork()) costs what it always does; the children share the template's base.
     ///
     /// The template, and the process that it came from, may go at any time. While less than 256 MiB of memory are left
-    /// nothing is copied: what is borrowed costs none.
+    /// nothing is copied: what is borrowed costs none. Chunks in which the base has nothing are not borrowed. A page that
+    /// it lacks in others takes memory of the base when it is first read.
     ///
     /// Where there is no userfaultfd everything is copied before this returns.
     ///
@@ -120,7 +123,10 @@ impl Template {
         let mut state = shared.lock();
         hand_out(pieces, shared, &mut state)?;
         let lender = borrow(base, shared.range).during(OPERATION)?;
-        let borrowed = if can_borrow { whole_chunks(base, shared.range) } else { Vec::new() };
+        let borrowed = match can_borrow {
+            true => to_borrow(base, shared.range, &lender).during(OPERATION)?,
+            false => Vec::new(),
+        };
         map(base, shared, &mut state, &lender, &borrowed).map_err(|errno| {
             Error::from_errno(OPERATION, errno)
                 .on(shared.range)
@@ -184,6 +190,20 @@ fn whole_chunks(base: &Base, arena: VirtRange) -> Vec<VirtRange> {
     }
     let inner = runs.into_iter().map(|run| run.inner_aligned(CHUNK_BYTES));
     inner.filter(|run| !run.is_empty()).collect()
+}
+
+/// What is to be mapped from the base: what is all holes is as well the arena's own from the beginning.
+fn to_borrow(
+    base: &Base,
+    arena: VirtRange,
+    lender: &BorrowedBase,
+) -> Result<Vec<VirtRange>, Errno> {
+    let mut runs = Vec::new();
+    for whole in whole_chunks(base, arena) {
+        let most = MOST_RUNS.saturating_sub(runs.len()).max(1);
+        runs.extend(lender.chunks_with_data(arena, whole, most)?);
+    }
+    Ok(runs)
 }
 
 /// Has the arena map the base in the runs that are `borrowed`, and copies the copied regions elsewhere.
