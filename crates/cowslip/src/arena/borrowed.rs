@@ -66,10 +66,18 @@ impl BorrowedBase {
             memory::map_file(view, base.file.as_fd(), at, Sharing::Shared, Prot::READ)?;
             memory::advise(view, Advice::DontDump)?;
         }
+        base.set_inherited(Advice::DontFork)?;
         Ok(base)
     }
 
-    /// Fails if the program has closed our descriptor or put another file in its place.
+    /// Whether children get what keeps and shows the base: all that get a mapping of it.
+    pub(crate) fn set_inherited(&self, advice: Advice) -> Result<(), Errno> {
+        self.pin.set_inherited(advice)?;
+        // SAFETY: the view is this value's own.
+        unsafe { memory::advise(self.view, advice) }
+    }
+
+    /// `BADF` if the program has closed our descriptor or put another file in its place.
     fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
         if same_file(self.file.as_fd(), self.identity) {
             Ok(self.file.as_fd())

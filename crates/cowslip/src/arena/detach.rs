@@ -181,6 +181,11 @@ impl Shared {
     /// Maps a span privately where it lies, for good. What is frozen is so already.
     fn leave_span(&self, state: &State, span: Span) -> Result<(), Errno> {
         for (i, part) in self.by_chunk(span.range) {
+            if let Some(base) = &state.borrowed_base
+                && state.chunk(i) == Chunk::Borrowed
+            {
+                base.set_inherited(Advice::DoFork)?;
+            }
             // SAFETY: see the module. The base under it is not written any more: an arena writes what is under live memory,
             // and under what it thaws.
             unsafe {
