@@ -187,6 +187,7 @@ impl Shared {
                 }
             }
         }
+        self.end_borrowing(state);
         self.count_used(state);
         Ok(())
     }
@@ -241,6 +242,7 @@ impl Shared {
                     self.keep_wiped(state, span.range);
                     // Not of the file any more, whoever will own it.
                     self.set_detached(state, span.range, span.prot);
+                    self.end_borrowing(state);
                 }
                 (Usage::Foreign | Usage::Detached, _) => {
                     // SAFETY: see the module; the program's own mapping.
@@ -394,6 +396,7 @@ impl Shared {
     /// The program maps something of its own over `range`.
     pub(crate) fn replace_mapping(&self, state: &mut State, range: VirtRange) {
         state.vma_map.set(range, Usage::Foreign, Prot::NONE);
+        self.end_borrowing(state);
         self.count_used(state);
     }
 
