@@ -298,16 +298,9 @@ impl Shared {
         let range = self.chunk_range(chunk, 1);
         state.tracking.forget(chunk);
         self.clean(range)?;
-        let pieces = state.vma_map.pieces(range);
-        for (i, (piece, prot)) in pieces.iter().enumerate() {
-            if let Err(errno) = self.backing_file.map_live(self.range, *piece, *prot) {
-                if i > 0 && state.chunk(chunk) == Chunk::Borrowed {
-                    // What is live is not to be filled again.
-                    state.set_chunk(chunk, Chunk::Frozen);
-                    state.partial_chunks.push(chunk);
-                }
-                return Err(errno);
-            }
+        // A borrowed chunk is one piece: what was live already would be filled again after an error.
+        for (piece, prot) in state.vma_map.pieces(range) {
+            self.backing_file.map_live(self.range, piece, prot)?;
         }
         state.set_chunk(chunk, Chunk::Live);
         self.end_borrowing(state);
