@@ -25,8 +25,9 @@ use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, process, socket};
 
-use super::{OPERATION, RestoreOptions, Via, builder};
+use super::{OPERATION, RestoreOptions, Strategy, Via, builder};
 use crate::arena::Arena;
+use crate::freeze::thaw;
 use crate::image::description::ArenaDescription;
 use crate::image::format::Identity;
 use crate::image::open::Image;
@@ -197,7 +198,11 @@ pub(super) fn restore(
         let pieces = described.pieces.iter();
         let pieces: Vec<_> =
             pieces.map(|it| (range(it.offset_bytes, it.length_bytes), it.prot())).collect();
-        template.restore_pieces(builder(described, options)?, &pieces)
+        let arena = template.restore_pieces(builder(described, options)?, &pieces)?;
+        if options.strategy == Strategy::Eager {
+            thaw::end_borrowing(arena.shared())?;
+        }
+        Ok(arena)
     });
     match made {
         Err(error) if options.via != Via::Environment => Err(error),
