@@ -43,8 +43,9 @@ impl Template {
     /// other. Its memory is handed out as the template's regions say; those that clones would find
     /// [fresh](Inherit::Fresh) are zeroes.
     ///
-    /// Nothing is copied first. The arena maps the template's base, privately, and its service thread copies it, and what
-    /// was written meanwhile, to a file of the arena's own, one chunk of 2 MiB after the other. A writer that meets it
+    /// Next to nothing is copied first: of chunks of 2 MiB that lie in one copied region as a whole, nothing. The arena maps
+    /// the template's base, privately, and its service thread copies it, and what
+    /// was written meanwhile, to a file of the arena's own, one chunk after the other. A writer that meets it
     /// waits for its chunk's private pages. From then on it is on huge pages and free of everybody
     /// ([`Arena::wait_live`]). Before that
     /// * the first write to a page copies 4 KiB,
