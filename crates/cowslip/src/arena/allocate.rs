@@ -153,6 +153,7 @@ impl Shared {
 
     /// Makes live space read as zeroes.
     fn clean(&self, range: VirtRange) -> Result<(), Errno> {
+        self.backing_file.check_identity()?;
         let file = self.backing_file.fd();
         let start = offset(self.range, range);
         if memfile::next_data(file, start, start + range.len as u64)?.is_none() {
@@ -200,11 +201,7 @@ impl Shared {
             match state.chunk(i) {
                 Chunk::Live if part.len == CHUNK_BYTES => {
                     // If it fails the memory is cleaned when it is handed out again.
-                    let _ = memfile::punch_hole(
-                        self.backing_file.fd(),
-                        offset(self.range, part),
-                        part.len as u64,
-                    );
+                    let _ = self.clean(part);
                 }
                 Chunk::Poisoned if part.len == CHUNK_BYTES => {
                     self.revive(state, i).during(RELEASE)?

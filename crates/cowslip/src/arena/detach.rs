@@ -449,6 +449,7 @@ impl Shared {
         if state.role == Role::Reader {
             return Ok(());
         }
+        self.backing_file.check_identity()?;
         for chunk in self.chunks_of(whole).filter(live) {
             let at = offset(self.range, self.chunk_range(chunk, 1));
             memfile::punch_hole(self.backing_file.fd(), at, CHUNK_BYTES as u64)?;

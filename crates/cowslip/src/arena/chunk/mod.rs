@@ -79,6 +79,7 @@ impl<'a> Thawing<'a> {
         let range = shared.chunk_range(chunks.start, chunks.len());
         let began_ns = process::now_ns();
         let mut pages = 0;
+        shared.backing_file.check_identity()?;
         // Writers need not wait for it.
         shared.fill_borrowed(state, chunks.clone())?;
         chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
