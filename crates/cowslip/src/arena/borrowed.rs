@@ -141,6 +141,17 @@ impl BorrowedBase {
         state.vma_map.within(self.extent).any(|span| span.usage == Usage::Left)
     }
 
+    /// Whether the base is known to have data everywhere: its file takes as much memory as it is long, and has nothing
+    /// else. Three calls, however long it is.
+    pub(crate) fn is_dense(&self, arena: VirtRange) -> Result<bool, Errno> {
+        let file = self.fd()?;
+        let start = offset(arena, self.extent);
+        let end = start + self.extent.len as u64;
+        let is_all = memfile::data_at_or_after(file, 0, start)?.is_none()
+            && memfile::data_at_or_after(file, end, u64::MAX)?.is_none();
+        Ok(is_all && memfile::allocated_bytes(file)? >= end - start)
+    }
+
     /// The runs of chunks in `run` in which the base has anything. In so many parts at most, as each is a mapping: the last
     /// has all of the rest.
     pub(crate) fn chunks_with_data(

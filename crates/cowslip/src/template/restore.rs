@@ -199,8 +199,12 @@ fn to_borrow(
     arena: VirtRange,
     lender: &BorrowedBase,
 ) -> Result<Vec<VirtRange>, Errno> {
+    let whole_chunks = whole_chunks(base, arena);
+    if lender.is_dense(arena)? {
+        return Ok(whole_chunks);
+    }
     let mut runs = Vec::new();
-    for whole in whole_chunks(base, arena) {
+    for whole in whole_chunks {
         let most = MOST_RUNS.saturating_sub(runs.len()).max(1);
         runs.extend(lender.chunks_with_data(arena, whole, most)?);
     }
