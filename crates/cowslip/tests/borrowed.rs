@@ -113,7 +113,7 @@ fn full(i: usize) -> u64 {
 
 /// Every other chunk is a hole, and so is the second half of every chunk, where pages are small.
 fn has_holes(i: usize) -> bool {
-    i / CHUNK_WORDS % 2 == 0 && i % CHUNK_WORDS < CHUNK_WORDS / 2
+    (i / CHUNK_WORDS).is_multiple_of(2) && i % CHUNK_WORDS < CHUNK_WORDS / 2
 }
 
 fn of_holes(i: usize) -> u64 {
@@ -130,9 +130,11 @@ fn parent_of_an_heir(backing: Backing, report: &PipeWriter) -> ! {
         // The parent's end: its memory goes before its descriptors.
         drop(lives);
         let _ = (&end).read(&mut [0]);
-        let before = words.are(of_holes);
+        // A look at a hole of the lender's would fill it.
+        let has_data = || (0..WORDS).filter(|i| has_holes(*i)).all(|i| words.get(i) == full(i));
+        let before = has_data();
         eventually("the parent is gone", || arena.raw().adopt().unwrap());
-        let adopted = words.are(of_holes);
+        let adopted = has_data();
         let is_live = arena.raw().start_service() && arena.wait_live(PATIENCE);
         let said = match (before, adopted, is_live, words.are(of_holes)) {
             (true, true, true, true) => "right".to_owned(),
@@ -186,39 +188,61 @@ extern "C" fn write_all_over(_: i32) {
     }
 }
 
+/// Does something in this thread while signals come to it whose handler writes to `words`.
+fn among_signals<T>(words: Words, act: impl FnOnce() -> T) -> T {
+    WRITTEN[0].store(words.0.start, Relaxed);
+    WRITTEN[1].store(words.0.len, Relaxed);
+    let handler = write_all_over as extern "C" fn(i32);
+    // SAFETY: the handler stores to memory that is there, and calls nothing.
+    unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+    // SAFETY: says who it is.
+    let this = unsafe { libc::pthread_self() };
+    let is_over = AtomicBool::new(false);
+    let done = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                // SAFETY: that thread waits for this one.
+                unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
+                std::thread::yield_now();
+            }
+        });
+        let done = act();
+        is_over.store(true, Relaxed);
+        done
+    });
+    // SAFETY: as before.
+    unsafe { libc::signal(libc::SIGUSR1, libc::SIG_DFL) };
+    done
+}
+
 #[test]
 fn i6_a_signal_handler_may_write_while_a_freeze_ends_the_borrowing() {
     let _alone = alone();
     let _watchdog = Watchdog::start("signals in a freeze");
-    let handler = write_all_over as extern "C" fn(i32);
-    // SAFETY: the handler stores to memory that is there, and calls nothing.
-    unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
     let lender = Lender::full(Backing::Thp);
     for _ in 0..20 {
         let Some((arena, words)) = lender.lend_held(Backing::Thp) else { return };
-        WRITTEN[0].store(words.0.start, Relaxed);
-        WRITTEN[1].store(words.0.len, Relaxed);
-        // SAFETY: says who it is.
-        let freezer = unsafe { libc::pthread_self() };
-        let is_over = AtomicBool::new(false);
-        let frozen = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !is_over.load(Relaxed) {
-                    // SAFETY: that thread lives as long as this one.
-                    unsafe { libc::pthread_kill(freezer, libc::SIGUSR1) };
-                    std::thread::yield_now();
-                }
-            });
+        let frozen = among_signals(words, || {
             arena.raw().resume_thaw();
-            let frozen = arena.freeze();
-            is_over.store(true, Relaxed);
-            frozen
+            arena.freeze()
         });
         drop(frozen.unwrap());
         assert!(words.are(|i| if words.get(i) == 1 { 1 } else { full(i) }));
     }
-    // SAFETY: as before the test.
-    unsafe { libc::signal(libc::SIGUSR1, libc::SIG_DFL) };
+}
+
+#[test]
+fn i6_a_signal_handler_may_write_while_memory_leaves() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("signals in a departure");
+    let lender = Lender::full(Backing::Thp);
+    for _ in 0..20 {
+        let Some((arena, words)) = lender.lend(Backing::Thp) else { return };
+        assert!(arena.wait_live(PATIENCE));
+        // SAFETY: whoever writes there may do so meanwhile.
+        among_signals(words, || unsafe { arena.raw().detach(words.0, Departure::Advice) }).unwrap();
+        assert!(words.are(|i| if words.get(i) == 1 { 1 } else { full(i) }));
+    }
 }
 
 static STOOD_ON: OnceLock<Arena> = OnceLock::new();
@@ -227,7 +251,7 @@ static ANSWER: OnceLock<Result<Vec<u64>, String>> = OnceLock::new();
 /// Freezes the arena that its stack is in, and never ends: a thread's end waits for a futex in its stack.
 extern "C" fn freeze_what_it_stands_on(first: *mut libc::c_void) -> *mut libc::c_void {
     let arena = STOOD_ON.get().unwrap();
-    let frozen = arena.freeze();
+    let frozen = arena.freeze_timeout(PATIENCE);
     let shown = frozen.as_ref().map_err(ToString::to_string).map(|view| {
         let start = view.view_address(first as usize) as *const u64;
         // SAFETY: the view shows all of the arena, and lives for ever.

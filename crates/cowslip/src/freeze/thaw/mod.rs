@@ -280,6 +280,8 @@ pub(super) fn before_fork(shared: &Shared, state: &mut State) {
     if !is_short_of_memory(shared, state) {
         return;
     }
+    // It can wait, and this thread not for itself.
+    let Ok(_blocked) = chunk::enter(shared.range) else { return };
     let deadline_ns = process::now_ns() + LONGEST_BEFORE_FORK_NS;
     while state.not_live() > 0
         && process::now_ns() < deadline_ns
