@@ -315,7 +315,7 @@ fn i5_protections_releases_and_discards_hold_while_it_is_copied() {
 fn stores_and_discards_at_any_moment_are_there_in_the_end() {
     let _alone = alone();
     let _watchdog = Watchdog::start("stores and discards");
-    for world in WORLDS {
+    for world in worlds() {
         for round in 0..scaled(12) {
             let (source, words) = patterned(world.1);
             let template = source.freeze().unwrap().into_template().unwrap();
