@@ -133,7 +133,8 @@ fn wrong_bytes(workers: &mut [Worker]) -> Result<f64> {
     workers.iter_mut().try_for_each(Worker::go_on)?;
     let wrong = workers.iter_mut().map(|worker| {
         let said = worker.said()?;
-        said.parse().map_err(|_| Error::Failed(format!("a worker said {said:?}, not a number")))
+        said.parse::<f64>()
+            .map_err(|_| Error::Failed(format!("a worker said {said:?}, not a number")))
     });
     wrong.sum()
 }
