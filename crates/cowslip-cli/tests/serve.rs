@@ -16,6 +16,7 @@ use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, SaveOptions, Str
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, ErrorKind, Place};
 use cowslip_serve::metrics_of;
+use cowslip_sys::{Errno, socket};
 use support::{COWSLIP, Folder, run};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -387,6 +388,47 @@ fn another_user_gets_nothing_and_is_given_nothing() {
 }
 
 #[test]
+fn a_server_that_is_suspended_holds_up_nobody_who_may_read_the_file() {
+    let folder = Folder::new("suspended");
+    let path = image(&folder, 4, "none");
+    let server = Server::start(&folder, &path, &[]).loaded();
+    let kill = |name: &str| {
+        let pid = server.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    };
+    let read_file = |of: &str| {
+        let began = Instant::now();
+        let mut command = Command::new(COWSLIP);
+        command.arg("restore").arg(&path).args(["--dump", "0:8"]);
+        let ran = command.env("COWSLIP_SERVE", &server.socket).output().unwrap();
+        assert_eq!(ran.stdout, word(0).to_le_bytes(), "{of}: {ran:?}");
+        // Who must have it from the server waits a minute.
+        assert!(began.elapsed() < Duration::from_secs(40), "{of}: {:?}", began.elapsed());
+    };
+    kill("-STOP");
+    read_file("it does not answer");
+    let mut waiting = Vec::new();
+    let full = loop {
+        match socket::connect_at_once(&server.socket) {
+            Ok(stream) => waiting.push(stream),
+            Err(errno) => break errno,
+        }
+    };
+    assert_eq!(full, Errno::AGAIN);
+    read_file("nobody else can wait for it");
+    let image = Image::open(&path).unwrap();
+    assert_eq!(restored(&image, server.via()).unwrap_err().kind(), ErrorKind::Busy);
+    let asked = metrics_of(&server.socket).unwrap_err();
+    assert_eq!(asked.kind(), std::io::ErrorKind::WouldBlock);
+    let mut second = Command::new(COWSLIP);
+    let ran = run(second.arg("serve").arg(&path).arg("--socket").arg(&server.socket));
+    assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+    drop(waiting);
+    kill("-CONT");
+    eventually("it answers again", || restored(&image, server.via()).is_ok());
+}
+
+#[test]
 fn clients_that_say_nothing_half_or_nonsense_hold_nobody_up() {
     let folder = Folder::new("silent");
     let path = image(&folder, 4, "none");
@@ -398,13 +440,13 @@ fn clients_that_say_nothing_half_or_nonsense_hold_nobody_up() {
     };
     // One after the other they would take longer than any client waits.
     let silent: Vec<_> =
-        (0..40).map(|i| connect(&b"COWSLIPQ\x01\0\0\0\0\0\0\0\x03"[..i % 18])).collect();
+        (0..40).map(|i| connect(&b"COWSLIPQ\x02\0\0\0\0\0\0\0\x03"[..i % 18])).collect();
     let image = Image::open(&path).unwrap();
     assert_content(&restored(&image, server.via()).unwrap(), 4);
     drop(silent);
     let mut random = 1u64;
     for _ in 0..300 {
-        let mut said = b"COWSLIPQ\x01\0\0\0\0\0\0\0".to_vec();
+        let mut said = b"COWSLIPQ\x02\0\0\0\0\0\0\0".to_vec();
         for _ in 0..5 {
             random ^= random << 13;
             random ^= random >> 7;

@@ -9,12 +9,13 @@
 //! What is given up stays in memory as long as a client reads it, and no longer counts here.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use cowslip::Template;
-use cowslip::image::served::{Answer, Loading};
+use cowslip::image::served::{Answer, Loading, REPEAT};
 use cowslip::image::{Image, ImageIdentity};
 
 use crate::metrics::{Metrics, count};
@@ -107,13 +108,19 @@ impl Residents {
                 if !goes_on() || self.table().bytes.saturating_add(bytes) > self.most_bytes {
                     return;
                 }
-                let _ = self.get((image.identity(), arena), false);
+                let _ = self.get((image.identity(), arena), false, || Ok(()));
             }
         }
     }
 
-    /// An arena of an image, loaded if need be: all of it, or, for who `borrows`, what is there.
-    pub(crate) fn get(self: &Arc<Self>, key: Key, borrows: bool) -> Result<Resident, Answer> {
+    /// An arena of an image, loaded if need be: all of it, or, for who `borrows`, what is there. While nothing can be handed
+    /// out `wait` is called now and then, until it fails.
+    pub(crate) fn get(
+        self: &Arc<Self>,
+        key: Key,
+        borrows: bool,
+        mut wait: impl FnMut() -> io::Result<()>,
+    ) -> Result<Resident, Answer> {
         let mut table = self.table();
         table.clock += 1;
         let now = table.clock;
@@ -139,7 +146,14 @@ impl Residents {
             if let Some(begun) = load.begun.get().filter(|_| borrows) {
                 return Ok(Resident::Loading(Arc::clone(begun)));
             }
-            table = self.wait(table);
+            drop(table);
+            // Who has gone is told nothing.
+            wait().map_err(|_| Answer::Failed)?;
+            let is_early = |_: &mut Table| {
+                load.outcome.get().is_none() && (!borrows || load.begun.get().is_none())
+            };
+            let waited = self.changed.wait_timeout_while(self.table(), REPEAT, is_early);
+            table = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -152,26 +166,26 @@ impl Residents {
 }
 
 impl Loader {
-    /// Has a thread load the image. When this returns something can be lent, or nothing ever will.
+    /// Has a thread load the image.
     fn start(mut self) {
-        let loading = match self.begin() {
-            Ok(loading) => loading,
-            Err(answer) => return self.end(Err(answer)),
-        };
         let residents = Arc::clone(&self.residents);
-        let table = residents.table();
-        let _ = self.load.begun.set(Arc::clone(&loading));
-        residents.changed.notify_all();
-        drop(table);
-        let finish = move || {
-            let finished = loading.finish().map(Arc::new);
-            let finished = finished.map_err(|error| self.fail(&error));
-            self.end(finished);
+        let load = move || {
+            let outcome = self.load();
+            self.end(outcome);
         };
-        let thread = thread::Builder::new().name("cowslip-finish".into()).spawn(finish);
+        let thread = thread::Builder::new().name("cowslip-load".into()).spawn(load);
         if let Err(error) = thread {
             (residents.tell)(&format!("start a thread that loads an image: {error}"));
         }
+    }
+
+    fn load(&mut self) -> Result<Arc<Template>, Answer> {
+        let loading = self.begin()?;
+        let table = self.residents.table();
+        let _ = self.load.begun.set(Arc::clone(&loading));
+        self.residents.changed.notify_all();
+        drop(table);
+        loading.finish().map(Arc::new).map_err(|error| self.fail(&error))
     }
 
     fn begin(&mut self) -> Result<Arc<Loading>, Answer> {

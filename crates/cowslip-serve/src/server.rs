@@ -19,7 +19,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, process, socket};
 use crate::metrics::count;
 use crate::residents::{Resident, Residents};
 
-/// A client has so long for each thing that it says or takes.
+/// A client has so long for its request, and then for each thing that it says or takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Device and inode.
@@ -116,7 +116,7 @@ impl Server {
         let loader = {
             let (residents, closing) = (Arc::clone(&self.residents), Arc::clone(&closing));
             thread::Builder::new()
-                .name("cowslip-load".into())
+                .name("cowslip-loader".into())
                 .spawn(move || residents.load_all(|| !closing.load(Relaxed)))?
         };
         let served = self.accept(stop);
@@ -212,9 +212,8 @@ fn lock_directory(path: &Path) -> io::Result<File> {
 /// Whether a socket at `path` is one that nobody listens to any more.
 fn is_left_over(path: &Path) -> bool {
     let is_socket = |file: fs::Metadata| file.file_type().is_socket();
-    let refused = || UnixStream::connect(path).map_err(|error| error.kind());
     fs::symlink_metadata(path).is_ok_and(is_socket)
-        && refused().is_err_and(|kind| kind == io::ErrorKind::ConnectionRefused)
+        && socket::connect_at_once(path).is_err_and(|errno| errno == Errno::CONNREFUSED)
 }
 
 /// Whether a process of this user, or of root, is at the other end.
@@ -224,14 +223,15 @@ fn is_of_us(client: &UnixStream) -> bool {
 
 fn answer(mut client: &UnixStream, residents: &Arc<Residents>) -> io::Result<()> {
     client.set_nonblocking(false)?;
-    client.set_read_timeout(Some(PATIENCE))?;
     client.set_write_timeout(Some(PATIENCE))?;
-    let request = Request::read(client)?;
+    let request = Request::read(client, PATIENCE)?;
+    client.set_read_timeout(Some(PATIENCE))?;
     count(&residents.metrics.requests);
     let failed = |error: cowslip::Error| io::Error::other(error.to_string());
+    let wait = || Answer::Pending.write(client);
     let found = match request {
-        Request::Template { image, arena } => residents.get((image, arena), false),
-        Request::Content { image, arena } => residents.get((image, arena), true),
+        Request::Template { image, arena } => residents.get((image, arena), false, wait),
+        Request::Content { image, arena } => residents.get((image, arena), true, wait),
         Request::Metrics => {
             Answer::Follows.write(client)?;
             return client.write_all(residents.text().as_bytes());
