@@ -47,6 +47,8 @@ struct Table {
     loading: HashMap<Key, Arc<Load>>,
     /// Of what is held, and of what is being loaded.
     bytes: u64,
+    /// Nothing is loaded, or waited for, any more.
+    is_closed: bool,
     clock: u64,
 }
 
@@ -93,8 +95,14 @@ impl Residents {
         self.metrics.text(table.held.len() as u64, table.bytes, self.most_bytes)
     }
 
+    /// Nobody waits for an image any more, or has one loaded.
+    pub(crate) fn close(&self) {
+        self.table().is_closed = true;
+        self.changed.notify_all();
+    }
+
     /// Loads what there is room for, in the order given. An image that cannot be loaded is told of and left out.
-    pub(crate) fn load_all(self: &Arc<Self>, goes_on: impl Fn() -> bool) {
+    pub(crate) fn load_all(self: &Arc<Self>) {
         for path in &self.paths {
             let image = match self.opener.open(path) {
                 Ok(image) => image,
@@ -105,9 +113,11 @@ impl Residents {
             };
             for arena in 0..image.description().arenas.len() as u32 {
                 let bytes = used_bytes(&image, arena);
-                if !goes_on() || self.table().bytes.saturating_add(bytes) > self.most_bytes {
+                let table = self.table();
+                if table.is_closed || table.bytes.saturating_add(bytes) > self.most_bytes {
                     return;
                 }
+                drop(table);
                 let _ = self.get((image.identity(), arena), false, || Ok(()));
             }
         }
@@ -130,6 +140,8 @@ impl Residents {
         }
         let load = if let Some(load) = table.loading.get(&key) {
             Arc::clone(load)
+        } else if table.is_closed {
+            return Err(Answer::Ending);
         } else {
             let load = Arc::<Load>::default();
             table.loading.insert(key, Arc::clone(&load));
@@ -146,11 +158,15 @@ impl Residents {
             if let Some(begun) = load.begun.get().filter(|_| borrows) {
                 return Ok(Resident::Loading(Arc::clone(begun)));
             }
+            if table.is_closed {
+                return Err(Answer::Ending);
+            }
             drop(table);
             // Who has gone is told nothing.
             wait().map_err(|_| Answer::Failed)?;
-            let is_early = |_: &mut Table| {
-                load.outcome.get().is_none() && (!borrows || load.begun.get().is_none())
+            let is_early = |table: &mut Table| {
+                let has_some = borrows && load.begun.get().is_some();
+                !table.is_closed && !has_some && load.outcome.get().is_none()
             };
             let waited = self.changed.wait_timeout_while(self.table(), REPEAT, is_early);
             table = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -214,6 +230,9 @@ impl Loader {
             let oldest = table.held.iter().min_by_key(|(_, held)| held.used_at);
             let Some(key) = oldest.map(|(key, _)| *key) else {
                 // Others are being loaded.
+                if table.is_closed {
+                    return Err(Answer::Ending);
+                }
                 table = residents.wait(table);
                 continue;
             };
