@@ -17,6 +17,7 @@ use std::thread;
 use cowslip::Template;
 use cowslip::image::served::{Answer, Loading, REPEAT};
 use cowslip::image::{Image, ImageIdentity};
+use cowslip::units::CHUNK_BYTES;
 
 use crate::metrics::{Metrics, count};
 use crate::server::{Opener, Options};
@@ -270,8 +271,7 @@ impl Drop for Loader {
     }
 }
 
-/// What an arena of an image comes to in memory.
+/// What an arena of an image comes to in memory, which comes in chunks.
 fn used_bytes(image: &Image, arena: u32) -> u64 {
-    let arena = image.description().arenas.get(arena as usize);
-    arena.map_or(0, |arena| arena.pieces.iter().map(|piece| piece.length_bytes).sum())
+    (image.used_chunks(arena).len() * CHUNK_BYTES) as u64
 }
