@@ -4,8 +4,9 @@
 //!   asked for ─▶ held? ──yes──▶ handed out
 //!                 │ no: one thread loads it; others wait for that, or are lent what is there
 //!                 ▼
-//!              room? ──no──▶ the least recently used is given up, until there is
+//!              room? ──no──▶ is the image whole? ──yes──▶ the least recently used is given up, until there is
 //! ```
+//! An image that cannot be loaded is not read again for [`RETRY`], however often it is asked for.
 //! What is given up stays in memory as long as a client reads it, and no longer counts here.
 
 use std::collections::HashMap;
@@ -13,6 +14,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use cowslip::Template;
 use cowslip::image::served::{Answer, Loading, REPEAT};
@@ -23,6 +25,9 @@ use crate::metrics::{Metrics, count};
 use crate::server::{Opener, Options};
 
 type Key = (ImageIdentity, u32);
+
+/// So long is what could not be loaded not tried again.
+const RETRY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct Residents {
@@ -46,6 +51,8 @@ pub(crate) enum Resident {
 struct Table {
     held: HashMap<Key, Held>,
     loading: HashMap<Key, Arc<Load>>,
+    /// When it could not be loaded.
+    failed: HashMap<Key, Instant>,
     /// Of what is held, and of what is being loaded.
     bytes: u64,
     /// Nothing is loaded, or waited for, any more.
@@ -139,6 +146,9 @@ impl Residents {
             held.used_at = now;
             return Ok(Resident::Whole(Arc::clone(&held.template)));
         }
+        if table.failed.get(&key).is_some_and(|at| at.elapsed() < RETRY) {
+            return Err(Answer::Failed);
+        }
         let load = if let Some(load) = table.loading.get(&key) {
             Arc::clone(load)
         } else if table.is_closed {
@@ -210,7 +220,15 @@ impl Loader {
             count(&self.residents.metrics.not_held);
             return Err(Answer::NotHeld);
         };
-        self.make_room(used_bytes(&image, self.key.1))?;
+        let bytes = used_bytes(&image, self.key.1);
+        if bytes > self.residents.most_bytes {
+            return Err(Answer::TooLarge);
+        }
+        if !self.take_room(bytes) {
+            // Nothing goes for an image that cannot be loaded.
+            self.verify(&image)?;
+            self.make_room(bytes)?;
+        }
         image.load(self.key.1).map(Arc::new).map_err(|error| self.fail(&error))
     }
 
@@ -220,12 +238,33 @@ impl Loader {
         Answer::Failed
     }
 
+    /// Reads and checks all that a load would.
+    fn verify(&self, image: &Image) -> Result<(), Answer> {
+        let mut content = vec![0; CHUNK_BYTES];
+        for chunk in image.used_chunks(self.key.1) {
+            let read = image.read_chunk(self.key.1, chunk, &mut content);
+            read.map_err(|error| self.fail(&error))?;
+            if self.residents.table().is_closed {
+                return Err(Answer::Ending);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes so much of the room that there is.
+    fn take_room(&mut self, bytes: u64) -> bool {
+        let mut table = self.residents.table();
+        let fits = table.bytes + bytes <= self.residents.most_bytes;
+        if fits {
+            table.bytes += bytes;
+            self.bytes = bytes;
+        }
+        fits
+    }
+
     /// Gives up what was used least recently until there is room, or until nothing is left to give up.
     fn make_room(&mut self, bytes: u64) -> Result<(), Answer> {
         let residents = &self.residents;
-        if bytes > residents.most_bytes {
-            return Err(Answer::TooLarge);
-        }
         let mut table = residents.table();
         while table.bytes + bytes > residents.most_bytes {
             let oldest = table.held.iter().min_by_key(|(_, held)| held.used_at);
@@ -264,7 +303,11 @@ impl Drop for Loader {
     fn drop(&mut self) {
         let mut table = self.residents.table();
         // Unless it ended otherwise.
-        let _ = self.load.outcome.set(Err(Answer::Failed));
+        let outcome = self.load.outcome.get_or_init(|| Err(Answer::Failed));
+        if matches!(outcome, Err(Answer::Failed)) {
+            table.failed.retain(|_, at| at.elapsed() < RETRY);
+            table.failed.insert(self.key, Instant::now());
+        }
         table.loading.remove(&self.key);
         table.bytes -= self.bytes;
         self.residents.changed.notify_all();
