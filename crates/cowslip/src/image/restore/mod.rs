@@ -55,7 +55,7 @@ pub enum Strategy {
     /// it the restore is eager.
     #[default]
     Hybrid,
-    /// Everything, by several threads, before the arena is handed out.
+    /// Everything, by several threads, before the arena is handed out: of a server's memory too, a copy.
     Eager,
     /// From memory that holds it already, of a [server](RestoreOptions::via): see [`crate::Template::restore`]. A restore
     /// comes to this by itself; to ask for it is to ask for hybrid.

@@ -30,8 +30,9 @@ use cowslip_sys::{AsFd, process, socket};
 
 use super::lending::Lender;
 pub use super::lending::Loading;
-use super::{OPERATION, RestoreOptions, Via, builder};
+use super::{OPERATION, RestoreOptions, Strategy, Via, builder};
 use crate::arena::Arena;
+use crate::freeze::thaw;
 use crate::image::description::ArenaDescription;
 use crate::image::format::Identity;
 use crate::image::open::Image;
@@ -314,5 +315,8 @@ fn get(
     let pieces: Vec<_> =
         pieces.map(|it| (range(it.offset_bytes, it.length_bytes), it.prot())).collect();
     let restored = receive(&stream)?.restore_pieces(builder(described, options)?, &pieces)?;
+    if options.strategy == Strategy::Eager {
+        thaw::end_borrowing(restored.shared())?;
+    }
     Ok(Served::Whole(restored))
 }
