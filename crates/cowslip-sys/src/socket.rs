@@ -49,6 +49,11 @@ pub fn listens(socket: BorrowedFd<'_>) -> bool {
         && net::sockopt::socket_acceptconn(socket) == Ok(true)
 }
 
+/// Has no program that this process becomes or starts inherit it.
+pub fn close_at_exec(socket: BorrowedFd<'_>) -> Result<()> {
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)
+}
+
 /// Sends some of `bytes`, and with the first of them all of `descriptors`; how many bytes.
 /// `EPIPE` if the other end is closed, without a signal.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<usize> {
