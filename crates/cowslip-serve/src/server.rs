@@ -27,7 +27,9 @@ type FileId = (u64, u64);
 
 /// How an image is opened: a file, or what else the server's owner can read.
 #[derive(Clone)]
-pub struct Opener(Arc<dyn Fn(&Path) -> cowslip::Result<Image> + Send + Sync>);
+pub struct Opener(Arc<Open>);
+
+type Open = dyn Fn(&Path) -> cowslip::Result<Image> + Send + Sync;
 
 impl Opener {
     /// Calls `open`.
