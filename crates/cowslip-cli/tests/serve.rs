@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use cowslip::image::served::{Answer, Request};
 use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, SaveOptions, Strategy, Via, save};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, ErrorKind, Place};
 use cowslip_serve::metrics_of;
+use cowslip_sys::{Errno, socket};
 use support::{COWSLIP, Folder, run};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -310,6 +312,28 @@ fn a_socket_that_was_passed_is_served_and_not_removed() {
 }
 
 #[test]
+fn without_an_option_it_listens_where_the_environment_says() {
+    let folder = Folder::new("environment");
+    let path = image(&folder, 4, "none");
+    let (named, runtime) = (folder.0.join("named"), folder.0.join("cowslip-serve.socket"));
+    for (variables, socket) in [
+        (["", folder.0.to_str().unwrap()], &runtime),
+        ([named.to_str().unwrap(), folder.0.to_str().unwrap()], &named),
+    ] {
+        let command = || {
+            let mut command = Command::new(COWSLIP);
+            command.arg("serve").env("COWSLIP_SERVE", variables[0]);
+            command.env("XDG_RUNTIME_DIR", variables[1]);
+            command
+        };
+        let mut server = Server::started(command().arg(&path), socket.clone());
+        let asked = run(command().arg("--metrics"));
+        assert!(asked.stdout.contains("cowslip_serve_requests_total 1"), "{}", asked.stdout);
+        assert!(server.signal("-TERM").success());
+    }
+}
+
+#[test]
 fn systemd_starts_it_when_somebody_asks() {
     const ACTIVATE: &str = "systemd-socket-activate";
     if Command::new(ACTIVATE).arg("--version").stdout(Stdio::null()).status().is_err() {
@@ -387,6 +411,90 @@ fn another_user_gets_nothing_and_is_given_nothing() {
 }
 
 #[test]
+fn a_server_that_is_suspended_holds_up_nobody_who_may_read_the_file() {
+    let folder = Folder::new("suspended");
+    let path = image(&folder, 4, "none");
+    let server = Server::start(&folder, &path, &[]).loaded();
+    let kill = |name: &str| {
+        let pid = server.child.id().to_string();
+        assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    };
+    let read_file = |of: &str| {
+        let began = Instant::now();
+        let mut command = Command::new(COWSLIP);
+        command.arg("restore").arg(&path).args(["--dump", "0:8"]);
+        let ran = command.env("COWSLIP_SERVE", &server.socket).output().unwrap();
+        assert_eq!(ran.stdout, word(0).to_le_bytes(), "{of}: {ran:?}");
+        // Who must have it from the server waits a minute.
+        assert!(began.elapsed() < Duration::from_secs(40), "{of}: {:?}", began.elapsed());
+    };
+    kill("-STOP");
+    read_file("it does not answer");
+    let mut waiting = Vec::new();
+    let full = loop {
+        match socket::connect_at_once(&server.socket) {
+            Ok(stream) => waiting.push(stream),
+            Err(errno) => break errno,
+        }
+    };
+    assert_eq!(full, Errno::AGAIN);
+    read_file("nobody else can wait for it");
+    let image = Image::open(&path).unwrap();
+    assert_eq!(restored(&image, server.via()).unwrap_err().kind(), ErrorKind::Busy);
+    let asked = metrics_of(&server.socket).unwrap_err();
+    assert_eq!(asked.kind(), std::io::ErrorKind::WouldBlock);
+    let mut second = Command::new(COWSLIP);
+    let ran = run(second.arg("serve").arg(&path).arg("--socket").arg(&server.socket));
+    assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+    drop(waiting);
+    kill("-CONT");
+    eventually("it answers again", || restored(&image, server.via()).is_ok());
+}
+
+/// Says a byte a second until the server has closed the connection: how long that took.
+fn drip(mut stream: UnixStream) -> Duration {
+    let began = Instant::now();
+    stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let mut said = b"COWSLIPQ\x02".iter();
+    while began.elapsed() < PATIENCE {
+        // It may be closed by now.
+        let _ = stream.write_all(&[*said.next().unwrap_or(&0)]);
+        match stream.read(&mut [0]) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            _ => return began.elapsed(),
+        }
+    }
+    panic!("it is heard for ever");
+}
+
+#[test]
+fn a_request_has_one_deadline_and_the_end_waits_for_nobody() {
+    let folder = Folder::new("prompt");
+    let path = image(&folder, 4, "none");
+    let mut server = Server::start(&folder, &path, &[]).loaded();
+    let connect = || UnixStream::connect(&server.socket).unwrap();
+    // A byte a second would be a request in 48.
+    let heard = drip(connect());
+    assert!(heard < Duration::from_secs(30), "{heard:?}");
+    let image = Image::open(&path).unwrap();
+    let stays = connect();
+    let request = Request::Template { image: image.identity(), arena: 0 };
+    assert_eq!(request.ask(&stays).unwrap(), Answer::Follows);
+    let silent = connect();
+    let drips = std::thread::spawn({
+        let stream = connect();
+        move || drip(stream)
+    });
+    assert_eq!(server.metric("templates_total"), 1, "those before are accepted");
+    let began = Instant::now();
+    assert!(server.signal("-TERM").success());
+    // Less than any of them may be silent.
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    drips.join().unwrap();
+    drop((stays, silent));
+}
+
+#[test]
 fn clients_that_say_nothing_half_or_nonsense_hold_nobody_up() {
     let folder = Folder::new("silent");
     let path = image(&folder, 4, "none");
@@ -398,13 +506,13 @@ fn clients_that_say_nothing_half_or_nonsense_hold_nobody_up() {
     };
     // One after the other they would take longer than any client waits.
     let silent: Vec<_> =
-        (0..40).map(|i| connect(&b"COWSLIPQ\x01\0\0\0\0\0\0\0\x03"[..i % 18])).collect();
+        (0..40).map(|i| connect(&b"COWSLIPQ\x02\0\0\0\0\0\0\0\x03"[..i % 18])).collect();
     let image = Image::open(&path).unwrap();
     assert_content(&restored(&image, server.via()).unwrap(), 4);
     drop(silent);
     let mut random = 1u64;
     for _ in 0..300 {
-        let mut said = b"COWSLIPQ\x01\0\0\0\0\0\0\0".to_vec();
+        let mut said = b"COWSLIPQ\x02\0\0\0\0\0\0\0".to_vec();
         for _ in 0..5 {
             random ^= random << 13;
             random ^= random >> 7;
@@ -476,7 +584,15 @@ fn an_image_that_is_damaged_is_told_of_to_all_who_ask_and_never_zeroes() {
         on_damage: Some(on_damage),
         ..RestoreOptions::default()
     };
-    match image.restore(0, &options, &mut proceed) {
+    let file = RestoreOptions { via: Via::File, ..RestoreOptions::default() };
+    let mut lent = image.restore(0, &options, &mut proceed);
+    if image.restore(0, &file, &mut proceed).is_ok() {
+        eventually("it is tried again", || {
+            lent = image.restore(0, &options, &mut proceed);
+            lent.is_ok()
+        });
+    }
+    match lent {
         Ok(restored) => {
             let error = restored.wait(PATIENCE).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
@@ -488,5 +604,6 @@ fn an_image_that_is_damaged_is_told_of_to_all_who_ask_and_never_zeroes() {
     }
     assert_eq!(server.metric("images"), 0);
     let log = std::fs::read_to_string(folder.0.join("log")).unwrap();
-    assert!(log.contains(path.to_str().unwrap()), "{log}");
+    // Which file, and where.
+    assert!(log.contains(path.to_str().unwrap()) && log.contains("at byte"), "{log}");
 }

@@ -7,7 +7,7 @@
 
 use std::env;
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -16,7 +16,8 @@ use cowslip_sys::socket;
 /// The first descriptor that is passed.
 const FIRST: i32 = 3;
 
-/// The listening socket that this process was started with, if it was. The first call has it.
+/// The listening socket that this process was started with, if it was. The first call has it. To be called before this
+/// process opens anything.
 ///
 /// # Errors
 /// `InvalidInput` if something else was passed: several sockets, or one that is no listening Unix stream.
@@ -33,5 +34,7 @@ pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     }
     // SAFETY: see the module.
-    Ok(Some(UnixListener::from(unsafe { OwnedFd::from_raw_fd(FIRST) })))
+    let listener = UnixListener::from(unsafe { OwnedFd::from_raw_fd(FIRST) });
+    socket::close_at_exec(listener.as_fd())?;
+    Ok(Some(listener))
 }

@@ -4,23 +4,30 @@
 //!   asked for ─▶ held? ──yes──▶ handed out
 //!                 │ no: one thread loads it; others wait for that, or are lent what is there
 //!                 ▼
-//!              room? ──no──▶ the least recently used is given up, until there is
+//!              room? ──no──▶ is the image whole? ──yes──▶ the least recently used is given up, until there is
 //! ```
+//! An image that cannot be loaded is not read again for [`RETRY`], however often it is asked for.
 //! What is given up stays in memory as long as a client reads it, and no longer counts here.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use cowslip::Template;
-use cowslip::image::served::{Answer, Loading};
+use cowslip::image::served::{Answer, Loading, REPEAT};
 use cowslip::image::{Image, ImageIdentity};
+use cowslip::units::CHUNK_BYTES;
 
 use crate::metrics::{Metrics, count};
 use crate::server::{Opener, Options};
 
 type Key = (ImageIdentity, u32);
+
+/// So long is what could not be loaded not tried again.
+const RETRY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(crate) struct Residents {
@@ -44,8 +51,12 @@ pub(crate) enum Resident {
 struct Table {
     held: HashMap<Key, Held>,
     loading: HashMap<Key, Arc<Load>>,
+    /// When it could not be loaded.
+    failed: HashMap<Key, Instant>,
     /// Of what is held, and of what is being loaded.
     bytes: u64,
+    /// Nothing is loaded, or waited for, any more.
+    is_closed: bool,
     clock: u64,
 }
 
@@ -92,8 +103,14 @@ impl Residents {
         self.metrics.text(table.held.len() as u64, table.bytes, self.most_bytes)
     }
 
+    /// Nobody waits for an image any more, or has one loaded.
+    pub(crate) fn close(&self) {
+        self.table().is_closed = true;
+        self.changed.notify_all();
+    }
+
     /// Loads what there is room for, in the order given. An image that cannot be loaded is told of and left out.
-    pub(crate) fn load_all(self: &Arc<Self>, goes_on: impl Fn() -> bool) {
+    pub(crate) fn load_all(self: &Arc<Self>) {
         for path in &self.paths {
             let image = match self.opener.open(path) {
                 Ok(image) => image,
@@ -104,16 +121,24 @@ impl Residents {
             };
             for arena in 0..image.description().arenas.len() as u32 {
                 let bytes = used_bytes(&image, arena);
-                if !goes_on() || self.table().bytes.saturating_add(bytes) > self.most_bytes {
+                let table = self.table();
+                if table.is_closed || table.bytes.saturating_add(bytes) > self.most_bytes {
                     return;
                 }
-                let _ = self.get((image.identity(), arena), false);
+                drop(table);
+                let _ = self.get((image.identity(), arena), false, || Ok(()));
             }
         }
     }
 
-    /// An arena of an image, loaded if need be: all of it, or, for who `borrows`, what is there.
-    pub(crate) fn get(self: &Arc<Self>, key: Key, borrows: bool) -> Result<Resident, Answer> {
+    /// An arena of an image, loaded if need be: all of it, or, for who `borrows`, what is there. While nothing can be handed
+    /// out `wait` is called now and then, until it fails.
+    pub(crate) fn get(
+        self: &Arc<Self>,
+        key: Key,
+        borrows: bool,
+        mut wait: impl FnMut() -> io::Result<()>,
+    ) -> Result<Resident, Answer> {
         let mut table = self.table();
         table.clock += 1;
         let now = table.clock;
@@ -121,8 +146,13 @@ impl Residents {
             held.used_at = now;
             return Ok(Resident::Whole(Arc::clone(&held.template)));
         }
+        if table.failed.get(&key).is_some_and(|at| at.elapsed() < RETRY) {
+            return Err(Answer::Failed);
+        }
         let load = if let Some(load) = table.loading.get(&key) {
             Arc::clone(load)
+        } else if table.is_closed {
+            return Err(Answer::Ending);
         } else {
             let load = Arc::<Load>::default();
             table.loading.insert(key, Arc::clone(&load));
@@ -139,7 +169,18 @@ impl Residents {
             if let Some(begun) = load.begun.get().filter(|_| borrows) {
                 return Ok(Resident::Loading(Arc::clone(begun)));
             }
-            table = self.wait(table);
+            if table.is_closed {
+                return Err(Answer::Ending);
+            }
+            drop(table);
+            // Who has gone is told nothing.
+            wait().map_err(|_| Answer::Failed)?;
+            let is_early = |table: &mut Table| {
+                let has_some = borrows && load.begun.get().is_some();
+                !table.is_closed && !has_some && load.outcome.get().is_none()
+            };
+            let waited = self.changed.wait_timeout_while(self.table(), REPEAT, is_early);
+            table = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -152,26 +193,26 @@ impl Residents {
 }
 
 impl Loader {
-    /// Has a thread load the image. When this returns something can be lent, or nothing ever will.
+    /// Has a thread load the image.
     fn start(mut self) {
-        let loading = match self.begin() {
-            Ok(loading) => loading,
-            Err(answer) => return self.end(Err(answer)),
-        };
         let residents = Arc::clone(&self.residents);
-        let table = residents.table();
-        let _ = self.load.begun.set(Arc::clone(&loading));
-        residents.changed.notify_all();
-        drop(table);
-        let finish = move || {
-            let finished = loading.finish().map(Arc::new);
-            let finished = finished.map_err(|error| self.fail(&error));
-            self.end(finished);
+        let load = move || {
+            let outcome = self.load();
+            self.end(outcome);
         };
-        let thread = thread::Builder::new().name("cowslip-finish".into()).spawn(finish);
+        let thread = thread::Builder::new().name("cowslip-load".into()).spawn(load);
         if let Err(error) = thread {
             (residents.tell)(&format!("start a thread that loads an image: {error}"));
         }
+    }
+
+    fn load(&mut self) -> Result<Arc<Template>, Answer> {
+        let loading = self.begin()?;
+        let table = self.residents.table();
+        let _ = self.load.begun.set(Arc::clone(&loading));
+        self.residents.changed.notify_all();
+        drop(table);
+        loading.finish().map(Arc::new).map_err(|error| self.fail(&error))
     }
 
     fn begin(&mut self) -> Result<Arc<Loading>, Answer> {
@@ -179,7 +220,15 @@ impl Loader {
             count(&self.residents.metrics.not_held);
             return Err(Answer::NotHeld);
         };
-        self.make_room(used_bytes(&image, self.key.1))?;
+        let bytes = used_bytes(&image, self.key.1);
+        if bytes > self.residents.most_bytes {
+            return Err(Answer::TooLarge);
+        }
+        if !self.take_room(bytes) {
+            // Nothing goes for an image that cannot be loaded.
+            self.verify(&image)?;
+            self.make_room(bytes)?;
+        }
         image.load(self.key.1).map(Arc::new).map_err(|error| self.fail(&error))
     }
 
@@ -189,17 +238,41 @@ impl Loader {
         Answer::Failed
     }
 
+    /// Reads and checks all that a load would.
+    fn verify(&self, image: &Image) -> Result<(), Answer> {
+        let mut content = vec![0; CHUNK_BYTES];
+        for chunk in image.used_chunks(self.key.1) {
+            let read = image.read_chunk(self.key.1, chunk, &mut content);
+            read.map_err(|error| self.fail(&error))?;
+            if self.residents.table().is_closed {
+                return Err(Answer::Ending);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes so much of the room that there is.
+    fn take_room(&mut self, bytes: u64) -> bool {
+        let mut table = self.residents.table();
+        let fits = table.bytes + bytes <= self.residents.most_bytes;
+        if fits {
+            table.bytes += bytes;
+            self.bytes = bytes;
+        }
+        fits
+    }
+
     /// Gives up what was used least recently until there is room, or until nothing is left to give up.
     fn make_room(&mut self, bytes: u64) -> Result<(), Answer> {
         let residents = &self.residents;
-        if bytes > residents.most_bytes {
-            return Err(Answer::TooLarge);
-        }
         let mut table = residents.table();
         while table.bytes + bytes > residents.most_bytes {
             let oldest = table.held.iter().min_by_key(|(_, held)| held.used_at);
             let Some(key) = oldest.map(|(key, _)| *key) else {
                 // Others are being loaded.
+                if table.is_closed {
+                    return Err(Answer::Ending);
+                }
                 table = residents.wait(table);
                 continue;
             };
@@ -230,15 +303,18 @@ impl Drop for Loader {
     fn drop(&mut self) {
         let mut table = self.residents.table();
         // Unless it ended otherwise.
-        let _ = self.load.outcome.set(Err(Answer::Failed));
+        let outcome = self.load.outcome.get_or_init(|| Err(Answer::Failed));
+        if matches!(outcome, Err(Answer::Failed)) {
+            table.failed.retain(|_, at| at.elapsed() < RETRY);
+            table.failed.insert(self.key, Instant::now());
+        }
         table.loading.remove(&self.key);
         table.bytes -= self.bytes;
         self.residents.changed.notify_all();
     }
 }
 
-/// What an arena of an image comes to in memory.
+/// What an arena of an image comes to in memory, which comes in chunks.
 fn used_bytes(image: &Image, arena: u32) -> u64 {
-    let arena = image.description().arenas.get(arena as usize);
-    arena.map_or(0, |arena| arena.pieces.iter().map(|piece| piece.length_bytes).sum())
+    (image.used_chunks(arena).len() * CHUNK_BYTES) as u64
 }

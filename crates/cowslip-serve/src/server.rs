@@ -3,11 +3,11 @@
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, process, socket};
 use crate::metrics::count;
 use crate::residents::{Resident, Residents};
 
-/// A client has so long for each thing that it says or takes.
+/// A client has so long for its request, and then for each thing that it says or takes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Device and inode.
@@ -108,27 +108,21 @@ impl Server {
     }
 
     /// Loads the images and serves them until `stop` can be read. Clients are answered from the beginning: who restores an
-    /// image that is being loaded is lent what is there, and who asks for a template waits. At the end they are waited for.
+    /// image that is being loaded is lent what is there, and who asks for a template waits. Then what was asked for by then is
+    /// answered, nobody is lent to any more, and nobody waits: what is still being loaded is given up.
     ///
     /// # Errors
     /// The system's, if it cannot wait.
     pub fn run(&self, stop: BorrowedFd<'_>) -> io::Result<()> {
         self.listener.set_nonblocking(true)?;
-        let closing = Arc::new(AtomicBool::new(false));
-        let loader = {
-            let (residents, closing) = (Arc::clone(&self.residents), Arc::clone(&closing));
-            thread::Builder::new()
-                .name("cowslip-load".into())
-                .spawn(move || residents.load_all(|| !closing.load(Relaxed)))?
-        };
-        let served = self.accept(stop);
-        closing.store(true, Relaxed);
-        let _ = loader.join();
-        served
+        let residents = Arc::clone(&self.residents);
+        let loader = thread::Builder::new().name("cowslip-loader".into());
+        loader.spawn(move || residents.load_all())?;
+        self.accept(stop)
     }
 
     fn accept(&self, stop: BorrowedFd<'_>) -> io::Result<()> {
-        let mut clients: Vec<JoinHandle<()>> = Vec::new();
+        let mut clients: Vec<Client> = Vec::new();
         let mut is_refused = false;
         let served = loop {
             let mut ready = [false; 2];
@@ -140,7 +134,7 @@ impl Server {
             if ready[1] {
                 break Ok(());
             }
-            clients.retain(|thread| !thread.is_finished());
+            clients.retain(|client| !client.thread.is_finished());
             let client = match self.listener.accept() {
                 Ok((client, _)) => client,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
@@ -164,19 +158,42 @@ impl Server {
                 let _ = Answer::Busy.write(&client);
                 continue;
             }
-            let residents = Arc::clone(&self.residents);
-            let thread = thread::Builder::new().name("cowslip-client".into());
-            let started = thread.spawn(move || {
-                // What a client does wrong, or does not wait for, is its own affair.
-                let _ = answer(&client, &residents);
-            });
-            match started {
-                Ok(thread) => clients.push(thread),
+            match Client::start(client, Arc::clone(&self.residents)) {
+                Ok(client) => clients.push(client),
                 Err(error) => (self.tell)(&format!("start a thread for a client: {error}")),
             }
         };
-        clients.into_iter().for_each(|thread| drop(thread.join()));
+        self.residents.close();
+        clients.iter().for_each(Client::hear_no_more);
+        clients.into_iter().for_each(|client| drop(client.thread.join()));
         served
+    }
+}
+
+/// One that is answered.
+struct Client {
+    /// The thread's, which closes it when it ends.
+    stream: Weak<UnixStream>,
+    thread: JoinHandle<()>,
+}
+
+impl Client {
+    fn start(stream: UnixStream, residents: Arc<Residents>) -> io::Result<Self> {
+        let stream = Arc::new(stream);
+        let theirs = Arc::downgrade(&stream);
+        let thread = thread::Builder::new().name("cowslip-client".into());
+        let thread = thread.spawn(move || {
+            // What a client does wrong, or does not wait for, is its own affair.
+            let _ = answer(&stream, &residents);
+        })?;
+        Ok(Self { stream: theirs, thread })
+    }
+
+    /// What it has said by now is answered.
+    fn hear_no_more(&self) {
+        if let Some(stream) = self.stream.upgrade() {
+            let _ = stream.shutdown(Shutdown::Read);
+        }
     }
 }
 
@@ -214,9 +231,8 @@ fn lock_directory(path: &Path) -> io::Result<File> {
 /// Whether a socket at `path` is one that nobody listens to any more.
 fn is_left_over(path: &Path) -> bool {
     let is_socket = |file: fs::Metadata| file.file_type().is_socket();
-    let refused = || UnixStream::connect(path).map_err(|error| error.kind());
     fs::symlink_metadata(path).is_ok_and(is_socket)
-        && refused().is_err_and(|kind| kind == io::ErrorKind::ConnectionRefused)
+        && socket::connect_at_once(path).is_err_and(|errno| errno == Errno::CONNREFUSED)
 }
 
 /// Whether a process of this user, or of root, is at the other end.
@@ -226,14 +242,15 @@ fn is_of_us(client: &UnixStream) -> bool {
 
 fn answer(mut client: &UnixStream, residents: &Arc<Residents>) -> io::Result<()> {
     client.set_nonblocking(false)?;
-    client.set_read_timeout(Some(PATIENCE))?;
     client.set_write_timeout(Some(PATIENCE))?;
-    let request = Request::read(client)?;
+    let request = Request::read(client, PATIENCE)?;
+    client.set_read_timeout(Some(PATIENCE))?;
     count(&residents.metrics.requests);
     let failed = |error: cowslip::Error| io::Error::other(error.to_string());
+    let wait = || Answer::Pending.write(client);
     let found = match request {
-        Request::Template { image, arena } => residents.get((image, arena), false),
-        Request::Content { image, arena } => residents.get((image, arena), true),
+        Request::Template { image, arena } => residents.get((image, arena), false, wait),
+        Request::Content { image, arena } => residents.get((image, arena), true, wait),
         Request::Metrics => {
             Answer::Follows.write(client)?;
             return client.write_all(residents.text().as_bytes());

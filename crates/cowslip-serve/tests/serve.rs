@@ -3,6 +3,7 @@
 use std::io::{PipeWriter, Write};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use cowslip::image::served::{Answer, Request};
 use cowslip::image::{Image, RestoreOptions, Restored, SaveOptions, Strategy, Via, save};
-use cowslip::units::{ByteCount, VirtRange};
-use cowslip::{Arena, ErrorKind, Place};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
+use cowslip::{Arena, ErrorKind, Place, Prot};
 use cowslip_serve::{Opener, Options, Server, metrics_of};
 
 const WORDS: usize = 1 << 19;
@@ -185,6 +186,82 @@ fn what_was_used_least_recently_goes_first_and_comes_again_when_asked_for() {
     let refused = restored(&images[0], via()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     small.end();
+}
+
+/// Changes a byte of what is stored of an image.
+fn damage(path: &Path) {
+    let stored = Image::open(path).unwrap().stored_ranges().next().unwrap();
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, stored.start + 100).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], stored.start + 100).unwrap();
+}
+
+#[test]
+fn nothing_goes_for_an_image_that_cannot_be_loaded() {
+    let folder = Folder::new("evict");
+    let images: Vec<_> = (0..3).map(|i| folder.image(&format!("image-{i}"), i)).collect();
+    let paths: Vec<&Path> = images.iter().map(PathBuf::as_path).collect();
+    let (asked, good) = (Image::open(&images[2]).unwrap(), std::fs::read(&images[2]).unwrap());
+    damage(&images[2]);
+    let server = Running::start(&folder, &paths, 8, 2 * IMAGE_BYTES);
+    eventually("two fit", || metric(&folder, "images") == 2);
+    for _ in 0..3 {
+        let refused = asked.template_via(&folder.socket(), 0).unwrap_err();
+        assert!(refused.to_string().contains("log"), "{refused}");
+    }
+    assert_eq!(metric(&folder, "failed_loads_total"), 1, "it is not read again at once");
+    assert_eq!((metric(&folder, "dropped_total"), metric(&folder, "images")), (0, 2));
+    std::fs::write(&images[2], good).unwrap();
+    eventually("it is tried again", || asked.template_via(&folder.socket(), 0).is_ok());
+    assert_eq!(metric(&folder, "dropped_total"), 1);
+    server.end();
+}
+
+#[test]
+fn memory_is_counted_in_the_chunks_that_come() {
+    const CHUNKS: usize = 16;
+    let folder = Folder::new("chunks");
+    let arena = Arena::new(ByteCount::mib(64)).unwrap();
+    let range = arena.allocate(ByteCount((CHUNKS * CHUNK_BYTES) as u64), Prot::RW).unwrap();
+    // A page of each is used; of the last it is zeroes.
+    for (i, start) in (range.start..range.end()).step_by(CHUNK_BYTES).enumerate() {
+        let rest = VirtRange::new(start + 4096, CHUNK_BYTES - 4096);
+        #[allow(unsafe_code)]
+        // SAFETY: the test alone has this memory, and no reference to it.
+        unsafe {
+            *(start as *mut u64) = (CHUNKS - 1 - i) as u64;
+            arena.release(rest).unwrap();
+        }
+    }
+    let path = folder.0.join("image");
+    save(&[&arena.freeze().unwrap()], &path, &SaveOptions::default(), &mut proceed).unwrap();
+    let needed = ((CHUNKS - 1) * CHUNK_BYTES) as u64;
+    let server = Running::start(&folder, &[&path], 8, needed);
+    eventually("it is loaded", || metric(&folder, "images") == 1);
+    assert_eq!(metric(&folder, "held_bytes"), needed);
+    server.end();
+    let small = Running::start(&folder, &[&path], 8, needed - 1);
+    let refused = restored(&path, Via::Server(folder.socket())).unwrap_err();
+    assert!(refused.to_string().contains("larger"), "{refused}");
+    small.end();
+}
+
+#[test]
+fn an_eager_restore_is_on_its_own_when_it_returns() {
+    let folder = Folder::new("eager");
+    let path = folder.image("image", 3);
+    let server = Running::start(&folder, &[&path], 8, 1 << 30);
+    eventually("it is loaded", || metric(&folder, "images") == 1);
+    let via = Via::Server(folder.socket());
+    let options = RestoreOptions { via, strategy: Strategy::Eager, ..RestoreOptions::default() };
+    let image = Image::open(&path).unwrap();
+    for _ in 0..20 {
+        let restored = image.restore(0, &options, &mut proceed).unwrap();
+        assert!(restored.wait(Duration::ZERO).unwrap(), "all of it is its own");
+        assert!(is_image(restored.arena(), 3));
+    }
+    server.end();
 }
 
 #[test]

@@ -32,11 +32,26 @@ pub fn listen_privately(path: &Path) -> Result<OwnedFd> {
     listens.map(|()| socket)
 }
 
+/// Connects to who listens at a path, without waiting: `EAGAIN` if as many wait there as may, `ECONNREFUSED` if nobody
+/// listens. What is sent and received later does wait.
+pub fn connect_at_once(path: &Path) -> Result<OwnedFd> {
+    let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(socket)
+}
+
 /// Whether it is a Unix socket that listens for streams.
 pub fn listens(socket: BorrowedFd<'_>) -> bool {
     net::sockopt::socket_domain(socket) == Ok(AddressFamily::UNIX)
         && net::sockopt::socket_type(socket) == Ok(SocketType::STREAM)
         && net::sockopt::socket_acceptconn(socket) == Ok(true)
+}
+
+/// Has no program that this process becomes or starts inherit it.
+pub fn close_at_exec(socket: BorrowedFd<'_>) -> Result<()> {
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)
 }
 
 /// Sends some of `bytes`, and with the first of them all of `descriptors`; how many bytes.

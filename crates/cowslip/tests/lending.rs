@@ -66,7 +66,7 @@ impl Folder {
                     let (client, _) = listener.accept().unwrap();
                     let lend = &lend;
                     scope.spawn(move || {
-                        let request = Request::read(&client).unwrap();
+                        let request = Request::read(&client, PATIENCE).unwrap();
                         assert!(matches!(request, Request::Content { arena: 0, .. }));
                         Answer::Loading.write(&client).unwrap();
                         lend(&client);

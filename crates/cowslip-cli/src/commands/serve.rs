@@ -56,6 +56,8 @@ pub(super) fn run(args: Args) -> CommandResult {
         stdout.write_all(text.as_bytes()).map_err(exit::io("write to standard output"))?;
         return Ok(ExitCode::SUCCESS);
     }
+    // Before anything else could have its number.
+    let inherited = inherited_listener().map_err(exit::io("take the socket that was passed"))?;
     let signals = Signals::listen(None).map_err(exit::io("listen for signals"))?;
     let half = ByteCount(process::memory_and_swap().0 / 2);
     // A message that nobody reads ends nothing.
@@ -66,7 +68,6 @@ pub(super) fn run(args: Args) -> CommandResult {
         most_clients: args.clients as usize,
         most_memory: args.memory.unwrap_or(half),
     };
-    let inherited = inherited_listener().map_err(exit::io("take the socket that was passed"))?;
     let server = match inherited {
         Some(listener) => Server::on(listener, options, tell),
         None => Server::bind(&path, options, tell)

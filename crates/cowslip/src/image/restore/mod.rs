@@ -55,7 +55,7 @@ pub enum Strategy {
     /// it the restore is eager.
     #[default]
     Hybrid,
-    /// Everything, by several threads, before the arena is handed out.
+    /// Everything, by several threads, before the arena is handed out: of a server's memory too, a copy.
     Eager,
     /// From memory that holds it already, of a [server](RestoreOptions::via): see [`crate::Template::restore`]. A restore
     /// comes to this by itself; to ask for it is to ask for hybrid.
@@ -204,10 +204,7 @@ impl Image {
         };
         let strategy = if uffd.is_some() { Strategy::Hybrid } else { Strategy::Eager };
 
-        let is_used = |chunk: &u32| {
-            described.hands_out(u64::from(*chunk) * CHUNK_BYTES as u64, CHUNK_BYTES as u64)
-        };
-        let mut chunks: Vec<u32> = self.chunks_of(arena).into_iter().filter(is_used).collect();
+        let mut chunks = self.used_chunks(arena);
         let first = working_set::load(self, arena);
         let plan = Plan::new(chunks.clone(), &first, options.record);
         let schedule = Arc::new(RestoreSchedule::new(plan));
@@ -235,6 +232,17 @@ impl Image {
         let recording = options.record.then(|| Recording { file, image: self.clone(), arena });
         let roots = self.roots_in(arena, restored.range().start);
         Ok(Restored { arena: restored, strategy, roots, schedule, recording })
+    }
+
+    /// The chunks of 2 MiB of an arena that a restore brings into memory, in order: those that are handed out, in part at
+    /// least, and are not zeroes.
+    pub fn used_chunks(&self, arena: u32) -> Vec<u32> {
+        let described = self.description().arenas.get(arena as usize);
+        let is_used = |chunk: &u32| {
+            let at = u64::from(*chunk) * CHUNK_BYTES as u64;
+            described.is_some_and(|arena| arena.hands_out(at, CHUNK_BYTES as u64))
+        };
+        self.chunks_of(arena).into_iter().filter(is_used).collect()
     }
 
     fn resident(&self, arena: u32, restored: Arena) -> Restored {

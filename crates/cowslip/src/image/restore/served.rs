@@ -2,24 +2,27 @@
 //!
 //! ```text
 //!   client ── request: which image, which arena ──▶ server
-//!          ◀── answer: a number; 0: the template follows ──
+//!          ◀── answer: a number; 0: the template follows; 6, once a second: it is being loaded ──
 //! ```
 //! | request, bytes | |
 //! | --- | --- |
 //! | 8 | `COWSLIPQ` |
-//! | 8 | version, 1 |
+//! | 8 | version, 2 |
 //! | 8 | what is asked for: 1 a template, 2 metrics, 3 a template or, while it is being loaded, its chunks |
 //! | 16 | identity of the image |
 //! | 8 | which of its arenas |
 //!
 //! The answer is a number of 8 bytes, then the template as [`Template::send`] sends it, or what [`Loading::lend`] says, or a
 //! text until the end. All numbers are little-endian. Who asks checks who listens: a process of the same user, or of root.
+//!
+//! A server that says nothing for [`SILENCE`] is not waited for by who may read the file instead: it is suspended, or as
+//! good as that. Nor is one that as many wait for as may: connecting does not block.
 
 use std::env;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
 use cowslip_sys::units::VirtRange;
@@ -36,10 +39,14 @@ use crate::image::open::Image;
 use crate::template::Template;
 
 const MAGIC: [u8; 8] = *b"COWSLIPQ";
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const REQUEST_BYTES: usize = 48;
-/// So long is a server waited for that may be loading the image.
+/// So long is a server waited for that is loading the image, and for each thing that one says which must have it.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// So long is a server waited for that says nothing, by who may do without it.
+const SILENCE: Duration = Duration::from_secs(2);
+/// So often does a server say that it is loading an image.
+pub const REPEAT: Duration = Duration::from_millis(500);
 
 /// The environment variable that names the socket of a server.
 pub const VARIABLE: &str = "COWSLIP_SERVE";
@@ -82,25 +89,31 @@ pub enum Answer {
     Failed,
     /// It is loading the image, and [lends](Loading::lend) what is there.
     Loading,
+    /// It is about to: another answer follows. It is said again each [`REPEAT`].
+    Pending,
+    /// It is ending.
+    Ending,
 }
 
-const ANSWERS: [Answer; 6] = [
+const ANSWERS: [Answer; 8] = [
     Answer::Follows,
     Answer::NotHeld,
     Answer::TooLarge,
     Answer::Busy,
     Answer::Failed,
     Answer::Loading,
+    Answer::Pending,
+    Answer::Ending,
 ];
 
 impl Request {
-    /// Reads what a client asks for.
+    /// Reads what a client asks for, who has so long for all of it. The stream's time-out for reading is another then.
     ///
     /// # Errors
-    /// `InvalidData` if it is something else; the socket's.
-    pub fn read(mut stream: &UnixStream) -> io::Result<Self> {
+    /// `InvalidData` if it is something else, `TimedOut`; the socket's.
+    pub fn read(stream: &UnixStream, patience: Duration) -> io::Result<Self> {
         let mut bytes = [0; REQUEST_BYTES];
-        stream.read_exact(&mut bytes)?;
+        read_within(stream, &mut bytes, patience)?;
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
         let image = Identity(bytes[24..40].try_into().expect("sixteen"));
         let arena = u32::try_from(word(40));
@@ -112,11 +125,11 @@ impl Request {
         }
     }
 
-    /// Asks the server.
+    /// Asks the server. While it says that it is loading it is waited for, a minute at most.
     ///
     /// # Errors
-    /// `InvalidData` if it answers something else; the socket's.
-    pub fn ask(self, mut stream: &UnixStream) -> io::Result<Answer> {
+    /// `InvalidData` if it answers something else, `TimedOut` after that minute; the socket's.
+    pub fn ask(self, stream: &UnixStream) -> io::Result<Answer> {
         let (kind, image, arena) = match self {
             Self::Template { image, arena } => (1u64, image.0, arena),
             Self::Metrics => (2, [0; 16], 0),
@@ -131,15 +144,46 @@ impl Request {
         if socket::send(stream.as_fd(), &bytes, &[])? != bytes.len() {
             return Err(io::ErrorKind::WriteZero.into());
         }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match Answer::read(stream)? {
+                Answer::Pending if Instant::now() < deadline => {}
+                Answer::Pending => return Err(io::ErrorKind::TimedOut.into()),
+                answer => return Ok(answer),
+            }
+        }
+    }
+}
+
+/// Fills `bytes` before so much time has passed, however little comes at a time.
+fn read_within(mut stream: &UnixStream, bytes: &mut [u8], patience: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + patience;
+    let mut at = 0;
+    while at < bytes.len() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut bytes[at..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(more) => at += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+impl Answer {
+    fn read(mut stream: &UnixStream) -> io::Result<Self> {
         let mut answer = [0; 8];
         stream.read_exact(&mut answer)?;
         let answer = usize::try_from(u64::from_le_bytes(answer)).ok();
         let answer = answer.and_then(|number| ANSWERS.get(number).copied());
         answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
-}
 
-impl Answer {
     /// Tells the client.
     ///
     /// # Errors
@@ -151,34 +195,45 @@ impl Answer {
 
     fn explain(self) -> &'static str {
         match self {
-            Self::Follows | Self::Loading => "",
+            Self::Follows | Self::Loading | Self::Pending => "",
             Self::NotHeld => "the server does not serve this image",
             Self::TooLarge => "the image is larger than what the server may hold",
             Self::Busy => "the server has as many clients as it may",
             Self::Failed => "the server could not load the image: see its log",
+            Self::Ending => "the server is ending",
         }
     }
 }
 
-/// Connects to a server at `path`, of this user or of root.
+/// Connects to a server at `path`, of this user or of root, without waiting. One that says nothing for a minute is given
+/// up then.
 ///
 /// # Errors
-/// `PermissionDenied` if somebody else listens there; the socket's.
+/// `PermissionDenied` if somebody else listens there, `WouldBlock` if too many wait to be answered; the socket's.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
-    let stream = UnixStream::connect(path)?;
+    connect_for(path, PATIENCE)
+}
+
+fn connect_for(path: &Path, silence: Duration) -> io::Result<UnixStream> {
+    let stream = UnixStream::from(socket::connect_at_once(path)?);
     let uid = socket::peer_uid(stream.as_fd())?;
     if uid != 0 && uid != process::effective_uid() {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user listens there"));
     }
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(silence))?;
+    stream.set_write_timeout(Some(silence))?;
     Ok(stream)
 }
 
-/// Asks the server at `socket`; what it refuses is an error.
-fn ask(socket: &Path, request: Request) -> Result<(UnixStream, Answer)> {
+/// Asks the server at `socket`, which may be silent for so long; what it refuses is an error.
+fn ask(socket: &Path, request: Request, silence: Duration) -> Result<(UnixStream, Answer)> {
     let of_socket = |error| file_error("ask a server for an image", socket, error);
-    let stream = connect(socket).map_err(of_socket)?;
+    let stream = connect_for(socket, silence).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => Error::new(ErrorKind::Busy, OPERATION)
+            .of_file(socket)
+            .hint("as many wait for the server's answer as may"),
+        _ => of_socket(error),
+    })?;
     match request.ask(&stream).map_err(of_socket)? {
         answer @ (Answer::Follows | Answer::Loading) => Ok((stream, answer)),
         answer => {
@@ -205,7 +260,8 @@ impl Image {
     /// [`ErrorKind::Unsupported`] if the server does not have it and says why, [`ErrorKind::Busy`] if it has too many
     /// clients; the socket's; as [`Template::receive`].
     pub fn template_via(&self, socket: &Path, arena: u32) -> Result<Template> {
-        let (stream, _) = ask(socket, Request::Template { image: self.identity(), arena })?;
+        let request = Request::Template { image: self.identity(), arena };
+        let (stream, _) = ask(socket, request, PATIENCE)?;
         receive(&stream)
     }
 }
@@ -247,7 +303,10 @@ fn get(
     options: &RestoreOptions,
     socket: &Path,
 ) -> Result<Served> {
-    let (stream, answer) = ask(socket, Request::Content { image: image.identity(), arena })?;
+    let may_do_without = options.via == Via::Environment;
+    let silence = if may_do_without { SILENCE } else { PATIENCE };
+    let request = Request::Content { image: image.identity(), arena };
+    let (stream, answer) = ask(socket, request, silence)?;
     if answer == Answer::Loading {
         return Lender::receive(stream, described.length_bytes).map(Served::Loading);
     }
