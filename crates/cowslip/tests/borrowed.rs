@@ -426,7 +426,7 @@ fn an_eager_restore_by_way_of_a_server_owns_all_of_it() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (stream, _) = listener.accept().unwrap();
-            let asked = Request::read(&stream).unwrap();
+            let asked = Request::read(&stream, Duration::from_secs(60)).unwrap();
             assert_eq!(asked, Request::Content { image: image.identity(), arena: 0 });
             Answer::Follows.write(&stream).unwrap();
             template.send(&stream).unwrap();
