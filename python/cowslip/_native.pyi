@@ -19,6 +19,7 @@ __all__ = [
     "Restoring",
     "STATE_KEY",
     "Save",
+    "Server",
     "SystemError",
     "Template",
     "UnsupportedError",
@@ -27,6 +28,7 @@ __all__ = [
     "__version__",
     "describe",
     "doctor_json",
+    "identity",
     "restore",
     "set_handler",
     "verify",
@@ -94,10 +96,17 @@ class Frozen:
 
 @final
 class Template:
+    @property
+    def origin(self) -> int: ...
     def map(self, original_place: bool = False) -> Clone: ...
     def send(self, socket: int) -> None: ...
+    def serve(self, path: str | os.PathLike[str]) -> Server: ...
     @staticmethod
     def receive(socket: int) -> Template: ...
+
+@final
+class Server:
+    def close(self) -> None: ...
 
 @final
 class Clone:
@@ -127,6 +136,8 @@ class Save:
 @final
 class Restoring:
     def arena(self) -> Arena: ...
+    @property
+    def identity(self) -> str: ...
     def root(self, name: str) -> tuple[int, int] | None: ...
     @property
     def strategy(self) -> str: ...
@@ -144,5 +155,6 @@ def restore(
     via: str | os.PathLike[str] | None = None,
 ) -> Restoring: ...
 def describe(path: str | os.PathLike[str]) -> str: ...
+def identity(path: str | os.PathLike[str]) -> str: ...
 def verify(path: str | os.PathLike[str]) -> None: ...
 def doctor_json() -> str: ...

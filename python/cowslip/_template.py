@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where an array is in the arena, for those who do not have it."""
+    """Where an array is in the arena, from its start, for those who do not have it."""
 
     low: int
     length: int
@@ -35,16 +35,16 @@ class _Layout:
     strides: tuple[int, ...]
 
     @classmethod
-    def of(cls, array: npt.NDArray[Any]) -> "_Layout":
+    def of(cls, array: npt.NDArray[Any], origin: int) -> "_Layout":
         low, length = extent(array)
         if array.dtype.hasobject:
             raise UsageError("an array of Python objects holds addresses, which mean nothing in another process")
-        return cls(low, length, address_of(array) - low, array.shape, array.dtype, array.strides)
+        return cls(low - origin, length, address_of(array) - low, array.shape, array.dtype, array.strides)
 
-    def array(self, memory_at: MemoryAt) -> npt.NDArray[Any]:
+    def array(self, origin: int, memory_at: MemoryAt) -> npt.NDArray[Any]:
         if self.length == 0:
             return np.empty(self.shape, self.dtype)
-        return array_of(memory_at(self.low, self.length), self.shape, self.dtype, self.offset, self.strides)
+        return array_of(memory_at(origin + self.low, self.length), self.shape, self.dtype, self.offset, self.strides)
 
 
 class Template:
@@ -54,21 +54,32 @@ class Template:
     """
 
     def __init__(self, native: _native.Template, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        self._native = native
-        self._layouts = {name: _Layout.of(array) for name, array in arrays.items()}
+        self._native: _native.Template | None = native
+        self._layouts = {name: _Layout.of(array, native.origin) for name, array in arrays.items()}
+
+    def _open(self) -> _native.Template:
+        if self._native is None:
+            raise UsageError("the template is closed")
+        return self._native
 
     def branch(self) -> "Branch":
         """A private clone in this process."""
-        return Branch(self._native.map(), self._layouts)
+        native = self._open()
+        return Branch(native.map(), native.origin, self._layouts)
 
     def __getitem__(self, key: npt.NDArray[Any] | str) -> "SharedArray":
-        return SharedArray(self, self._layouts[key] if isinstance(key, str) else _Layout.of(key))
+        layout = self._layouts[key] if isinstance(key, str) else _Layout.of(key, self._open().origin)
+        return SharedArray(self, layout)
+
+    def close(self) -> None:
+        """Lets the template go; clones go on, and so do other processes that have it."""
+        self._native = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             # What is sent waits in the socket, whose other end goes along.
-            self._native.send(ours.fileno())
+            self._open().send(ours.fileno())
             return _receive, (multiprocessing.resource_sharer.DupFd(theirs.fileno()), self._layouts)
 
 
@@ -87,7 +98,8 @@ class SharedArray:
 
     def array(self) -> npt.NDArray[Any]:
         """A private clone in this process."""
-        return self._layout.array(self._template._native.map().memory_at)
+        native = self._template._open()
+        return self._layout.array(native.origin, native.map().memory_at)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _receive_array, (self._template, self._layout)
@@ -100,9 +112,9 @@ def _receive_array(template: Template, layout: _Layout) -> npt.NDArray[Any]:
 class Branch:
     """A private copy of an arena: `branch[table]` or, by its name in the template, `branch["table"]`."""
 
-    def __init__(self, native: _native.Clone, layouts: dict[str, _Layout]) -> None:
+    def __init__(self, native: _native.Clone, origin: int, layouts: dict[str, _Layout]) -> None:
         self._native: _native.Clone | None = native
-        self._layouts = layouts
+        self._origin, self._layouts = origin, layouts
 
     def _open(self) -> _native.Clone:
         if self._native is None:
@@ -113,7 +125,7 @@ class Branch:
         native = self._open()
         if not isinstance(key, str):
             return same_place(key, native.memory_at)
-        return self._layouts[key].array(native.memory_at)
+        return self._layouts[key].array(self._origin, native.memory_at)
 
     def reset(self) -> None:
         """Back to the template, in place: every array of the branch shows what was frozen."""

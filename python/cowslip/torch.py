@@ -4,6 +4,7 @@ PyTorch has no hook for where it allocates: `adopt` moves what is there already.
 tensors without this module. `import cowslip.torch` needs PyTorch; nothing else of the package does.
 """
 
+import contextlib
 import copy
 import io
 import os
@@ -16,19 +17,31 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, SavePlan, SavePlanner, WriteItemType
+from torch.distributed.checkpoint.planner import (
+    LoadItemType,
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItemType,
+)
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from . import _native
 from ._arena import Arena
 from ._image import restore, start_save
 from ._native import CorruptError, UsageError
+from ._remote import fetched, is_url, within, written
 
 __all__ = ["ImageReader", "ImageWriter", "adopt", "empty"]
 
 _METADATA = ".metadata"
+# Below a URL, where there are images and nothing else.
+_METADATA_IMAGE = "metadata.cowslip"
 
 
 def _tensor_of(memory: _native.Memory, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
@@ -87,6 +100,9 @@ def adopt(arena: Arena, *what: torch.nn.Module | torch.optim.Optimizer) -> None:
 
 def _each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """A copy of `value`, whose tensors are what `change` makes of them."""
+    if isinstance(value, DTensor):
+        local, shape, stride = change(value.to_local().detach()), value.size(), value.stride()
+        return DTensor.from_local(local, value.device_mesh, value.placements, run_check=False, shape=shape, stride=stride)
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, dict):
@@ -102,7 +118,8 @@ class ImageWriter(StorageWriter, AsyncStager):
     >>> dcp.async_save(state, storage_writer=ImageWriter(folder, arena)).result()  # doctest: +SKIP
 
     Tensors of the arena are neither copied nor waited for; others are copied when they are staged. Each rank writes an image
-    into the folder, and the first one the metadata, as PyTorch's own writers do.
+    into the folder, and the first one the metadata, as PyTorch's own writers do. The folder may be a URL: each image goes
+    through a temporary file, and without the metadata, which comes last, there is no checkpoint.
     """
 
     _synchronize_after_execute = False
@@ -110,7 +127,7 @@ class ImageWriter(StorageWriter, AsyncStager):
     def __init__(
         self, path: str | os.PathLike[str], arena: Arena, *, compress: str = "none", threads: int = 0, timeout: float = 60.0
     ) -> None:
-        self._path, self._arena = Path(path), arena
+        self._path, self._arena = os.fspath(path), arena
         self._compress, self._threads, self._timeout = compress, threads, timeout
         self._frozen: _native.Frozen | None = None
         self._rank = 0
@@ -136,13 +153,14 @@ class ImageWriter(StorageWriter, AsyncStager):
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id is not None:
-            self._path = Path(checkpoint_id)
+            self._path = os.fspath(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         self._rank = kwargs.get("rank", 0)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        self._path.mkdir(parents=True, exist_ok=True)
+        if not is_url(self._path):
+            os.makedirs(self._path, exist_ok=True)
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
@@ -172,22 +190,27 @@ class ImageWriter(StorageWriter, AsyncStager):
                     content = _tensor_of(memory, content.dtype, content.shape)
             state[str(number)] = content
             results.append(WriteResult(item.index, size, (image, str(number))))
-        save = start_save(arena, frozen, str(self._path / image), state, None, self._compress, self._threads)
-        self.close()
-        written: Future[list[WriteResult]] = Future()
-        save.result()
-        written.set_result(results)
-        return written
+        with written(within(self._path, image)) as file:
+            save = start_save(arena, frozen, file, state, None, self._compress, self._threads)
+            self.close()
+            save.result()
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         metadata.storage_data = {one.index: one.storage_data for each in results for one in each}
         metadata.storage_meta = self.storage_meta()
-        temporary = self._path / f"{_METADATA}.tmp"
-        with open(temporary, "wb") as file:
+        if is_url(self._path):
+            with written(within(self._path, _METADATA_IMAGE)) as image, Arena("2M") as arena:
+                arena.save(image, pickle.dumps(metadata)).result()
+            return
+        path = within(self._path, _METADATA)
+        with open(f"{path}.tmp", "wb") as file:
             pickle.dump(metadata, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, self._path / _METADATA)
+        os.replace(f"{path}.tmp", path)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -195,24 +218,26 @@ class ImageWriter(StorageWriter, AsyncStager):
 
 
 class ImageReader(StorageReader):
-    """Reads what an `ImageWriter` wrote, with `dcp.load(state, storage_reader=ImageReader(folder))`.
+    """Reads what an `ImageWriter` wrote, into a folder or below a URL, with `dcp.load(state, storage_reader=ImageReader(folder))`.
 
     Only checkpoints of your own: PyTorch's metadata is a pickle, whose code runs.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self._path = os.fspath(path)
         self._places: dict[Any, tuple[str, str]] = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         if checkpoint_id is not None:
-            self._path = Path(checkpoint_id)
+            self._path = os.fspath(checkpoint_id)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with open(self._path / _METADATA, "rb") as file:
-            metadata = pickle.load(file)
+        path = within(self._path, _METADATA_IMAGE if is_url(self._path) else _METADATA)
+        with fetched(path) as file:
+            content = restore(file).state if is_url(path) else Path(file).read_bytes()
+        metadata = pickle.loads(content)
         if not isinstance(metadata, Metadata):
-            raise CorruptError(f"{self._path / _METADATA} is not a checkpoint's metadata")
+            raise CorruptError(f"{path} is not a checkpoint's metadata")
         return metadata
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -226,23 +251,26 @@ class ImageReader(StorageReader):
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
         states: dict[str, Any] = {}
-        for item in plan.items:
-            image, key = self._places[item.storage_index]
-            if image not in states:
-                states[image] = restore(self._path / image).state
-            found = states[image][key]
-            if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, io.BytesIO(found))
-                continue
-            for dimension, (first, count) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
-                found = found.narrow(dimension, first, count)
-            target = planner.resolve_tensor(item).detach()
-            target.copy_(found)
-            planner.commit_tensor(item, target)
+        with contextlib.ExitStack() as files:
+            for item in plan.items:
+                image, key = self._places[item.storage_index]
+                if image not in states:
+                    states[image] = restore(files.enter_context(fetched(within(self._path, image)))).state
+                self._read(item, states[image][key], planner)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
+    def _read(self, item: ReadItem, found: Any, planner: LoadPlanner) -> None:
+        if item.type == LoadItemType.BYTE_IO:
+            planner.load_bytes(item, io.BytesIO(found))
+            return
+        for dimension, (first, count) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+            found = found.narrow(dimension, first, count)
+        target = planner.resolve_tensor(item).detach()
+        target.copy_(found)
+        planner.commit_tensor(item, target)
+
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return (Path(checkpoint_id) / _METADATA).is_file()
+        return is_url(checkpoint_id) or (Path(checkpoint_id) / _METADATA).is_file()

@@ -12,7 +12,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cowslip::Place;
 use cowslip::image::{
-    self, Compression, Image, Progress, RestoreOptions, Restored, Root, SaveOptions, Strategy, Via,
+    self, Compression, Image, ImageIdentity, Progress, RestoreOptions, Restored, Root, SaveOptions,
+    Strategy, Via,
 };
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -154,6 +155,7 @@ fn fields(saved: &image::Saved) -> BTreeMap<&'static str, u64> {
 #[derive(Debug)]
 pub(crate) struct Restoring {
     restored: Restored,
+    identity: ImageIdentity,
 }
 
 #[pymethods]
@@ -161,6 +163,12 @@ impl Restoring {
     /// The arena, usable now.
     fn arena(&self) -> Arena {
         Arena::from(self.restored.arena().clone())
+    }
+
+    /// Of the image.
+    #[getter]
+    fn identity(&self) -> String {
+        self.identity.to_string()
     }
 
     /// Where a root is now: address and length.
@@ -225,8 +233,19 @@ pub(crate) fn restore(
         ..RestoreOptions::default()
     };
     let mut proceed = |_| ControlFlow::Continue(());
-    let restored = py.detach(|| Image::open(&path)?.restore(0, &options, &mut proceed));
-    Ok(Restoring { restored: restored.map_err(|error| raise(&error))? })
+    let restore = || {
+        let image = Image::open(&path)?;
+        Ok((image.restore(0, &options, &mut proceed)?, image.identity()))
+    };
+    let (restored, identity) = py.detach(restore).map_err(|error| raise(&error))?;
+    Ok(Restoring { restored, identity })
+}
+
+/// What tells an image from all others, whatever its name.
+#[pyfunction]
+pub(crate) fn identity(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    let image = py.detach(|| Image::open(&path)).map_err(|error| raise(&error))?;
+    Ok(image.identity().to_string())
 }
 
 /// The description of an image as JSON: arenas, roots, the program's own words.

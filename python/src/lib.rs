@@ -20,12 +20,14 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<arena::Frozen>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<template::Template>()?;
+    module.add_class::<template::Server>()?;
     module.add_class::<template::Clone>()?;
     module.add_class::<image::Save>()?;
     module.add_class::<image::Restoring>()?;
     module.add_function(wrap_pyfunction!(allocator::set_handler, module)?)?;
     module.add_function(wrap_pyfunction!(image::restore, module)?)?;
     module.add_function(wrap_pyfunction!(image::describe, module)?)?;
+    module.add_function(wrap_pyfunction!(image::identity, module)?)?;
     module.add_function(wrap_pyfunction!(image::verify, module)?)?;
     module.add_function(wrap_pyfunction!(arena::doctor_json, module)?)
 }

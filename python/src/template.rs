@@ -8,10 +8,11 @@
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cowslip::units::VirtRange;
-use cowslip::{Place, TemplateClone};
+use cowslip::{Place, TemplateClone, TemplateServer};
 use pyo3::prelude::*;
 
 use crate::errors::{raise, usage};
@@ -40,6 +41,12 @@ fn borrowed(socket: RawFd) -> PyResult<ManuallyDrop<UnixStream>> {
 
 #[pymethods]
 impl Template {
+    /// First address of the arena that it was made of, in the process that had it.
+    #[getter]
+    fn origin(&self) -> usize {
+        self.template.origin()
+    }
+
     /// A private clone in this process.
     #[pyo3(signature = (original_place = false))]
     fn map(&self, py: Python<'_>, original_place: bool) -> PyResult<Clone> {
@@ -56,6 +63,14 @@ impl Template {
         py.detach(|| self.template.send(&socket)).map_err(|error| raise(&error))
     }
 
+    /// Hands it to whoever connects to a socket that this makes at `path`, until that is closed.
+    fn serve(&self, py: Python<'_>, path: PathBuf) -> PyResult<Server> {
+        let started = py.detach(|| TemplateServer::start(self.template.clone(), &path));
+        let started = started
+            .map_err(|error| cowslip::Error::from_io("serve a template", &error).of_file(&path));
+        Ok(Server(Mutex::new(Some(started.map_err(|error| raise(&error))?))))
+    }
+
     /// Takes it from the other end of a Unix socket.
     #[staticmethod]
     fn receive(py: Python<'_>, socket: RawFd) -> PyResult<Self> {
@@ -63,6 +78,20 @@ impl Template {
         // SAFETY: see the module.
         let received = py.detach(|| unsafe { cowslip::Template::receive(&socket) });
         received.map(Self::new).map_err(|error| raise(&error))
+    }
+}
+
+/// A socket where others get a template.
+#[pyclass(frozen, module = "cowslip._native")]
+#[derive(Debug)]
+pub(crate) struct Server(Mutex<Option<TemplateServer>>);
+
+#[pymethods]
+impl Server {
+    /// Removes the socket. Who has the template keeps it.
+    fn close(&self, py: Python<'_>) {
+        let server = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        py.detach(|| drop(server));
     }
 }
 

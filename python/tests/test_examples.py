@@ -56,6 +56,16 @@ def test_a_loop_killed_in_a_save_goes_on_bit_for_bit(tmp_path, example):
     assert told[-1] == weights, "bit for bit"
 
 
+def test_rollouts_in_ray(tmp_path):
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "ray_rollouts.py", "16"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^(\w+) node: 8 tasks in \d process(?:es)?, 8000 writes$", done.stdout, re.M) == ["first", "second"]
+
+
 def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
@@ -66,8 +76,9 @@ def test_what_a_page_shows_runs_as_it_stands(tmp_path, page):
         pytest.skip(f"{page} is not here: the tests were copied without the repository")
     shown = blocks(page)
     assert shown
-    # In order, as a reader goes through them; what needs PyTorch is run where it is.
-    program = "\n".join(it for it in shown if "torch" not in it or importlib.util.find_spec("torch"))
+    # In order, as a reader goes through them; what needs PyTorch or Ray is run where it is.
+    missing = [it for it in ("torch", "ray") if importlib.util.find_spec(it) is None]
+    program = "\n".join(it for it in shown if not any(re.search(rf"\b{name}\b", it) for name in missing))
     (tmp_path / "page.py").write_text(f"if __name__ == '__main__':\n{re.sub('^', '    ', program, flags=re.MULTILINE)}")
     done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -227,6 +227,19 @@ def test_control_c_ends_a_pool(tmp_path, start_method):
     assert process.returncode == -signal.SIGINT and "KeyboardInterrupt" in told
 
 
+def test_a_closed_template_leaves_its_branches(arena):
+    table = arena.full((N,), 1, np.int64)
+    template = arena.template({"table": table})
+    branch = template.branch()
+    template.close()
+    assert (branch["table"] == 1).all()
+    for use in (template.branch, lambda: template[table], lambda: multiprocessing.reduction.ForkingPickler.dumps(template)):
+        with pytest.raises(cowslip.UsageError, match="the template is closed"):
+            use()
+    branch.close()
+    arena.freeze(timeout=10).close()
+
+
 def test_an_arena_with_a_template_in_use_cannot_be_frozen(arena):
     table = arena.full((N,), 1, np.int64)
     branch = arena.branch({"table": table})

@@ -1,6 +1,12 @@
 """PyTorch's tensors in arenas, and checkpoints of torch.distributed.checkpoint."""
 
 import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +14,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch.distributed.tensor import DTensor, Shard  # noqa: E402
 
 import cowslip  # noqa: E402
 import cowslip.torch  # noqa: E402
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "dcp_torch.py"
 
 
 @pytest.fixture
@@ -117,6 +126,69 @@ def test_dcp_stages_by_a_freeze(arena, tmp_path):
     dcp.load(found, storage_reader=cowslip.torch.ImageReader(tmp_path / "checkpoint"))
     assert same(expected["model"], found["model"]) and same(expected["optimizer"], found["optimizer"])
     assert found["step"] == 3 and found["words"] == ["a", (1, 2)] and (found["outside"] == 7).all()
+
+
+def run_processes(folder, steps, resume=0):
+    """What the first of two processes says at the end of their training."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1", EXAMPLE, folder, str(steps)]
+    settings = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "RESUME": str(resume)}
+    with tempfile.TemporaryFile("w+") as told:
+        # Into a file: a process that outlives its parent holds no pipe that somebody waits for.
+        done = subprocess.run(command, stdout=told, stderr=told, timeout=300, env=os.environ | settings)
+        told.seek(0)
+        text = told.read()
+    assert done.returncode == 0, text
+    return re.findall("^weights .*$", text, re.M)
+
+
+@pytest.mark.parametrize("place", ["folder", "object store"])
+def test_processes_go_on_from_a_checkpoint(tmp_path, request, place):
+    folder = str(tmp_path) if place == "folder" else f"{request.getfixturevalue('bucket')}/run"
+    straight = run_processes(folder, 15)
+    assert len(straight) == 1
+    assert run_processes(folder, 15, resume=10) == straight, "bit for bit"
+
+
+def test_shards_of_the_arena_are_not_copied(arena, tmp_path):
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        local = cowslip.torch.empty(arena, (64, 8))
+        local.fill_(3)
+        sharded = DTensor.from_local(local, mesh, [Shard(0)])
+        writer = cowslip.torch.ImageWriter(tmp_path / "checkpoint", arena)
+        staged = writer.stage({"table": sharded})
+        local.fill_(4)
+        # Its memory is the view's, and was not written to since.
+        found = staged["table"].to_local()
+        assert (found == 3).all() and staged["table"].placements == sharded.placements
+        # A copy would not keep the view.
+        writer.close()
+        with pytest.raises(cowslip.BusyError):
+            arena.freeze(timeout=0)
+        del found, staged
+        arena.freeze(timeout=10).close()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_checkpoint_below_a_url_is_whole_or_none(arena, bucket):
+    state = {"model": trained(arena)[0].state_dict(), "step": 3}
+    expected = {name: tensor.clone() for name, tensor in state["model"].items()}
+    dcp.save(state, storage_writer=cowslip.torch.ImageWriter(f"{bucket}/whole/", arena))
+    for tensor in state["model"].values():
+        tensor.zero_()
+    state["step"] = 0
+    dcp.load(state, storage_reader=cowslip.torch.ImageReader(f"{bucket}/whole"))
+    assert same(expected, dict(state["model"])) and state["step"] == 3
+    for place in (f"{bucket}/none", "s3://nowhere/none"):
+        with pytest.raises(dcp.api.CheckpointException):
+            dcp.load(state, storage_reader=cowslip.torch.ImageReader(place))
+    with pytest.raises(dcp.api.CheckpointException) as raised:
+        dcp.save(state, storage_writer=cowslip.torch.ImageWriter("s3://nowhere/there", arena))
+    assert "this-is-secret" not in str(raised.value)
+    arena.freeze(timeout=10).close()
 
 
 def test_dcp_saves_and_waits_too(arena, tmp_path):

@@ -85,7 +85,7 @@ pub(crate) fn is_url(word: &OsStr) -> bool {
 pub(crate) fn of(url: &str) -> Result<&'static dyn Remote, Failure> {
     let remote = REMOTE.get().filter(|_| is_url(OsStr::new(url)));
     remote.copied().ok_or_else(|| {
-        Failure::new(USAGE, format!("{url} is no URL: s3://…, gs://…, az://…, https://…"))
+        Failure::new(USAGE, format!("{url} is no URL: s3://…, gs://…, az://…, oci://…, https://…"))
     })
 }
 

@@ -403,6 +403,24 @@ fn another_user_is_refused() {
 }
 
 #[test]
+fn what_maps_nothing_is_not_waited_for() {
+    let mut ended = Command::new("true").spawn().unwrap();
+    let stat = format!("/proc/{}/stat", ended.id());
+    let deadline = Instant::now() + PATIENCE;
+    while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+        assert!(Instant::now() < deadline, "it ends");
+        std::thread::yield_now();
+    }
+    let began = Instant::now();
+    let pid = ended.id().to_string();
+    let ran = run(Command::new(COWSLIP).args(["branch", &pid, "--timeout", "3600"]));
+    assert_eq!(ran.status.code(), Some(125));
+    assert!(ran.stderr.contains("has no branch point"), "{}", ran.stderr);
+    assert!(began.elapsed() < PATIENCE);
+    ended.wait().unwrap();
+}
+
+#[test]
 fn what_cannot_be_branched_is_said() {
     let branch = |arguments: &[&str]| {
         let ran = run(Command::new(COWSLIP).arg("branch").args(arguments));

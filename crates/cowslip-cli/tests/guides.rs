@@ -39,8 +39,22 @@ fn is_missing(programs: &[&str]) -> bool {
     missing.is_some()
 }
 
+/// What a reader of a page sees who has these programs, and where. `None`, said, if they are missing.
+fn follow(page: &str, programs: &[&str]) -> Option<(Folder, Ran)> {
+    if is_missing(programs) {
+        return None;
+    }
+    let folder = Folder::new(&format!("guide-{}", page.trim_end_matches(".md")));
+    let ran = follow_in(&folder, page, &[]);
+    Some((folder, ran))
+}
+
+fn json(folder: &Folder, name: &str) -> serde_json::Value {
+    serde_json::from_str(&fs::read_to_string(folder.0.join(name)).unwrap()).unwrap()
+}
+
 /// What a reader sees who copies all commands of a page into a shell. What he leaves running ends with it.
-fn follow(page: &str, folder: &Folder, environment: &[(&str, OsString)]) -> Ran {
+fn follow_in(folder: &Folder, page: &str, environment: &[(&str, OsString)]) -> Ran {
     let script = folder.0.join("guide.sh");
     let head = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
     fs::write(&script, format!("{head}{}", blocks(page, "sh"))).unwrap();
@@ -57,11 +71,7 @@ fn follow(page: &str, folder: &Folder, environment: &[(&str, OsString)]) -> Ran 
 
 #[test]
 fn redis_forks_faster() {
-    if is_missing(&["redis-server", "redis-cli"]) {
-        return;
-    }
-    let folder = Folder::new("guide-redis");
-    let ran = follow("redis.md", &folder, &[]);
+    let Some((folder, ran)) = follow("redis.md", &["redis-server", "redis-cli"]) else { return };
     let forks: Vec<u64> = ran
         .stdout
         .lines()
@@ -69,20 +79,13 @@ fn redis_forks_faster() {
         .collect();
     assert!(forks.len() == 2 && forks.iter().all(|&it| it > 0), "{}", ran.stdout);
     assert!(ran.stdout.contains("left the arena         nothing"), "{}", ran.stdout);
-    let status = fs::read_to_string(folder.0.join("status.json")).unwrap();
-    serde_json::from_str::<serde_json::Value>(&status).unwrap();
+    json(&folder, "status.json");
 }
 
 #[test]
 fn a_regression_is_found_and_explained() {
-    if is_missing(&["python3"]) {
-        return;
-    }
-    let folder = Folder::new("guide-regressions");
-    let ran = follow("regressions.md", &folder, &[]);
-    let found = fs::read_to_string(folder.0.join("compare.json")).unwrap();
-    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
-    let cause = found["cause"].to_string();
+    let Some((folder, ran)) = follow("regressions.md", &["python3"]) else { return };
+    let cause = json(&folder, "compare.json")["cause"].to_string();
     assert!(
         cause.contains("minor"),
         "the page says that minor faults rose: {cause}\n{}",
@@ -98,13 +101,8 @@ fn a_regression_is_found_and_explained() {
 
 #[test]
 fn a_host_is_looked_at_and_promoted() {
-    if is_missing(&["python3"]) {
-        return;
-    }
-    let folder = Folder::new("guide-fleet");
-    let ran = follow("fleet.md", &folder, &[]);
-    let report = fs::read_to_string(folder.0.join("doctor.json")).unwrap();
-    serde_json::from_str::<serde_json::Value>(&report).unwrap();
+    let Some((folder, ran)) = follow("fleet.md", &["python3"]) else { return };
+    json(&folder, "doctor.json");
     assert!(ran.stdout.contains("COVERAGE"), "{}", ran.stdout);
     // The metrics that the page would have watched are there.
     let text =
@@ -132,7 +130,7 @@ fn the_store_in_c_is_there_again() {
         ("PKG_CONFIG_PATH", installed.join("pkgconfig").into_os_string()),
         ("LD_LIBRARY_PATH", installed.into_os_string()),
     ];
-    let ran = follow("store.md", &folder, &environment);
+    let ran = follow_in(&folder, "store.md", &environment);
     assert!(ran.stdout.contains("hello\n42\n2\n"), "{}", ran.stdout);
 }
 
@@ -177,6 +175,6 @@ fn afl_fuzzes_what_is_frozen() {
         "AFL_NO_AFFINITY",
     ]
     .map(|name| (name, OsString::from("1")));
-    let ran = follow("fuzzing.md", &folder, &environment);
+    let ran = follow_in(&folder, "fuzzing.md", &environment);
     assert!(ran.stdout.contains("the same edges"), "{}", ran.stdout);
 }

@@ -1,6 +1,5 @@
 //! What stores refuse, as this project's errors.
 
-use std::error::Error as _;
 use std::path::Path;
 
 use cowslip::{Error, ErrorKind};
@@ -34,7 +33,7 @@ pub(crate) fn is_passing(error: &StoreError) -> bool {
 }
 
 /// What went wrong, down to its cause.
-fn reason(error: &StoreError) -> String {
+pub(crate) fn reason(error: &dyn std::error::Error) -> String {
     let mut said = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

@@ -1,5 +1,5 @@
 //! Images of Cowslip in object stores: S3 and what is compatible with it, Google Cloud Storage, Azure, and, to be read,
-//! any HTTP server that answers ranges.
+//! any HTTP server that answers ranges. Images of OCI (`oci://`) are pushed to registries and pulled from them.
 //!
 //! ```text
 //!  save, push ──▶ [upload]  parts of 16 MiB, eight in flight, the header's last, then published at once
@@ -24,6 +24,7 @@ mod link;
 mod list;
 mod location;
 mod object;
+mod oci;
 mod pointer;
 mod prune;
 mod runtime;

@@ -11,7 +11,7 @@ use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::multipart::MultipartStore;
-use object_store::path::Path as Key;
+use object_store::path::{Path as Key, PathPart};
 use object_store::{
     BackoffConfig, ClientConfigKey, ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig,
 };
@@ -51,6 +51,14 @@ pub fn is_url(text: &str) -> bool {
     })
 }
 
+/// What an image in a registry begins with.
+pub(crate) const OCI: &str = "oci://";
+
+/// Whether this names an image in a registry, which is pushed and pulled as a whole.
+pub(crate) fn is_reference(url: &str) -> bool {
+    url.starts_with(OCI)
+}
+
 impl Location {
     /// Understands a URL to read from. Nothing is asked of the store.
     ///
@@ -71,6 +79,11 @@ impl Location {
                            set them in the environment";
                 return Err(refused(why.into()));
             }
+        }
+        if is_reference(text) {
+            let why =
+                format!("{url}: an image in a registry is fetched first: `cowslip image pull`");
+            return Err(refused(why));
         }
         // In the threads' runtime: the client's timers belong to it.
         let _inside = runtime()?.enter();
@@ -101,7 +114,7 @@ impl Location {
         }
         let parent: Vec<_> = self.key.parts().collect();
         let folder = parent.iter().take(parent.len().saturating_sub(1)).cloned();
-        let key = folder.chain([name.into()]).collect();
+        let key = folder.chain([part(name)]).collect();
         Self { url, key, ..self.clone() }
     }
 
@@ -111,7 +124,7 @@ impl Location {
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().push(name);
         }
-        let key = self.key.parts().chain([name.into()]).collect();
+        let key = self.key.parts().chain([part(name)]).collect();
         Self { url, key, ..self.clone() }
     }
 
@@ -135,6 +148,11 @@ impl fmt::Debug for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// A name as a part of a key: as it is, as in a URL, unless it would lead elsewhere.
+fn part(name: &str) -> PathPart<'_> {
+    PathPart::parse(name).unwrap_or_else(|_| name.into())
 }
 
 type Built = (Arc<dyn ObjectStore>, Option<Arc<dyn MultipartStore>>);
@@ -245,5 +263,19 @@ mod tests {
         let folder = Location::parse("http://example.invalid/a/").unwrap();
         assert_eq!(folder.within("b").to_string(), image.to_string());
         assert_eq!(folder.within("b").key, image.key);
+    }
+
+    #[test]
+    fn a_name_makes_the_key_that_its_url_makes() {
+        let folder = Location::parse("http://example.invalid/a/").unwrap();
+        for name in ["Größe-日本", "tilde~(x)!*'", "per%20cent", "a#b?c", "[x]{y}|z"] {
+            let (within, beside) = (folder.within(name), folder.within("b").beside(name));
+            let parsed = Location::parse(&within.to_string()).unwrap();
+            assert_eq!((&within.key, beside.file_name()), (&parsed.key, name));
+            assert_eq!((&beside.key, parsed.file_name()), (&parsed.key, name));
+        }
+        for name in [".", "..", "a/b"] {
+            assert_eq!(folder.within(name).key.parts().count(), 2, "{name}");
+        }
     }
 }

@@ -49,7 +49,17 @@ impl Object {
         let name = location.name();
         let refused = |error| Refused::by_store(&name, &error);
         let options = GetOptions::new().with_range(Some(0..beginning));
-        let answer = location.store().get_opts(&location.key, options).await.map_err(refused)?;
+        let answer = match location.store().get_opts(&location.key, options).await {
+            // Of an empty object there is no range to be had (RFC 9110, 15.5.17): some servers answer without one.
+            Err(error) if has_no_range(&error) => {
+                let meta = location.store().head(&location.key).await.map_err(refused)?;
+                if meta.size > 0 {
+                    return Err(refused(error));
+                }
+                return Ok((Self { location: location.clone(), name, meta }, Bytes::new()));
+            }
+            answer => answer.map_err(refused)?,
+        };
         let meta = answer.meta.clone();
         let bytes = answer.bytes().await.map_err(refused)?;
         if bytes.len() as u64 != beginning.min(meta.size) {
@@ -123,9 +133,20 @@ impl Object {
     }
 }
 
+fn has_no_range(error: &object_store::Error) -> bool {
+    let is_without = matches!(error, object_store::Error::NotSupported { .. });
+    is_without || error.to_string().contains("416 Range Not Satisfiable")
+}
+
 impl Refused {
     fn by_store(name: &Path, error: &object_store::Error) -> Self {
-        Self { error: store_error(READ, name, error), is_passing: is_passing(error) }
+        let refused = match error {
+            object_store::Error::NotSupported { .. } => Error::new(ErrorKind::Unsupported, READ)
+                .of_file(name)
+                .hint("the server does not answer requests for ranges (HTTP 206): fetch the file first"),
+            error => store_error(READ, name, error),
+        };
+        Self { error: refused, is_passing: is_passing(error) }
     }
 
     fn short(name: &Path) -> Self {

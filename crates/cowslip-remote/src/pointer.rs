@@ -93,16 +93,29 @@ pub(crate) fn repoint(location: &Location, now: &Pointer, wanted: Pointer) -> Re
         if Pointer::decode(&bytes).as_ref() != Some(now) {
             return Ok(());
         }
-        match put(location, &wanted, update_of(meta)).await {
+        match swap(location, &wanted, meta).await {
             Ok(()) | Err(object_store::Error::Precondition { .. }) => Ok(()),
             Err(error) => Err(store_error(OPERATION, &name, &error)),
         }
     })
 }
 
-/// Whoever was here since loses.
-fn update_of(meta: ObjectMeta) -> PutMode {
-    PutMode::Update(UpdateVersion { e_tag: meta.e_tag, version: meta.version })
+/// Puts a pointer in the place of that which was found there, and of no other.
+async fn swap(
+    location: &Location,
+    pointer: &Pointer,
+    found: ObjectMeta,
+) -> object_store::Result<()> {
+    let ObjectMeta { e_tag, version, .. } = found;
+    // radosgw 16 knows a tag without its quotes alone.
+    let bare = e_tag.as_deref().map(|it| it.trim_matches('"').to_owned());
+    let of = |e_tag| PutMode::Update(UpdateVersion { e_tag, version: version.clone() });
+    match put(location, pointer, of(e_tag.clone())).await {
+        Err(object_store::Error::Precondition { .. }) if bare != e_tag => {
+            put(location, pointer, of(bare)).await
+        }
+        swapped => swapped,
+    }
 }
 
 async fn put(location: &Location, pointer: &Pointer, mode: PutMode) -> object_store::Result<()> {
@@ -116,17 +129,17 @@ pub(crate) fn set(location: &Location, wanted: Pointer) -> Result<Pointer> {
     block_on(async {
         for _ in 0..ATTEMPTS {
             let found = read_small(location).await.map_err(|refused| refused.error)?;
-            let mode = match found {
-                None => PutMode::Create,
+            let written = match found {
+                None => put(location, &wanted, PutMode::Create).await,
                 Some((bytes, meta)) => {
                     let now = decoded(location, &bytes)?;
                     if now.created_unix_ns >= wanted.created_unix_ns {
                         return Ok(now);
                     }
-                    update_of(meta)
+                    swap(location, &wanted, meta).await
                 }
             };
-            match put(location, &wanted, mode).await {
+            match written {
                 Ok(()) => return Ok(wanted),
                 // Somebody was faster.
                 Err(

@@ -6,7 +6,8 @@ use cowslip::image::{Image, ImageSink, OnProgress, SaveOptions, Saved, save_to};
 use cowslip::{Error, ErrorKind, Frozen, Result};
 
 use crate::image::{OpenOptions, identity_at, name_of, open_location};
-use crate::location::Location;
+use crate::location::{Location, is_reference};
+use crate::oci;
 use crate::pointer::{Pointer, set};
 use crate::runtime::block_on;
 use crate::upload::Upload;
@@ -46,6 +47,8 @@ pub struct Pulled {
 /// Every chunk is checked on its way. The image is visible when it is whole; an upload that is broken off leaves
 /// nothing.
 ///
+/// `oci://HOST/REPOSITORY:TAG` is a registry: there it becomes an image of OCI, whose layers hold the files.
+///
 /// # Errors
 /// As [`Image::open`]; the store's; [`ErrorKind::Busy`] if `progress` broke it off.
 pub fn push(
@@ -54,6 +57,14 @@ pub fn push(
     latest: Option<&str>,
     progress: OnProgress<'_>,
 ) -> Result<Pushed> {
+    if is_reference(url) {
+        if latest.is_some() {
+            let why = "a registry has tags: push to the tag that shall name the image";
+            return Err(Error::new(ErrorKind::Usage, PUSH).hint(why));
+        }
+        let oci::Moved { images: sent_images, bytes: sent_bytes } = oci::push(file, url, progress)?;
+        return Ok(Pushed { url: url.to_owned(), sent_images, sent_bytes, latest: None });
+    }
     let image = Image::open(file)?;
     let mut location = Location::parse(url)?;
     if url.ends_with('/') {
@@ -108,6 +119,10 @@ fn place_of(image: &Image, location: &Location) -> Result<Option<Location>> {
 /// As [`open`](crate::open); [`ErrorKind::Usage`] if another image has the name of one that is needed;
 /// [`ErrorKind::Busy`] if `progress` broke it off; the file system's.
 pub fn pull(url: &str, file: &Path, progress: OnProgress<'_>) -> Result<Pulled> {
+    if is_reference(url) {
+        let oci::Moved { images, bytes } = oci::pull(url, file, progress)?;
+        return Ok(Pulled { images, bytes });
+    }
     let location = Location::parse(url)?;
     let image = open_location(&location, OpenOptions::default())?;
     let mut file: PathBuf = file.to_owned();

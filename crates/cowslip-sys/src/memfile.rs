@@ -130,13 +130,18 @@ pub fn write_zeroes(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Re
     Ok(())
 }
 
+/// Where data begins in `from .. end` of the file.
+pub fn data_at_or_after(fd: BorrowedFd<'_>, from: u64, end: u64) -> Result<Option<u64>> {
+    match fs::seek(fd, SeekFrom::Data(from)) {
+        Ok(start) if start < end => Ok(Some(start)),
+        Ok(_) | Err(Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// The first part with data in `from .. end` of the file: offsets of its start and end.
 pub fn next_data(fd: BorrowedFd<'_>, from: u64, end: u64) -> Result<Option<(u64, u64)>> {
-    let start = match fs::seek(fd, SeekFrom::Data(from)) {
-        Ok(start) if start < end => start,
-        Ok(_) | Err(Errno::NXIO) => return Ok(None),
-        Err(errno) => return Err(errno),
-    };
+    let Some(start) = data_at_or_after(fd, from, end)? else { return Ok(None) };
     let stop = fs::seek(fd, SeekFrom::Hole(start))?;
     Ok(Some((start, stop.min(end))))
 }

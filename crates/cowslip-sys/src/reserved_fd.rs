@@ -8,7 +8,7 @@
 //! # Safety
 //! The only `unsafe` here borrows a descriptor number that this module owns until it closes it.
 
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::os::fd::IntoRawFd;
 
 use crate::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd, Result};
@@ -41,6 +41,10 @@ pub fn next_held(first: RawFd, last: RawFd) -> Option<RawFd> {
 pub struct ReservedFd {
     fd: AtomicI32,
     slot: Option<usize>,
+    /// If it could be asked for. What the program has put in its place is not ours to close.
+    identity: Option<FileIdentity>,
+    /// The file was [given up](Self::give_up_for), so that the number has another.
+    is_given_up: AtomicBool,
 }
 
 impl ReservedFd {
@@ -69,14 +73,24 @@ impl ReservedFd {
             place.compare_exchange(FREE, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
         let slot = if slot { TABLE.iter().position(take) } else { None };
-        Self { fd: AtomicI32::new(fd), slot }
+        let (fd, is_given_up) = (AtomicI32::new(fd), AtomicBool::new(false));
+        let mut held = Self { fd, slot, identity: None, is_given_up };
+        held.identity = FileIdentity::of(held.as_fd()).ok();
+        held
+    }
+
+    /// Whether the number is another file's by now.
+    fn is_replaced(&self) -> bool {
+        let now = FileIdentity::of(self.as_fd()).ok();
+        let is_known = now.is_some() && self.identity.is_some();
+        is_known && now != self.identity && !self.is_given_up.load(Ordering::Relaxed)
     }
 
     /// Gives up the file, while the number stays taken, by what `other` refers to: for whom others may be using at this
     /// moment. A call of theirs fails, and never reaches a file that the program opened since.
     pub fn give_up_for(&self, other: &Self) {
         let fd = self.fd.load(Ordering::Relaxed);
-        if fd == FREE {
+        if fd == FREE || self.is_replaced() {
             return;
         }
         // SAFETY: the number is this value's, and is not closed by the handle that is made of it here.
@@ -84,8 +98,9 @@ impl ReservedFd {
             <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd)
         });
         // The limit of open files holds for this too, and not for closing.
-        if rustix::io::dup3(other, &mut number, rustix::io::DupFlags::CLOEXEC).is_err() {
-            self.close_early();
+        match rustix::io::dup3(other, &mut number, rustix::io::DupFlags::CLOEXEC) {
+            Ok(()) => self.is_given_up.store(true, Ordering::Relaxed),
+            Err(_) => self.close_early(),
         }
     }
 
@@ -98,6 +113,7 @@ impl ReservedFd {
     /// Closes the descriptor now, though others still refer to this value and will not use it: in a
     /// forked child, where threads that held a reference do not exist.
     pub fn close_early(&self) {
+        let is_replaced = self.is_replaced();
         let fd = self.fd.swap(FREE, Ordering::Relaxed);
         if fd == FREE {
             return;
@@ -105,7 +121,9 @@ impl ReservedFd {
         if let Some(slot) = self.slot {
             TABLE[slot].store(FREE, Ordering::Relaxed);
         }
-        close_now(fd);
+        if !is_replaced {
+            close_now(fd);
+        }
     }
 }
 

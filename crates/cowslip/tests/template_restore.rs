@@ -25,9 +25,20 @@ const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
 /// A thaw that is allowed has long begun by then.
 const TOO_EARLY: Duration = Duration::from_millis(300);
 
-/// With userfaultfd and without, on huge pages and on base pages.
-const WORLDS: [(bool, Backing); 4] =
-    [(true, Backing::Thp), (true, Backing::Base), (false, Backing::Thp), (false, Backing::Base)];
+/// With userfaultfd or without, on huge pages or on base pages.
+type World = (bool, Backing);
+const BORROWS: World = (true, Backing::Thp);
+const COPIES: World = (false, Backing::Thp);
+
+/// All worlds that there are here.
+fn worlds() -> Vec<World> {
+    let has_userfaultfd = has_userfaultfd();
+    if !has_userfaultfd {
+        skip("userfaultfd", "nothing is borrowed without it: all is copied first");
+    }
+    let worlds = [BORROWS, (true, Backing::Base), COPIES, (false, Backing::Base)];
+    worlds.into_iter().filter(|world| has_userfaultfd || !world.0).collect()
+}
 
 fn patterned(backing: Backing) -> (Arena, ArenaSlice<u64>) {
     let arena = Arena::builder(ByteCount::mib(64)).backing(backing).build().unwrap();
@@ -40,7 +51,7 @@ fn is_pattern(words: &[u64]) -> bool {
     words.iter().enumerate().all(|(i, &word)| word == pattern(i))
 }
 
-fn restored(template: &Template, (uffd, backing): (bool, Backing)) -> Arena {
+fn restored(template: &Template, (uffd, backing): World) -> Arena {
     let builder = template.arena_builder(Place::Anywhere).unwrap();
     template.restore(builder.backing(backing).userfaultfd(uffd)).unwrap()
 }
@@ -48,6 +59,17 @@ fn restored(template: &Template, (uffd, backing): (bool, Backing)) -> Arena {
 fn adopted(template: &Template, arena: &Arena, words: &ArenaSlice<u64>) -> ArenaSlice<u64> {
     // SAFETY: nobody else has the memory of an arena that was restored just now.
     unsafe { arena.adopt_slice(template.range_in(arena, words.range())) }.unwrap()
+}
+
+/// A lender, its words, its template, and an arena that borrows from it. `None`, said, where nothing is borrowed.
+fn borrowed() -> Option<(Arena, ArenaSlice<u64>, Template, Arena)> {
+    let borrows = worlds().contains(&BORROWS);
+    borrows.then(|| {
+        let (source, words) = patterned(BORROWS.1);
+        let template = source.freeze().unwrap().into_template().unwrap();
+        let arena = restored(&template, BORROWS);
+        (source, words, template, arena)
+    })
 }
 
 fn has_userfaultfd() -> bool {
@@ -61,7 +83,7 @@ fn has_userfaultfd() -> bool {
 fn i1_no_store_is_lost_while_it_is_copied() {
     let _alone = alone();
     let _watchdog = Watchdog::start("writers");
-    for world in WORLDS {
+    for world in worlds() {
         for round in 0..scaled(6) {
             let (source, mut words) = patterned(world.1);
             words.fill(0);
@@ -85,7 +107,7 @@ fn i1_no_store_is_lost_while_it_is_copied() {
 fn it_ends_as_an_ordinary_arena_on_huge_pages_and_the_template_is_free() {
     let _alone = alone();
     let _watchdog = Watchdog::start("an arena of its own");
-    for world in WORLDS {
+    for world in worlds() {
         let (source, words) = patterned(world.1);
         let template = source.freeze().unwrap().into_template().unwrap();
         let arena = restored(&template, world);
@@ -124,7 +146,7 @@ fn i3_a_freeze_at_any_time_has_what_was_written_before_and_nothing_since() {
     let _alone = alone();
     let _watchdog = Watchdog::start("freezes");
     let folder = Folder::new("template-restore");
-    for world in WORLDS {
+    for world in worlds() {
         for round in 0..scaled(8) {
             let (source, words) = patterned(world.1);
             let template = source.freeze().unwrap().into_template().unwrap();
@@ -160,7 +182,7 @@ fn i3_a_freeze_at_any_time_has_what_was_written_before_and_nothing_since() {
 fn i2_children_keep_what_they_were_forked_with_whatever_becomes_of_lender_and_parent() {
     let _alone = alone();
     let _watchdog = Watchdog::start("children");
-    for world in WORLDS {
+    for world in worlds() {
         for (i, kind) in KINDS.into_iter().cycle().take(KINDS.len() * scaled(2).min(2)).enumerate()
         {
             let (source, mut words) = patterned(world.1);
@@ -186,7 +208,7 @@ fn i2_children_keep_what_they_were_forked_with_whatever_becomes_of_lender_and_pa
             mine.fill(5);
             drop(template);
             words.fill(6);
-            if world.0 && has_userfaultfd() && !kind_ends(kind) {
+            if world.0 && !kind_ends(kind) {
                 assert!(!source.wait_live(TOO_EARLY), "{kind:?} reads the lender's base");
             }
             let _ = answers.write_all(&[1]);
@@ -210,12 +232,7 @@ fn kind_ends(kind: support::children::Kind) -> bool {
 fn a_parent_need_not_wait_for_its_children_to_be_on_its_own() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a long child");
-    if !has_userfaultfd() {
-        return skip("userfaultfd", "all is copied first without it");
-    }
-    let (source, words) = patterned(Backing::Thp);
-    let template = source.freeze().unwrap().into_template().unwrap();
-    let arena = restored(&template, WORLDS[0]);
+    let Some((_source, words, template, arena)) = borrowed() else { return };
     arena.raw().pause_thaw();
     let borrowed = arena.metrics().frozen_chunks;
     let pid = fork_child(&[&arena], || wait_for_ever()).unwrap();
@@ -234,7 +251,7 @@ fn i5_protections_releases_and_discards_hold_while_it_is_copied() {
     let _alone = alone();
     let _watchdog = Watchdog::start("protections");
     let page = page_size_bytes();
-    for world in WORLDS {
+    for world in worlds() {
         for hold in [false, true] {
             let (source, words) = patterned(world.1);
             let at = |arena: VirtRange, chunk: usize, pages: usize| {
@@ -298,7 +315,7 @@ fn i5_protections_releases_and_discards_hold_while_it_is_copied() {
 fn stores_and_discards_at_any_moment_are_there_in_the_end() {
     let _alone = alone();
     let _watchdog = Watchdog::start("stores and discards");
-    for world in WORLDS {
+    for world in worlds() {
         for round in 0..scaled(12) {
             let (source, words) = patterned(world.1);
             let template = source.freeze().unwrap().into_template().unwrap();
@@ -328,7 +345,7 @@ fn stores_and_discards_at_any_moment_are_there_in_the_end() {
 fn fresh_regions_are_zeroes_and_shared_ones_are_refused() {
     let _alone = alone();
     let _watchdog = Watchdog::start("regions");
-    for world in WORLDS {
+    for world in worlds() {
         let (source, words) = patterned(world.1);
         let (page, range) = (page_size_bytes(), words.range());
         let whole = VirtRange::new(range.start + 2 * CHUNK_BYTES, CHUNK_BYTES);
@@ -375,12 +392,7 @@ fn a_place_that_is_too_small_taken_or_of_hugetlb_is_refused() {
 fn it_cannot_be_frozen_while_memory_is_held_for_io_and_goes_on_afterwards() {
     let _alone = alone();
     let _watchdog = Watchdog::start("I/O");
-    if !has_userfaultfd() {
-        return skip("userfaultfd", "all is copied first without it");
-    }
-    let (source, words) = patterned(Backing::Thp);
-    let template = source.freeze().unwrap().into_template().unwrap();
-    let arena = restored(&template, WORLDS[0]);
+    let Some((_source, words, template, arena)) = borrowed() else { return };
     let mine = adopted(&template, &arena, &words);
     let held = arena.hold_for_io(mine.range()).unwrap();
     let left = arena.metrics().frozen_chunks;
@@ -395,7 +407,7 @@ fn it_cannot_be_frozen_while_memory_is_held_for_io_and_goes_on_afterwards() {
 fn memory_leaves_the_arena_with_its_content_while_it_is_borrowed() {
     let _alone = alone();
     let _watchdog = Watchdog::start("departures");
-    for world in WORLDS {
+    for world in worlds() {
         let (source, words) = patterned(world.1);
         let template = source.freeze().unwrap().into_template().unwrap();
         let arena = restored(&template, world);
@@ -436,7 +448,7 @@ fn the_process_that_lends_may_be_killed_at_any_moment() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a killed lender");
     for round in 0..scaled(10) {
-        for world in [WORLDS[0], WORLDS[2]] {
+        for world in worlds().into_iter().filter(|world| world.1 == Backing::Thp) {
             let (mut socket, theirs) = UnixStream::pair().unwrap();
             let mut process = Command::new(std::env::current_exe().unwrap())
                 .args(["lender", "--exact", "--nocapture"])

@@ -1,8 +1,11 @@
 #![allow(unsafe_code)]
 //! Every system call of an arena that is made of a template fails once, at each place where it is made. The content is
-//! right throughout, and the arena is its own in the end; or there is none, and an error says why.
+//! right throughout, and the arena is its own in the end; or there is none, and an error says why. So it is if it fails
+//! from then on every time, until it works again.
 
 mod support;
+
+use std::time::Duration;
 
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip::{Arena, Backing, ErrorKind, Place};
@@ -13,6 +16,9 @@ use support::{Counters, PATIENCE, Watchdog, Writers, alone, fork_child, scaled, 
 
 const WORDS: usize = 6 * CHUNK_BYTES / 8;
 const START: u64 = 1000;
+const ALWAYS: u32 = u32::MAX;
+/// Longer than the service thread waits before it tries again.
+const A_WHILE: Duration = Duration::from_millis(50);
 
 /// Restores an arena, writes, forks and freezes while a call fails: whether there was such a call.
 fn restore_while(op: Op, pass: u32, errno: Errno, backing: Backing) -> bool {
@@ -59,6 +65,75 @@ fn restore_while(op: Op, pass: u32, errno: Errno, backing: Backing) -> bool {
     let again = template.restore(template.arena_builder(Place::Anywhere).unwrap()).unwrap();
     assert!(again.wait_live(PATIENCE));
     has_failed
+}
+
+/// The same with a call that fails for a long time, from call `pass` on.
+fn restore_without(op: Op, pass: u32, errno: Errno, backing: Backing) {
+    let source = Arena::builder(ByteCount::mib(16)).backing(backing).build().unwrap();
+    let mut words = source.slice::<u64>(WORDS).unwrap();
+    words.fill(START);
+    let template = source.freeze().unwrap().into_template().unwrap();
+    let rule = fail(op, pass, ALWAYS, errno);
+    let arena = template
+        .arena_builder(Place::Anywhere)
+        .and_then(|builder| template.restore(builder.backing(backing)))
+        .inspect_err(explains_itself);
+    let Ok(arena) = arena else {
+        drop(rule);
+        let again = template.restore(template.arena_builder(Place::Anywhere).unwrap()).unwrap();
+        assert!(again.wait_live(PATIENCE));
+        return;
+    };
+    let counters = Counters::restored(&arena, template.range_in(&arena, words.range()));
+    let writers = Writers::start(&counters, 1);
+    let is_whole = || {
+        let at = |i| counters.at(i).load(std::sync::atomic::Ordering::Relaxed);
+        (0..WORDS).all(|i| at(i) >= START)
+    };
+    for _ in 0..3 {
+        match arena.freeze_timeout(A_WHILE) {
+            Ok(view) => {
+                let sum = || view.slice(counters.slice()).iter().sum::<u64>();
+                assert_eq!(sum(), sum(), "{op:?} {pass}: a view does not change");
+            }
+            Err(error) if error.kind() == ErrorKind::Busy => {}
+            Err(error) => explains_itself(&error),
+        }
+        if let Ok(pid) = fork_child(&[&arena], is_whole).inspect_err(explains_itself) {
+            assert_eq!(status_of(pid), 0, "{op:?} {pass}");
+        }
+        assert!(is_whole(), "{op:?} {pass}");
+    }
+    drop(rule);
+    assert!(arena.wait_live(PATIENCE), "{op:?} {pass}: it works again");
+    let written = writers.stop();
+    assert_eq!(counters.sum(), START * WORDS as u64 + written, "{op:?} {pass}");
+    drop(template);
+    let view = arena.freeze_timeout(PATIENCE).unwrap();
+    assert_eq!(view.slice(counters.slice()).iter().sum::<u64>(), counters.sum());
+    assert!(words.iter().all(|&word| word == START));
+}
+
+#[test]
+fn a_machine_may_be_out_of_memory_for_long() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a restore where there is no memory");
+    for (op, errno) in [
+        (Op::Pwrite, Errno::NOSPC),
+        (Op::Pwrite, Errno::NOMEM),
+        (Op::Fallocate, Errno::NOSPC),
+        (Op::Mmap, Errno::NOMEM),
+        (Op::Madvise, Errno::NOMEM),
+        (Op::UffdRegister, Errno::NOMEM),
+        (Op::UffdWriteProtect, Errno::NOMEM),
+        (Op::PagemapScan, Errno::NOMEM),
+    ] {
+        for backing in [Backing::Thp, Backing::Base] {
+            for pass in [0, 1, 3, 6, 12, 24] {
+                restore_without(op, pass, errno, backing);
+            }
+        }
+    }
 }
 
 fn at_each(op: Op, errnos: &[Errno], at_least: u32) {

@@ -14,7 +14,7 @@ use cowslip::image::{
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, Error, ErrorKind, Result};
 use cowslip_remote::OpenOptions;
-use cowslip_serve::{Options, Server};
+use cowslip_serve::{Opener, Options, Server};
 use fastrand::Rng;
 
 use crate::pattern::{BYTES, CHUNK_WORDS, CHUNKS, History, PAGE_WORDS, PAGES};
@@ -304,7 +304,12 @@ impl Node {
         let history = self.history_of(&image)?;
         let socket = self.folder.join("socket");
         let images = vec![file];
-        let options = Options { images, most_clients: 4, most_memory: ByteCount(2 * BYTES as u64) };
+        let options = Options {
+            images,
+            opener: Opener::default(),
+            most_clients: 4,
+            most_memory: ByteCount(2 * BYTES as u64),
+        };
         let failed = |error: std::io::Error| {
             Error::new(ErrorKind::System, "serve an image").hint(error.to_string())
         };

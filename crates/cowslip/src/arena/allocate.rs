@@ -20,7 +20,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 use cowslip_sys::{Errno, memfile};
 
 use super::backing_file::{POOL_HINT, Pages, offset};
-use super::chunk::at_once;
+use super::chunk::{at_once, is_stood_on};
 use super::detach::Departure;
 use super::limbo;
 use super::state::{Chunk, Role, Shared, State};
@@ -132,7 +132,9 @@ impl Shared {
         let mut parts: Vec<VirtRange> = Vec::new();
         // A view shows what is under free private chunks too: they are not to change while it lives.
         let is_usable = |i| match state.chunk(i) {
-            Chunk::Live | Chunk::Clean => true,
+            Chunk::Live => true,
+            // It is thawed first.
+            Chunk::Clean => !is_stood_on(self.chunk_range(i, 1)),
             Chunk::FreePrivate => state.views == 0,
             Chunk::Frozen
             | Chunk::Anonymous
@@ -151,6 +153,7 @@ impl Shared {
 
     /// Makes live space read as zeroes.
     fn clean(&self, range: VirtRange) -> Result<(), Errno> {
+        self.backing_file.check_identity()?;
         let file = self.backing_file.fd();
         let start = offset(self.range, range);
         if memfile::next_data(file, start, start + range.len as u64)?.is_none() {
@@ -185,6 +188,7 @@ impl Shared {
                 }
             }
         }
+        self.end_borrowing(state);
         self.count_used(state);
         Ok(())
     }
@@ -197,11 +201,7 @@ impl Shared {
             match state.chunk(i) {
                 Chunk::Live if part.len == CHUNK_BYTES => {
                     // If it fails the memory is cleaned when it is handed out again.
-                    let _ = memfile::punch_hole(
-                        self.backing_file.fd(),
-                        offset(self.range, part),
-                        part.len as u64,
-                    );
+                    let _ = self.clean(part);
                 }
                 Chunk::Poisoned if part.len == CHUNK_BYTES => {
                     self.revive(state, i).during(RELEASE)?
@@ -239,6 +239,7 @@ impl Shared {
                     self.keep_wiped(state, span.range);
                     // Not of the file any more, whoever will own it.
                     self.set_detached(state, span.range, span.prot);
+                    self.end_borrowing(state);
                 }
                 (Usage::Foreign | Usage::Detached, _) => {
                     // SAFETY: see the module; the program's own mapping.
@@ -273,6 +274,9 @@ impl Shared {
                     self.revive(state, i).during(DISCARD)?;
                 }
                 Chunk::Frozen | Chunk::Borrowed => self.zero_frozen(state, part)?,
+                Chunk::Clean if is_stood_on(self.chunk_range(i, 1)) => {
+                    self.zero_frozen(state, part)?
+                }
                 Chunk::Clean => {
                     at_once(self, state, i).during(DISCARD)?;
                     self.clean(part).during(DISCARD)?;
@@ -294,16 +298,9 @@ impl Shared {
             base.forget_filled();
         }
         self.clean(range)?;
-        let pieces = state.vma_map.pieces(range);
-        for (i, (piece, prot)) in pieces.iter().enumerate() {
-            if let Err(errno) = self.backing_file.map_live(self.range, *piece, *prot) {
-                if i > 0 && state.chunk(chunk) == Chunk::Borrowed {
-                    // What is live is not to be filled again.
-                    state.set_chunk(chunk, Chunk::Frozen);
-                    state.partial_chunks.push(chunk);
-                }
-                return Err(errno);
-            }
+        // A borrowed chunk is one piece: what was live already would be filled again after an error.
+        for (piece, prot) in state.vma_map.pieces(range) {
+            self.backing_file.map_live(self.range, piece, prot)?;
         }
         state.set_chunk(chunk, Chunk::Live);
         self.end_borrowing(state);
@@ -392,6 +389,7 @@ impl Shared {
     /// The program maps something of its own over `range`.
     pub(crate) fn replace_mapping(&self, state: &mut State, range: VirtRange) {
         state.vma_map.set(range, Usage::Foreign, Prot::NONE);
+        self.end_borrowing(state);
         self.count_used(state);
     }
 

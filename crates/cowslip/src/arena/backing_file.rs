@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cowslip_sys::error::{During, Error, ErrorKind, Result};
+use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
@@ -102,11 +102,19 @@ impl BackingFile {
     /// Fails if the program has closed our descriptor or put another file in its place: mapping that
     /// would replace the program's memory by strange content.
     pub(crate) fn check(&self) -> Result<()> {
+        self.check_identity().map_err(|errno| {
+            Error::from_errno("find the arena's file behind its descriptor", errno)
+                .hint(CLOSED_HINT)
+        })
+    }
+
+    /// As [`Self::check`]: `BADF`, before anything is written to the file, or punched into it.
+    pub(crate) fn check_identity(&self) -> Result<(), Errno> {
         if cowslip_sys::reserved_fd::same_file(self.fd(), self.identity) {
-            return Ok(());
+            Ok(())
+        } else {
+            Err(Errno::BADF)
         }
-        Err(Error::new(ErrorKind::System, "find the arena's file behind its descriptor")
-            .hint("the program closed or replaced a descriptor that is not its own"))
     }
 
     /// Maps a part of the arena so that writes reach the file.
@@ -163,6 +171,9 @@ pub(crate) fn offset(arena: VirtRange, range: VirtRange) -> u64 {
     debug_assert!(arena.covers(range));
     (range.start - arena.start) as u64
 }
+
+pub(crate) const CLOSED_HINT: &str =
+    "the program closed or replaced a descriptor that is not its own";
 
 pub(crate) const POOL_HINT: &str =
     "the hugetlb pool is too small: see /proc/meminfo HugePages_Free; `sysctl vm.nr_hugepages=N`";

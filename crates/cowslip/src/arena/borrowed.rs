@@ -12,9 +12,12 @@
 //! all of the base by then.
 //!
 //! # What holds
-//! * **I2, of the lender**: the pin is mapped before anything of the base is, inherited by whoever inherits the base,
-//!   and given up after the last mapping of it is gone.
-//! * Children read the lender's base, never the own file under a borrowed chunk: no thaw waits for them.
+//! * **I2, of the lender**: the pin is mapped before anything of the base is, inherited by whoever inherits the base, and
+//!   by nobody else, and given up after the last mapping of it is gone.
+//! * Children read the lender's base, never the own file under a borrowed chunk: no thaw waits for them. So that file may
+//!   hold what the parent wrote since. A child that takes it over empties it there first
+//!   ([`crate::raw::RawArena::adopt`]).
+//! * What the own file has under a borrowed chunk is a part of its base, as a thaw that failed left it.
 //!
 //! # Safety
 //! The view is this value's own, and is read by the kernel alone.
@@ -71,10 +74,18 @@ impl BorrowedBase {
             memory::map_file(view, base.file.as_fd(), at, Sharing::Shared, Prot::READ)?;
             memory::advise(view, Advice::DontDump)?;
         }
+        base.set_inherited(Advice::DontFork)?;
         Ok(base)
     }
 
-    /// Fails if the program has closed our descriptor or put another file in its place.
+    /// Whether children get what keeps and shows the base: all that get a mapping of it.
+    pub(crate) fn set_inherited(&self, advice: Advice) -> Result<(), Errno> {
+        self.pin.set_inherited(advice)?;
+        // SAFETY: the view is this value's own.
+        unsafe { memory::advise(self.view, advice) }
+    }
+
+    /// `BADF` if the program has closed our descriptor or put another file in its place.
     fn fd(&self) -> Result<BorrowedFd<'_>, Errno> {
         if same_file(self.file.as_fd(), self.identity) {
             Ok(self.file.as_fd())
@@ -101,7 +112,8 @@ impl BorrowedBase {
         }
     }
 
-    /// Has `own` hold what the base has of `part`, which lies in one chunk and is a hole in it, or was filled before.
+    /// Has `own` hold what the base has of `part`, which lies in one chunk. In `own` it is a hole, or was filled before: its
+    /// holes stay holes.
     pub(crate) fn fill(
         &self,
         own: &BackingFile,
@@ -126,6 +138,9 @@ impl BorrowedBase {
                 memfile::write_range_at(own.fd(), source, from)?;
             }
             at = to;
+        }
+        if is_first {
+            return Ok(());
         }
         // What is mapped counts as memory of the program.
         let part = VirtRange::new(shown(start), part.len);
@@ -165,6 +180,52 @@ impl BorrowedBase {
     /// What the own file has is to be used for something else, or is no longer this process' to tell.
     pub(crate) fn forget_filled(&self) {
         self.filled.set((0, 0));
+    }
+
+    /// Whether memory left the arena where it lies, and children inherit it for good.
+    pub(crate) fn is_left(&self, state: &State) -> bool {
+        state.vma_map.within(self.extent).any(|span| span.usage == Usage::Left)
+    }
+
+    /// Whether the base is known to have data everywhere: its file takes as much memory as it is long, and has nothing
+    /// else. Three calls, however long it is.
+    pub(crate) fn is_dense(&self, arena: VirtRange) -> Result<bool, Errno> {
+        let file = self.fd()?;
+        let start = offset(arena, self.extent);
+        let end = start + self.extent.len as u64;
+        let is_all = memfile::data_at_or_after(file, 0, start)?.is_none()
+            && memfile::data_at_or_after(file, end, u64::MAX)?.is_none();
+        Ok(is_all && memfile::allocated_bytes(file)? >= end - start)
+    }
+
+    /// The runs of chunks in `run` in which the base has anything. In so many parts at most, as each is a mapping: the last
+    /// has all of the rest.
+    pub(crate) fn chunks_with_data(
+        &self,
+        arena: VirtRange,
+        run: VirtRange,
+        most: usize,
+    ) -> Result<Vec<VirtRange>, Errno> {
+        let file = self.fd()?;
+        let (start, end) = (offset(arena, run), offset(arena, run) + run.len as u64);
+        let mut runs: Vec<VirtRange> = Vec::new();
+        let mut at = start;
+        // Where data ends is not asked for: that takes time for each of its pages.
+        while let Some(data) = memfile::data_at_or_after(file, at, end)? {
+            let chunk = data - (data - start) % CHUNK_BYTES as u64;
+            let place = VirtRange::new(run.start + (chunk - start) as usize, CHUNK_BYTES);
+            let are_many = runs.len() >= most;
+            match runs.last_mut() {
+                Some(last) if last.end() == place.start => last.len += place.len,
+                Some(last) if are_many => {
+                    *last = VirtRange::between(last.start, run.end());
+                    break;
+                }
+                _ => runs.push(place),
+            }
+            at = chunk + CHUNK_BYTES as u64;
+        }
+        Ok(runs)
     }
 
     /// Copies what the base has of `part` to `content`, which is zeroes.
@@ -230,16 +291,18 @@ impl Shared {
         Ok(())
     }
 
+    /// Has the arena's own file hold nothing of `range`, whole chunks that nobody maps it in.
+    pub(crate) fn empty_file(&self, range: VirtRange) -> Result<(), Errno> {
+        self.backing_file.check_identity()?;
+        memfile::punch_hole(self.backing_file.fd(), offset(self.range, range), range.len as u64)
+    }
+
     /// Gives the borrowed base up if nothing maps it any more.
     pub(crate) fn end_borrowing(&self, state: &mut State) {
         if state.borrowed() > 0 || !state.partial_chunks.is_empty() {
             return;
         }
-        let maps = |base: &BorrowedBase| {
-            // What left the arena where it lies is mapped for good.
-            state.vma_map.within(base.extent).any(|span| span.usage == Usage::Left)
-        };
-        if state.borrowed_base.as_ref().is_some_and(|base| !maps(base)) {
+        if state.borrowed_base.as_ref().is_some_and(|base| !base.is_left(state)) {
             state.borrowed_base = None;
         }
     }

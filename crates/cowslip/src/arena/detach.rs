@@ -22,14 +22,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{Errno, memfile, process};
+use cowslip_sys::{Errno, memfile};
 
 use super::allocate::lost;
 use super::backing_file::{Pages, offset, read_file};
-use super::chunk::write_protect;
+use super::chunk::{is_stood_on, write_protect};
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::{Span, Usage};
 use crate::service::Service;
@@ -136,7 +137,7 @@ impl Shared {
         for run in used.chunk_by(|a, b| a.range.end() == b.range.start) {
             let whole = VirtRange::between(run[0].range.start, run[run.len() - 1].range.end());
             // Who copied his own stack would wait for himself, or lose what he wrote to it meanwhile.
-            let moved = match has_writers || process::stands_in(whole) {
+            let moved = match has_writers || is_stood_on(whole) {
                 true => Err(Errno::BUSY),
                 false => self.detach_run(state, whole, run, service, guard),
             };
@@ -181,6 +182,11 @@ impl Shared {
     /// Maps a span privately where it lies, for good. What is frozen is so already.
     fn leave_span(&self, state: &State, span: Span) -> Result<(), Errno> {
         for (i, part) in self.by_chunk(span.range) {
+            if let Some(base) = &state.borrowed_base
+                && state.chunk(i) == Chunk::Borrowed
+            {
+                base.set_inherited(Advice::DoFork)?;
+            }
             // SAFETY: see the module. The base under it is not written any more: an arena writes what is under live memory,
             // and under what it thaws.
             unsafe {
@@ -275,6 +281,8 @@ impl Shared {
         guard: Option<&Uffd<ReservedFd>>,
     ) -> Result<(), Errno> {
         let copy = memory::reserve(whole.len, page_size_bytes())?;
+        // A handler could store to what waits for this very thread.
+        let _blocked = guard.map(|_| BlockedSignals::enter());
         let mut moved_to = whole.start;
         let detached = (|| {
             if let Some(guard) = guard {
@@ -444,6 +452,7 @@ impl Shared {
         if state.role == Role::Reader {
             return Ok(());
         }
+        self.backing_file.check_identity()?;
         for chunk in self.chunks_of(whole).filter(live) {
             let at = offset(self.range, self.chunk_range(chunk, 1));
             memfile::punch_hole(self.backing_file.fd(), at, CHUNK_BYTES as u64)?;

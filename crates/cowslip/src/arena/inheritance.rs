@@ -38,6 +38,11 @@ pub(crate) fn set_inherited(
     state: &State,
     advice: Advice,
 ) -> cowslip_sys::Result<()> {
+    let base = state.borrowed_base.as_ref();
+    if let Some(base) = base.filter(|_| advice == Advice::DoFork) {
+        // First: who has a mapping of the base keeps it.
+        base.set_inherited(advice)?;
+    }
     let mut result = Ok(());
     let mut from = 0;
     while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
@@ -48,5 +53,6 @@ pub(crate) fn set_inherited(
             result = result.and(unsafe { memory::advise(piece, advice) });
         }
     }
-    result
+    let base = base.filter(|base| advice == Advice::DontFork && !base.is_left(state));
+    result.and_then(|()| base.map_or(Ok(()), |base| base.set_inherited(advice)))
 }

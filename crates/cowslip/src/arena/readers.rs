@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use cowslip_sys::error::{During, Result, errno_of};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
-use cowslip_sys::memory::{self, Prot, Sharing};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd};
@@ -271,6 +271,12 @@ impl Pin {
     /// As [`ReservedFd::leave_open`]; the mapping stays.
     pub(crate) fn leave_open(&self) {
         self.0.file.leave_open();
+    }
+
+    /// Whether children get the mapping, and keep the base with it. They do unless they are told not to.
+    pub(crate) fn set_inherited(&self, advice: Advice) -> Result<(), Errno> {
+        // SAFETY: the page is the token's own, and the advice changes no content.
+        unsafe { memory::advise(self.0.page, advice) }
     }
 
     /// A number that no other reader of this base gets.

@@ -129,18 +129,20 @@ impl<'a> PreparedFork<'a> {
             if state.role == Role::Owner {
                 keep_place(snapshot.shared, state);
                 snapshot.copies.place(snapshot.shared, state);
-                state.generations.in_child(shares_descriptors);
-                if let Some(base) = &state.borrowed_base {
-                    base.in_child(shares_descriptors);
-                }
                 state.thaw = ThawState::default();
                 state.limbo = Limbo::default();
                 state.tracking.is_on = false;
             }
             state.role = Role::Reader;
+            state.generations.in_child(shares_descriptors);
+            if let Some(base) = &state.borrowed_base {
+                base.in_child(shares_descriptors);
+            }
             if shares_descriptors {
                 // A lock on its file would be both processes'.
                 std::mem::forget(state.users.take());
+                // It is never closed here.
+                std::mem::forget(Arc::clone(&snapshot.shared.backing_file));
             }
             snapshot.shared.services.in_child(shares_descriptors);
             snapshot.shared.wipe(state);

@@ -57,7 +57,8 @@
 //!   The only wait for another thread is the remap event of step 2, read by the arena's service
 //!   thread, which never touches an arena, takes its lock only by trying, and does not end before it has given the
 //!   userfaultfd up, which lets go whoever waits ([`crate::service::Sight`]). A child has no registration: the kernel drops it at fork.
-//!   Who freezes has no signals meanwhile: a handler could touch R, on a stack of its own, and wait for itself.
+//!   Who freezes, or thaws in a thread of the program's, has no signals meanwhile: a handler could touch R, on a stack of its
+//!   own, and wait for itself. What that thread stands on it does not thaw ([`crate::arena::chunk::enter`]).
 //!
 //! Without userfaultfd one `mmap` with `MAP_FIXED` does 2 and 3 at once: as atomic for
 //! each mapping, 0.25 ms/GiB, and the arena stays frozen, as nothing could hold writers off a thaw.
@@ -218,10 +219,15 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     }
     // Before the snapshots, as its end needs their locks.
     let _turn = io::Await::released(arenas, Some(deadline));
-    order.iter().try_for_each(|&i| thaw::end_borrowing(arenas[i].shared()))?;
+    let mut served_by = deadline;
+    for &i in &order {
+        if thaw::end_borrowing(arenas[i].shared())? {
+            served_by = deadline.max(Instant::now() + STOOD_ON_PATIENCE);
+        }
+    }
     for &i in &order {
         // While nothing is locked, as it may start a thread.
-        drop(wait_served(arenas[i].shared(), deadline));
+        drop(wait_served(arenas[i].shared(), served_by));
     }
     let mut snapshots = Vec::with_capacity(arenas.len());
     for &i in &order {
@@ -288,6 +294,9 @@ fn busy(state: &State) -> Error {
 
 /// So long a service thread that was just started is waited for before it is looked whether it runs still.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// So long the service thread is waited for that copies a chunk or two: those that the freezing thread's stack is in.
+const STOOD_ON_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Waits for the thaw in the background.
 fn wait_live<'a>(

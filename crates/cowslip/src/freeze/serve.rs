@@ -182,6 +182,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<(), Errno> {
         if !has_slept && !ready.contains(&true) && ended.is_empty() && !is_due {
             continue;
         }
+        service.check_descriptors()?;
         let events = service.uffd.read_events()?;
         shared.counters.waits.fetch_add(events.faults, Relaxed);
         let is_rung = process::drain(service.wake_fd())?;

@@ -30,7 +30,7 @@ impl RawArena<'_> {
     /// the owner now. An arena of which there was a template stays its readers'.
     ///
     /// # Errors
-    /// The kernel's, if parts of the arena could not be mapped again; it stays a reader then.
+    /// The kernel's, if parts of the arena could not be mapped again, or emptied; it stays a reader then.
     pub fn adopt(&self) -> Result<bool> {
         const OPERATION: &str = "take over an arena";
         let shared = self.shared();
@@ -45,6 +45,13 @@ impl RawArena<'_> {
         }
         // At once: children of this process are to be counted, whatever fails below. Without a token they never take over.
         state.users = UsersToken::new().ok();
+        // A child reads what it borrowed of the lender. What the parent made of it since is in the file.
+        shared.backing_file.check()?;
+        let mut from = 0;
+        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Borrowed) {
+            from = run.end;
+            shared.empty_file(shared.chunk_range(run.start, run.len())).during(OPERATION)?;
+        }
         // Live parts held nothing of ours, and the fork left them out.
         let mut from = 0;
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {

@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::pagemap::Scanner;
-use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
 use cowslip_sys::scheduling::Processors;
 use cowslip_sys::thread::Thread;
 use cowslip_sys::uffd::{self, Features, Uffd};
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, BorrowedFd, memfile, process, scheduling};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile, process, scheduling};
 
 use pressure::Gauge;
 pub(crate) use sight::Sight;
@@ -39,6 +39,8 @@ pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
 pub(crate) struct Service {
     pub(crate) uffd: Uffd<ReservedFd>,
     wake: ReservedFd,
+    /// What the descriptors that are read and written were opened as: of the userfaultfd, and of `wake`.
+    identities: [FileIdentity; 2],
     pub(crate) scanner: Scanner<ReservedFd>,
     /// For who has the arena's lock.
     pub(crate) window: Window,
@@ -67,10 +69,15 @@ impl Service {
         // What this thread may not do the new one may not.
         uffd.read_events().during(operation)?;
         let wake = ReservedFd::hold(process::eventfd().during(operation)?);
+        let identities = [
+            FileIdentity::of(uffd.as_fd()).during(operation)?,
+            FileIdentity::of(wake.as_fd()).during(operation)?,
+        ];
         let pagemap = ReservedFd::hold(memfile::open_proc_self("pagemap").during(operation)?);
         Ok(Self {
             uffd,
             wake,
+            identities,
             scanner: Scanner::new(pagemap),
             window: Window::reserve().during(operation)?,
             started: OnceLock::new(),
@@ -151,7 +158,17 @@ impl Service {
 
     /// Has the service thread look at what there is to do.
     pub(crate) fn notify(&self) {
-        process::notify(self.wake.as_fd());
+        // Or it would write to a file that the program has there by now.
+        if same_file(self.wake.as_fd(), self.identities[1]) {
+            process::notify(self.wake.as_fd());
+        }
+    }
+
+    /// `BADF` if the program has put another file in the place of a descriptor that is about to be read.
+    pub(crate) fn check_descriptors(&self) -> cowslip_sys::Result<()> {
+        let [uffd, wake] = self.identities;
+        let are_ours = same_file(self.uffd.as_fd(), uffd) && same_file(self.wake.as_fd(), wake);
+        if are_ours { Ok(()) } else { Err(Errno::BADF) }
     }
 
     /// Whether it shall end.

@@ -62,7 +62,8 @@ pub use server::TemplateServer;
 /// assert_eq!(clone.slice(&table)[7], 1);
 /// # Ok::<(), cowslip::Error>(())
 /// ```
-#[derive(Debug)]
+/// A copy of the value is the same template.
+#[derive(Clone, Debug)]
 pub struct Template {
     base: Arc<Base>,
 }
@@ -100,6 +101,11 @@ impl Template {
     /// What it consists of, in order, at the arena's addresses.
     pub fn regions(&self) -> &[Region] {
         self.base.layout.regions()
+    }
+
+    /// First address of the arena that it was made of, to which [`Region`]s and [`TemplateClone::address`] refer.
+    pub fn origin(&self) -> usize {
+        self.base.layout.origin()
     }
 
     /// Makes a clone in this process.

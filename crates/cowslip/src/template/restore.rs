@@ -21,6 +21,8 @@ use crate::arena::{Arena, ArenaBuilder, Pages};
 use crate::freeze::serve;
 
 const OPERATION: &str = "make an arena of a template";
+/// Each is a mapping, of which the kernel allows 65,530 by default.
+const MOST_RUNS: usize = 1024;
 
 impl Template {
     /// An arena that has room for what this holds, for [`Self::restore`]: as large as the arena that the template was made
@@ -41,8 +43,9 @@ impl Template {
     /// other. Its memory is handed out as the template's regions say; those that clones would find
     /// [fresh](Inherit::Fresh) are zeroes.
     ///
-    /// Nothing is copied first. The arena maps the template's base, privately, and its service thread copies it, and what
-    /// was written meanwhile, to a file of the arena's own, one chunk of 2 MiB after the other. A writer that meets it
+    /// Next to nothing is copied first: of chunks of 2 MiB that lie in one copied region as a whole, nothing. The arena maps
+    /// the template's base, privately, and its service thread copies it, and what
+    /// was written meanwhile, to a file of the arena's own, one chunk after the other. A writer that meets it
     /// waits for its chunk's private pages. From then on it is on huge pages and free of everybody
     /// ([`Arena::wait_live`]). Before that
     /// * the first write to a page copies 4 KiB,
@@ -51,7 +54,8 @@ impl Template {
     /// * a [fork](crate::fork()) costs what it always does; the children share the template's base.
     ///
     /// The template, and the process that it came from, may go at any time. While less than 256 MiB of memory are left
-    /// nothing is copied: what is borrowed costs none.
+    /// nothing is copied: what is borrowed costs none. Chunks in which the base has nothing are not borrowed. A page that
+    /// it lacks in others takes memory of the base when it is first read.
     ///
     /// Where there is no userfaultfd everything is copied before this returns.
     ///
@@ -120,7 +124,10 @@ impl Template {
         let mut state = shared.lock();
         hand_out(pieces, shared, &mut state)?;
         let lender = borrow(base, shared.range).during(OPERATION)?;
-        let borrowed = if can_borrow { whole_chunks(base, shared.range) } else { Vec::new() };
+        let borrowed = match can_borrow {
+            true => to_borrow(base, shared.range, &lender).during(OPERATION)?,
+            false => Vec::new(),
+        };
         map(base, shared, &mut state, &lender, &borrowed).map_err(|errno| {
             Error::from_errno(OPERATION, errno)
                 .on(shared.range)
@@ -184,6 +191,24 @@ fn whole_chunks(base: &Base, arena: VirtRange) -> Vec<VirtRange> {
     }
     let inner = runs.into_iter().map(|run| run.inner_aligned(CHUNK_BYTES));
     inner.filter(|run| !run.is_empty()).collect()
+}
+
+/// What is to be mapped from the base: what is all holes is as well the arena's own from the beginning.
+fn to_borrow(
+    base: &Base,
+    arena: VirtRange,
+    lender: &BorrowedBase,
+) -> Result<Vec<VirtRange>, Errno> {
+    let whole_chunks = whole_chunks(base, arena);
+    if lender.is_dense(arena)? {
+        return Ok(whole_chunks);
+    }
+    let mut runs = Vec::new();
+    for whole in whole_chunks {
+        let most = MOST_RUNS.saturating_sub(runs.len()).max(1);
+        runs.extend(lender.chunks_with_data(arena, whole, most)?);
+    }
+    Ok(runs)
 }
 
 /// Has the arena map the base in the runs that are `borrowed`, and copies the copied regions elsewhere.

@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -119,12 +120,16 @@ fn not_found(text: &str) -> Failure {
 
 /// Whether it was started with `cowslip run`, or is that command still. What may not be asked is taken for yes.
 fn is_under_cowslip(pid: i32) -> bool {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = match fs::read(format!("/proc/{pid}/maps")) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return true,
+        // A thread of the kernel, and what has ended, map nothing.
+        maps => maps.unwrap_or_default(),
+    };
     let is_of_cowslip = |line: &[u8]| {
         let name = line.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         name.starts_with(b"libcowslip") || name == b"cowslip"
     };
-    maps.is_empty() || maps.split(|&byte| byte == b'\n').any(is_of_cowslip)
+    maps.split(|&byte| byte == b'\n').any(is_of_cowslip)
 }
 
 fn by_pid(pid: i32) -> Result<Option<Target>, Failure> {

@@ -24,6 +24,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::memory::Prot;
 use cowslip_sys::pagemap::Scanner;
+use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -37,6 +38,8 @@ use copy::copy_out;
 /// More private pages than this are thawed part by part.
 pub(crate) const MANY_PAGES: u64 = 128;
 const PART_BYTES: usize = 256 << 10;
+/// Of a thread's stack, what a thaw and its callers need, at most; it is a part of what a thread has at least.
+const REACH_BYTES: usize = 64 << 10;
 
 /// What a thaw works with.
 pub(crate) struct Thawing<'a> {
@@ -76,6 +79,7 @@ impl<'a> Thawing<'a> {
         let range = shared.chunk_range(chunks.start, chunks.len());
         let began_ns = process::now_ns();
         let mut pages = 0;
+        shared.backing_file.check_identity()?;
         // Writers need not wait for it.
         shared.fill_borrowed(state, chunks.clone())?;
         chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
@@ -205,15 +209,30 @@ pub(crate) fn thaw_alone(
     thawed
 }
 
-/// Thaws one chunk now, though it is not its turn. Nobody reads its base.
+/// Thaws one chunk now, in this thread, though it is not its turn. Nobody reads its base. `BUSY` if this thread needs the
+/// chunk to go on.
 pub(crate) fn at_once(shared: &Shared, state: &mut State, chunk: usize) -> Result<(), Errno> {
     if state.chunk(chunk) == Chunk::Live {
         return Ok(());
     }
+    let _blocked = enter(shared.chunk_range(chunk, 1))?;
     let service = shared.service(state).ok_or(Errno::NODEV)?;
     let thawed = thaw_alone(shared, state, chunk, &service);
     service.window.close();
     thawed
+}
+
+/// Before this thread has stores to `range` wait: it would wait for itself if its stack were there (`BUSY`), or if a
+/// signal handler stored to it.
+pub(crate) fn enter(range: VirtRange) -> Result<BlockedSignals, Errno> {
+    if is_stood_on(range) { Err(Errno::BUSY) } else { Ok(BlockedSignals::enter()) }
+}
+
+/// Whether this thread needs memory of `range` to thaw it: its stack down to where a thaw calls to, and up to who called,
+/// or what libc keeps beside the thread pointer.
+pub(crate) fn is_stood_on(range: VirtRange) -> bool {
+    let start = range.start.saturating_sub(REACH_BYTES);
+    process::stands_in(VirtRange::between(start, range.end().saturating_add(REACH_BYTES)))
 }
 
 /// How many private pages a chunk has while threads write, counted up to `most`.

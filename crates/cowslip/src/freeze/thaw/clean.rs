@@ -23,7 +23,7 @@ use cowslip_sys::{Errno, process};
 use super::step::Step;
 use crate::arena::backing_file::Pages;
 use crate::arena::backoff::backoff;
-use crate::arena::chunk::{MANY_PAGES, Thawing, private_pages};
+use crate::arena::chunk::{MANY_PAGES, Thawing, enter, private_pages};
 use crate::arena::state::{Chunk, Look, Shared, State};
 use crate::service::Service;
 
@@ -93,7 +93,7 @@ pub(crate) fn thaw_written(shared: &Shared, state: &mut State) -> Result<(), Err
         let service = serving(shared, state)?;
         if let Some(chunk) = first_written(shared, state, run, &service)? {
             from = chunk + 1;
-            thaw(shared, state, &service, chunk)?;
+            thaw_here(shared, state, &service, chunk)?;
         }
     }
     Ok(())
@@ -110,7 +110,7 @@ pub(crate) fn thaw_short_runs(shared: &Shared, state: &mut State) -> Result<(), 
     runs.sort_unstable_by_key(|run| run.len());
     for chunk in runs[..runs.len().saturating_sub(MOST_RUNS)].iter().cloned().flatten() {
         let service = serving(shared, state)?;
-        thaw(shared, state, &service, chunk)?;
+        thaw_here(shared, state, &service, chunk)?;
     }
     Ok(())
 }
@@ -121,7 +121,7 @@ pub(crate) fn thaw_all(shared: &Shared, state: &mut State) -> Result<(), Errno> 
     while let Some(one) = state.next_run(from, 1, |chunk| chunk == Chunk::Clean) {
         from = one.end;
         let service = serving(shared, state)?;
-        thaw(shared, state, &service, one.start)?;
+        thaw_here(shared, state, &service, one.start)?;
     }
     Ok(())
 }
@@ -155,6 +155,17 @@ fn first_written(
         }
     }
     Ok(None)
+}
+
+/// As [`thaw`], in a thread of the program's. `BUSY` if that stands on it.
+fn thaw_here(
+    shared: &Shared,
+    state: &mut State,
+    service: &Service,
+    chunk: usize,
+) -> Result<(), Errno> {
+    let _blocked = enter(shared.chunk_range(chunk, 1))?;
+    thaw(shared, state, service, chunk)
 }
 
 fn thaw(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> Result<(), Errno> {

@@ -24,7 +24,7 @@ use cowslip_sys::uffd::RegisterMode;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, memory, process};
 
-use crate::arena::backing_file::Pages;
+use crate::arena::backing_file::{CLOSED_HINT, Pages};
 use crate::arena::backoff::backoff;
 use crate::arena::chunk::{self, Thawing, at_once, private_pages, thaw_alone};
 use crate::arena::inheritance::youngest_read;
@@ -303,6 +303,8 @@ pub(super) fn before_fork(shared: &Shared, state: &mut State) {
     if !is_short_of_memory(shared, state) {
         return;
     }
+    // It can wait, and this thread not for itself.
+    let Ok(_blocked) = chunk::enter(shared.range) else { return };
     let deadline_ns = process::now_ns() + LONGEST_BEFORE_FORK_NS;
     while state.not_live() > 0
         && process::now_ns() < deadline_ns
@@ -326,20 +328,39 @@ pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// Makes the arena's own what it has borrowed, in this thread, while others run. What is held stays as it is.
-pub(crate) fn end_borrowing(shared: &Shared) -> Result<()> {
+/// Makes the arena's own what it has borrowed, in this thread, while others run. What is held stays as it is, and all of it
+/// in a child that reads its parent's arena. Whether the service thread has to do a part of it, as this thread's stack is
+/// there.
+pub(crate) fn end_borrowing(shared: &Shared) -> Result<bool> {
     let mut from = 0;
+    let mut is_left = false;
     loop {
         // Others may have the arena between two chunks.
         let mut state = shared.lock();
         let is_held = state.views > 0 || state.thaw.paused || state.is_pinned || state.io.any();
+        let can = !is_held && state.role == Role::Owner;
         let next = state.next_run(from, 1, |chunk| chunk == Chunk::Borrowed);
-        let Some(one) = next.filter(|_| !is_held) else { return Ok(()) };
+        let Some(one) = next.filter(|_| can) else { return Ok(is_left) };
+        from = one.end;
+        let range = shared.chunk_range(one.start, 1);
+        if chunk::is_stood_on(range) {
+            is_left = true;
+            shared.notify(&state);
+            continue;
+        }
         at_once(shared, &mut state, one.start).map_err(|errno| {
             Error::from_errno("copy memory that is borrowed from a template", errno)
-                .on(shared.chunk_range(one.start, 1))
+                .on(range)
+                .hint(borrowing_hint(errno))
         })?;
-        from = one.end;
+    }
+}
+
+fn borrowing_hint(errno: Errno) -> &'static str {
+    match errno {
+        Errno::BADF => CLOSED_HINT,
+        Errno::NODEV => "nothing holds writers off; try again, or use Arena::thaw_exclusive",
+        _ => "it is borrowed still, and as it was; try again when there is memory for a copy",
     }
 }
 

@@ -32,7 +32,7 @@ use super::lending::Lender;
 pub use super::lending::Loading;
 use super::{OPERATION, RestoreOptions, Strategy, Via, builder};
 use crate::arena::Arena;
-use crate::freeze::thaw;
+use crate::freeze::{serve, thaw};
 use crate::image::description::ArenaDescription;
 use crate::image::format::Identity;
 use crate::image::open::Image;
@@ -316,6 +316,7 @@ fn get(
         pieces.map(|it| (range(it.offset_bytes, it.length_bytes), it.prot())).collect();
     let restored = receive(&stream)?.restore_pieces(builder(described, options)?, &pieces)?;
     if options.strategy == Strategy::Eager {
+        serve::ensure(restored.shared());
         thaw::end_borrowing(restored.shared())?;
     }
     Ok(Served::Whole(restored))

@@ -1,0 +1,145 @@
+//! A file as a layer: a tar of it alone.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use cowslip::image::{Image, OnProgress, Progress};
+use cowslip::{Error, ErrorKind, Result};
+use cowslip_sys::atomic_file::DurableFile;
+use sha2::{Digest, Sha256};
+use tar::Header;
+
+use super::{PULL, PUSH};
+
+const BLOCK_BYTES: u64 = 512;
+/// How much of a file is read at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// An image's file on its way into a registry. The same file makes the same bytes, whenever and wherever.
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) name: String,
+    file: PathBuf,
+    file_bytes: u64,
+    header: Header,
+}
+
+impl Layer {
+    pub(super) fn of(image: &Image) -> Result<Self> {
+        let file = image.path().to_owned();
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let file_bytes = image.summary().file_bytes;
+        let mut header = Header::new_gnu();
+        header.set_path(&name).map_err(|_| {
+            let why = "its name is too long for a layer, or no text: 100 bytes at most";
+            Error::new(ErrorKind::Usage, PUSH).of_file(&file).hint(why)
+        })?;
+        header.set_size(file_bytes);
+        // For containers of any user.
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_cksum();
+        Ok(Self { name, file, file_bytes, header })
+    }
+
+    pub(super) fn len_bytes(&self) -> u64 {
+        BLOCK_BYTES + self.file_bytes + self.padding_bytes()
+    }
+
+    /// To a whole block, and two that end the tar.
+    fn padding_bytes(&self) -> u64 {
+        self.file_bytes.next_multiple_of(BLOCK_BYTES) - self.file_bytes + 2 * BLOCK_BYTES
+    }
+
+    /// All of it, piece by piece.
+    pub(super) fn pieces(&self) -> Result<Pieces> {
+        let file = File::open(&self.file).map_err(|error| self.failed(&error))?;
+        let header = io::Cursor::new(self.header.as_bytes().to_vec());
+        let padding = io::repeat(0).take(self.padding_bytes());
+        Ok(Pieces(Box::new(header.chain(file.take(self.file_bytes)).chain(padding))))
+    }
+
+    /// What a registry calls it.
+    pub(super) fn digest(&self, progress: OnProgress<'_>) -> Result<String> {
+        let (mut hash, mut done_bytes) = (Sha256::new(), 0);
+        let mut pieces = self.pieces()?;
+        while let Some(piece) = pieces.next().map_err(|error| self.failed(&error))? {
+            hash.update(&piece);
+            done_bytes += piece.len() as u64;
+            proceed(PUSH, progress, done_bytes, self.len_bytes())?;
+        }
+        Ok(named(&hash.finalize()))
+    }
+
+    fn failed(&self, error: &io::Error) -> Error {
+        Error::from_io(PUSH, error).of_file(&self.file)
+    }
+}
+
+/// The digest of a few bytes.
+pub(super) fn digest_of(bytes: &[u8]) -> String {
+    named(&Sha256::digest(bytes))
+}
+
+fn named(digest: &[u8]) -> String {
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+/// Says how far the work is, and whether it was broken off.
+pub(super) fn proceed(
+    operation: &'static str,
+    progress: OnProgress<'_>,
+    done_bytes: u64,
+    total_bytes: u64,
+) -> Result<()> {
+    match progress(Progress { done_bytes, total_bytes }) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => {
+            Err(Error::new(ErrorKind::Busy, operation).hint("it was broken off"))
+        }
+    }
+}
+
+pub(super) struct Pieces(Box<dyn Read + Send>);
+
+impl Pieces {
+    pub(super) fn next(&mut self) -> io::Result<Option<Bytes>> {
+        let mut piece = Vec::with_capacity(PIECE_BYTES);
+        (&mut self.0).take(PIECE_BYTES as u64).read_to_end(&mut piece)?;
+        Ok((!piece.is_empty()).then(|| piece.into()))
+    }
+}
+
+/// Writes the one file of a layer to `place`, whole or not at all. `layer` fails at its end if its digest is wrong.
+pub(super) fn unpack(layer: impl Read, place: &Path, progress: OnProgress<'_>) -> Result<u64> {
+    let failed = |error: io::Error| Error::from_io(PULL, &error).of_file(place);
+    let mut archive = tar::Archive::new(layer);
+    let mut entry = archive.entries().map_err(failed)?.next().ok_or_else(|| {
+        Error::new(ErrorKind::Corrupt, PULL).of_file(place).hint("its layer is empty")
+    });
+    let entry = entry.as_mut().map_err(|error| error.clone())?.as_mut();
+    let entry = entry.map_err(|error| Error::from_io(PULL, error).of_file(place))?;
+    let total_bytes = entry.size();
+    let file = DurableFile::create(place).map_err(failed)?;
+    let (mut piece, mut done_bytes) = (vec![0; PIECE_BYTES], 0);
+    while done_bytes < total_bytes {
+        let wanted = PIECE_BYTES.min((total_bytes - done_bytes) as usize);
+        entry.read_exact(&mut piece[..wanted]).map_err(failed)?;
+        let is_last = done_bytes + wanted as u64 == total_bytes;
+        // Holes stay holes; the end gives the file its length.
+        if is_last || piece[..wanted].iter().any(|byte| *byte != 0) {
+            file.write_at(&piece[..wanted], done_bytes).map_err(failed)?;
+        }
+        done_bytes += wanted as u64;
+        proceed(PULL, &mut *progress, done_bytes, total_bytes)?;
+    }
+    io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(failed)?;
+    file.commit().map_err(failed)?;
+    Ok(total_bytes)
+}

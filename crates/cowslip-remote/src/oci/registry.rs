@@ -1,0 +1,281 @@
+//! A repository in a registry, and who may use it.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use cowslip::image::OnProgress;
+use cowslip::{Error, ErrorKind, Result};
+use docker_credential::{CredentialRetrievalError, DockerCredential};
+use futures_util::future::{Either, select};
+use futures_util::stream::{StreamExt, try_unfold};
+use oci_client::client::{ClientConfig, ClientProtocol, SizedStream};
+use oci_client::errors::{DigestError, OciDistributionError, OciErrorCode};
+use oci_client::manifest::{OciDescriptor, OciImageManifest, OciManifest};
+use oci_client::secrets::RegistryAuth;
+use oci_client::{Client, Reference, RegistryOperation};
+use tokio::task::spawn_blocking;
+
+use super::PUSH;
+use super::layer::{Layer, proceed, unpack};
+use crate::errors::reason;
+use crate::location::OCI;
+use crate::runtime::{block_on, runtime};
+
+/// A registry that says nothing for so long is given up.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often progress is told.
+const TICK: Duration = Duration::from_millis(100);
+/// Set to `true`: registries elsewhere are spoken to without TLS, too.
+const ALLOW_HTTP: &str = "COWSLIP_OCI_ALLOW_HTTP";
+
+pub(super) struct Registry {
+    operation: &'static str,
+    /// What messages call it.
+    name: PathBuf,
+    reference: Reference,
+    client: Client,
+}
+
+impl Registry {
+    /// Understands a URL, and signs in with what Docker's configuration has for the registry.
+    pub(super) fn open(
+        operation: &'static str,
+        url: &str,
+        purpose: RegistryOperation,
+    ) -> Result<Self> {
+        let refused = |why: String| Error::new(ErrorKind::Usage, operation).hint(why);
+        let text = url.strip_prefix(OCI).unwrap_or(url);
+        if text.split('/').next().is_some_and(|host| host.contains('@')) {
+            let why =
+                "a URL may not carry credentials, which everybody could see: use `docker login`";
+            return Err(refused(why.into()));
+        }
+        let reference: Reference =
+            text.parse().map_err(|error| refused(format!("{url}: {error}")))?;
+        let host = reference.registry();
+        // Else `oci://registry/image` would mean Docker's, and the memory would be there for all to see.
+        if text.split_once('/').is_none_or(|(first, _)| first != host) {
+            return Err(refused(format!("{url}: oci://HOST:PORT/REPOSITORY:TAG is wanted")));
+        }
+        let is_plain = is_loopback(host) || std::env::var(ALLOW_HTTP).is_ok_and(|it| it == "true");
+        let config = ClientConfig {
+            protocol: if is_plain { ClientProtocol::Http } else { ClientProtocol::Https },
+            use_monolithic_push: true,
+            read_timeout: Some(READ_TIMEOUT),
+            connect_timeout: Some(CONNECT_TIMEOUT),
+            ..ClientConfig::default()
+        };
+        // In the threads' runtime: the client's timers belong to it.
+        let _inside = runtime()?.enter();
+        let client = Client::try_from(config)
+            .map_err(|error| refused(format!("{url}: {}", reason(&error))))?;
+        let registry = Self { operation, name: url.into(), reference, client };
+        let credentials = registry.credentials()?;
+        let signing_in = registry.client.auth(&registry.reference, &credentials, purpose);
+        registry.wait(signing_in)?;
+        Ok(registry)
+    }
+
+    /// What `docker login` left.
+    fn credentials(&self) -> Result<RegistryAuth> {
+        use CredentialRetrievalError as Trouble;
+        let host = match self.reference.registry() {
+            "docker.io" => "https://index.docker.io/v1/",
+            host => host,
+        };
+        match docker_credential::get_credential(host) {
+            Ok(DockerCredential::UsernamePassword(user, password)) => {
+                Ok(RegistryAuth::Basic(user, password))
+            }
+            Err(Trouble::NoCredentialConfigured | Trouble::ConfigNotFound) => {
+                Ok(RegistryAuth::Anonymous)
+            }
+            // There is no file, or it cannot be read: the registry will say whether it needs one.
+            Err(Trouble::ConfigReadError) => Ok(RegistryAuth::Anonymous),
+            Err(Trouble::HelperFailure { stdout, .. }) if stdout.contains("not found") => {
+                Ok(RegistryAuth::Anonymous)
+            }
+            // What a helper said may be a secret.
+            Ok(DockerCredential::IdentityToken(_)) | Err(_) => {
+                Err(self.error(ErrorKind::Denied).hint(format!(
+                    "what Docker's configuration has for {host} is no user and password"
+                )))
+            }
+        }
+    }
+
+    /// Whether a layer is there.
+    pub(super) fn has(&self, digest: &str) -> Result<bool> {
+        self.wait(self.client.blob_exists(&self.reference, digest))
+    }
+
+    pub(super) fn send(&self, layer: &Layer, digest: &str, progress: OnProgress<'_>) -> Result<()> {
+        let sent_bytes = Arc::new(AtomicU64::new(0));
+        let (sent, total_bytes) = (Arc::clone(&sent_bytes), layer.len_bytes());
+        let pieces = try_unfold(layer.pieces()?, move |mut pieces| {
+            let sent = Arc::clone(&sent);
+            async move {
+                let read = spawn_blocking(move || pieces.next().map(|piece| (piece, pieces)));
+                let (piece, pieces) = read.await.map_err(io::Error::other)??;
+                sent.fetch_add(piece.as_ref().map_or(0, Bytes::len) as u64, Relaxed);
+                Ok::<_, OciDistributionError>(piece.map(|piece| (piece, pieces)))
+            }
+        });
+        let sending =
+            self.client.push_blob_stream(&self.reference, pieces, digest, Some(total_bytes));
+        block_on(async {
+            let mut sending = pin!(sending);
+            let mut ticks = tokio::time::interval(TICK);
+            loop {
+                match select(sending.as_mut(), pin!(ticks.tick())).await {
+                    Either::Left((sent, _)) => {
+                        return sent.map(drop).map_err(|error| self.refused(error));
+                    }
+                    Either::Right(_) => {
+                        proceed(PUSH, &mut *progress, sent_bytes.load(Relaxed), total_bytes)?;
+                    }
+                }
+            }
+        })
+    }
+
+    /// Has the tag name a manifest, and with that everything else.
+    pub(super) fn publish(&self, config: Vec<u8>, manifest: OciImageManifest) -> Result<()> {
+        let digest = manifest.config.digest.clone();
+        self.wait(self.client.push_blob(&self.reference, config, &digest))?;
+        let manifest = OciManifest::Image(manifest);
+        self.wait(self.client.push_manifest(&self.reference, &manifest)).map(drop)
+    }
+
+    pub(super) fn manifest(&self) -> Result<OciImageManifest> {
+        let pulling = self.client.pull_image_manifest(&self.reference, &RegistryAuth::Anonymous);
+        self.wait(pulling).map(|(manifest, _)| manifest)
+    }
+
+    /// Writes the file of a layer; how long that is.
+    pub(super) fn fetch(
+        &self,
+        layer: &OciDescriptor,
+        place: &Path,
+        progress: OnProgress<'_>,
+    ) -> Result<u64> {
+        let stream = self.wait(self.client.pull_blob_stream(&self.reference, layer))?;
+        unpack(Stream { stream, rest: Bytes::new() }, place, progress)
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = Result<T, OciDistributionError>>) -> Result<T> {
+        block_on(async { future.await.map_err(|error| self.refused(error)) })
+    }
+
+    fn error(&self, kind: ErrorKind) -> Error {
+        Error::new(kind, self.operation).of_file(&self.name)
+    }
+
+    /// A registry's refusal. Addresses of requests stay out of it: they carry what lets anybody upload and download.
+    fn refused(&self, error: OciDistributionError) -> Error {
+        use OciDistributionError as Refusal;
+        let denied = || {
+            let why =
+                "the registry does not permit it: `docker login` writes what it wants to know";
+            self.error(ErrorKind::Denied).hint(why)
+        };
+        let file = |why: String| self.error(ErrorKind::File).hint(why);
+        match error {
+            Refusal::UnauthorizedError { .. } | Refusal::AuthenticationFailure(_) => denied(),
+            Refusal::ImageManifestNotFoundError(_) => file("there is no such image".into()),
+            Refusal::DigestError(_) => self
+                .error(ErrorKind::Corrupt)
+                .hint("what came has another digest than the registry says"),
+            Refusal::RegistryError { envelope, .. } => match envelope.errors.first() {
+                Some(first) => match first.code {
+                    OciErrorCode::Unauthorized | OciErrorCode::Denied => denied(),
+                    OciErrorCode::ManifestUnknown
+                    | OciErrorCode::NameUnknown
+                    | OciErrorCode::NotFound => file("there is no such image".into()),
+                    _ => file(reason(first)),
+                },
+                None => file("the registry refuses, and does not say why".into()),
+            },
+            Refusal::ServerError { code: 401 | 403, .. } => denied(),
+            Refusal::ServerError { code, .. } => file(format!("the registry answers {code}")),
+            Refusal::RequestError(error) => match error.status().map(|status| status.as_u16()) {
+                Some(401 | 403) => denied(),
+                _ => file(reason(&error.without_url())),
+            },
+            other => file(reason(&other)),
+        }
+    }
+}
+
+/// Whether nobody in between can listen.
+fn is_loopback(host: &str) -> bool {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    let address = name.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    name == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// What comes from a registry, for those who wait for it.
+struct Stream {
+    stream: SizedStream,
+    rest: Bytes,
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.rest.is_empty() {
+            let next = async { Ok(self.stream.next().await) };
+            match block_on(next).map_err(io::Error::other)? {
+                Some(piece) => self.rest = piece.map_err(without_address)?,
+                None => return Ok(0),
+            }
+        }
+        let length = buffer.len().min(self.rest.len());
+        self.rest.copy_to_slice(&mut buffer[..length]);
+        Ok(length)
+    }
+}
+
+/// A broken stream. What it came from may be an address that lets anybody download.
+fn without_address(error: io::Error) -> io::Error {
+    let Some(inner) = error.into_inner() else { return io::ErrorKind::Other.into() };
+    match inner.downcast::<reqwest::Error>() {
+        Ok(error) => io::Error::other(reason(&error.without_url())),
+        Err(inner) if inner.is::<DigestError>() => {
+            let why = "what came has another digest than the registry says";
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        }
+        Err(inner) => io::Error::other(inner),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_alone_is_spoken_to_without_tls() {
+        for host in ["127.0.0.1:5000", "localhost", "localhost:80", "127.9.9.9", "[::1]:5000"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["registry.example", "10.0.0.1:5000", "localhost.example", "127.0.0.1.example"]
+        {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_registry_is_named() {
+        for url in ["oci://registry/image", "oci://image", "oci://me:secret@host.example/a:b"] {
+            let opened = Registry::open(PUSH, url, RegistryOperation::Push);
+            let error = opened.err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Usage, "{url}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+}
