@@ -10,7 +10,7 @@
 //!  latest ──▶ [pointer] compare and swap
 //!  keep, merge ──▶ [prune] what nobody needs
 //! ```
-//! This is the only crate of the workspace with an asynchronous runtime. It runs in threads of its own ([runtime]);
+//! This is the only crate of the workspace with an asynchronous runtime. It runs in threads of its own;
 //! everything public here blocks.
 //!
 //! Credentials come from the environment, as `object_store` reads it: `AWS_ACCESS_KEY_ID`, `GOOGLE_…`, `AZURE_…`. A

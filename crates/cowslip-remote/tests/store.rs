@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cowslip::ErrorKind;
 use cowslip::image::{Image, OnDamage, RestoreOptions, SaveOptions, Strategy, Via, save};
 use cowslip::units::{ByteCount, CHUNK_BYTES};
+use cowslip::{Arena, ErrorKind};
 use cowslip_remote::{Cache, ListedKind, PruneOptions};
 use support::proxy::Fault;
 use support::{
@@ -510,6 +510,12 @@ fn walk(folder: &Path) -> Vec<std::path::PathBuf> {
         .collect()
 }
 
+/// Saves an arena to a URL, once its last freeze is thawed.
+fn save_to(arena: &Arena, url: &str, parent: Option<&str>) {
+    let frozen = arena.freeze_timeout(PATIENCE).unwrap();
+    cowslip_remote::save(&[&frozen], url, parent, &SaveOptions::default(), &mut proceed).unwrap();
+}
+
 #[test]
 fn what_nobody_needs_is_pruned_and_what_somebody_needs_is_not() {
     let world = world();
@@ -517,11 +523,7 @@ fn what_nobody_needs_is_pruned_and_what_somebody_needs_is_not() {
     let url = |name: &str| format!("{}/{name}", folder("pruned"));
     let (arena, mut words) = arena(4, 14);
     let save_as = |name: &str, parent: Option<&str>| {
-        let parent = parent.map(url);
-        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
-        let options = SaveOptions::default();
-        let to = url(name);
-        cowslip_remote::save(&[&frozen], &to, parent.as_deref(), &options, &mut proceed).unwrap();
+        save_to(&arena, &url(name), parent.map(url).as_deref());
     };
     save_as("old", None);
     save_as("monday", None);
@@ -620,11 +622,7 @@ fn a_chain_is_kept_image_by_image_and_a_full_disk_stops_nobody() {
     let url = |name: &str| format!("{}/{name}", folder("links"));
     let (arena, mut words) = arena(4, 23);
     let save_as = |name: &str, parent: Option<&str>| {
-        let parent = parent.map(url);
-        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
-        let options = SaveOptions::default();
-        let to = url(name);
-        cowslip_remote::save(&[&frozen], &to, parent.as_deref(), &options, &mut proceed).unwrap();
+        save_to(&arena, &url(name), parent.map(url).as_deref());
     };
     save_as("monday", None);
     words[0] = 1;

@@ -15,7 +15,7 @@
 //! The answer is a number of 8 bytes, then the template as [`Template::send`] sends it, or what [`Loading::lend`] says, or a
 //! text until the end. All numbers are little-endian. Who asks checks who listens: a process of the same user, or of root.
 //!
-//! A server that says nothing for [`SILENCE`] is not waited for by who may read the file instead: it is suspended, or as
+//! A server that says nothing for two seconds is not waited for by who may read the file instead: it is suspended, or as
 //! good as that. Nor is one that as many wait for as may: connecting does not block.
 
 use std::env;
