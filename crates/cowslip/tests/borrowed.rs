@@ -62,9 +62,14 @@ impl Lender {
 
     /// As [`Self::lend`], and nothing of it is copied.
     fn lend_held(&self, backing: Backing) -> Option<(Arena, Words)> {
-        let lent = self.lend(backing)?;
-        lent.0.raw().pause_thaw();
-        Some(lent)
+        loop {
+            let lent = self.lend(backing)?;
+            lent.0.raw().pause_thaw();
+            // Unless the service thread was faster.
+            if lent.0.metrics().thawed_chunks == 0 {
+                return Some(lent);
+            }
+        }
     }
 
     /// What its file takes of memory.
