@@ -51,7 +51,7 @@ const MISSING: u64 = 1;
 /// # save(&[&arena.freeze()?], &path, &SaveOptions::default(), &mut proceed)?;
 /// let loading = Image::open(&path)?.load(0)?;
 /// let (client, server) = UnixStream::pair().unwrap();
-/// drop(client); // who asks for no chunk
+/// client.shutdown(std::net::Shutdown::Write).unwrap(); // it asks for no chunk
 /// loading.lend(&server)?;
 /// let template = loading.finish()?; // all of it
 /// # std::fs::remove_file(&path).unwrap();
