@@ -126,6 +126,10 @@ counters! {
     ended_children,
     /// The number of the descriptor of the arena's file.
     file_descriptor,
+    /// Huge pages that were split, as much of them had been given back.
+    split_chunks,
+    /// Chunks of 2 MiB on base pages that were made huge, as they had become dense.
+    collapsed_chunks,
 }
 
 impl Counters {

@@ -4,7 +4,7 @@
 //! The rules that keep private memory private (I5):
 //! * What is handed out reads as zeroes. Free space may hold old content; it is cleaned when it is
 //!   handed out, whole chunks by punching a hole, parts of chunks by overwriting, so that a huge page
-//!   is not split for them. Only an image's content is handed out as it is.
+//!   is not split for them ([`super::trim`] gives such parts back when they are many). Only an image's content is handed out as it is.
 //! * While a chunk is frozen nothing is handed out of it, since its base belongs to its readers.
 //! * A clean chunk has no readers. It is made live before anything is handed out of it.
 //! * "Give it back and read zeroes" (`MADV_DONTNEED`) acts on the file while live, on private copies
@@ -21,6 +21,7 @@ use cowslip_sys::{Errno, memfile};
 
 use super::backing_file::{POOL_HINT, Pages, offset};
 use super::chunk::{at_once, is_stood_on};
+use super::density::PageSet;
 use super::detach::Departure;
 use super::limbo;
 use super::state::{Chunk, Role, Shared, State};
@@ -96,7 +97,7 @@ impl Shared {
         for chunk in self.chunks_of(range) {
             if state.chunk(chunk) == Chunk::FreePrivate {
                 for (piece, prot) in state.vma_map.pieces(self.chunk_range(chunk, 1)) {
-                    self.backing_file.map_live(self.range, piece, prot).during(ALLOCATE)?;
+                    self.map_live(state, piece, prot).during(ALLOCATE)?;
                 }
                 state.set_chunk(chunk, Chunk::Live);
             } else if state.chunk(chunk) == Chunk::Clean {
@@ -109,6 +110,7 @@ impl Shared {
                 .during(ALLOCATE)
                 .map_err(|error| error.hint(POOL_HINT))?;
         }
+        self.trust(state, range);
         self.give(state, range, prot)
     }
 
@@ -152,7 +154,7 @@ impl Shared {
     }
 
     /// Makes live space read as zeroes.
-    fn clean(&self, range: VirtRange) -> Result<(), Errno> {
+    pub(super) fn clean(&self, range: VirtRange) -> Result<(), Errno> {
         self.backing_file.check_identity()?;
         let file = self.backing_file.fd();
         let start = offset(self.range, range);
@@ -202,7 +204,9 @@ impl Shared {
                 Chunk::Live if part.len == CHUNK_BYTES => {
                     // If it fails the memory is cleaned when it is handed out again.
                     let _ = self.clean(part);
+                    state.density.forget(i);
                 }
+                Chunk::Live => self.release_part(state, i, part),
                 Chunk::Poisoned if part.len == CHUNK_BYTES => {
                     self.revive(state, i).during(RELEASE)?
                 }
@@ -210,7 +214,7 @@ impl Shared {
                     // If it fails it is as with live memory.
                     let _ = self.revive(state, i);
                 }
-                Chunk::Live | Chunk::FreePrivate | Chunk::Missing | Chunk::Poisoned => {}
+                Chunk::FreePrivate | Chunk::Missing | Chunk::Poisoned => {}
                 Chunk::Frozen | Chunk::Anonymous | Chunk::Clean | Chunk::Borrowed => {
                     // SAFETY: see the module; this drops private copies only.
                     let _ = unsafe { memory::advise(part, Advice::DontNeed) };
@@ -223,8 +227,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes memory read as zeroes and gives its pages back where that does not split a huge page
-    /// (`MADV_DONTNEED`).
+    /// Makes memory read as zeroes and gives its pages back (`MADV_DONTNEED`), of a huge page as [`super::trim`] says.
     pub(crate) fn discard(&self, state: &mut State, range: VirtRange) -> Result<()> {
         for span in state.vma_map.within(range).collect::<Vec<_>>() {
             match (span.usage, state.role) {
@@ -258,7 +261,11 @@ impl Shared {
         }
         for (i, part) in self.by_chunk(range) {
             match state.chunk(i) {
-                Chunk::Live => self.clean(part).during(DISCARD)?,
+                Chunk::Live if part.len == CHUNK_BYTES => {
+                    self.clean(part).during(DISCARD)?;
+                    state.density.forget(i);
+                }
+                Chunk::Live => self.discard_part(state, i, part).during(DISCARD)?,
                 Chunk::Anonymous => {
                     // SAFETY: see the module; private memory that is not of the file.
                     unsafe { memory::advise(part, Advice::DontNeed) }.during(DISCARD)?;
@@ -279,7 +286,7 @@ impl Shared {
                 }
                 Chunk::Clean => {
                     at_once(self, state, i).during(DISCARD)?;
-                    self.clean(part).during(DISCARD)?;
+                    self.discard_part(state, i, part).during(DISCARD)?;
                 }
                 Chunk::Poisoned => return Err(lost(DISCARD, part)),
                 // Nothing that is handed out lies in a free private chunk, and nobody gets here before the rest
@@ -298,9 +305,10 @@ impl Shared {
             base.forget_filled();
         }
         self.clean(range)?;
+        state.density.forget(chunk);
         // A borrowed chunk is one piece: what was live already would be filled again after an error.
         for (piece, prot) in state.vma_map.pieces(range) {
-            self.backing_file.map_live(self.range, piece, prot)?;
+            self.map_live(state, piece, prot)?;
         }
         state.set_chunk(chunk, Chunk::Live);
         self.end_borrowing(state);
@@ -308,8 +316,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes a part of a frozen chunk read as zeroes.
+    /// Makes a part of a frozen chunk read as zeroes. Its pages are given back when it is live.
     fn zero_frozen(&self, state: &mut State, part: VirtRange) -> Result<()> {
+        for (i, part) in self.by_chunk(part) {
+            let _ = state.density.keep(i, PageSet::of(self.chunk_range(i, 1).start, part));
+        }
         for (piece, prot) in state.vma_map.pieces(part) {
             if prot.contains(Prot::RW) {
                 zero_in_place(state, piece)?;

@@ -7,16 +7,20 @@ pub(crate) mod borrowed;
 pub(crate) mod chunk;
 mod close;
 pub(crate) mod copies;
+pub(crate) mod density;
 mod detach;
+pub(crate) mod grow;
 pub(crate) mod inheritance;
 pub(crate) mod io;
 pub(crate) mod limbo;
+mod page_size;
 pub(crate) mod readers;
 pub(crate) mod residency;
 pub(crate) mod share;
 mod slice;
 pub(crate) mod state;
 pub(crate) mod tracking;
+mod trim;
 pub(crate) mod vma_map;
 
 use std::sync::Arc;
@@ -247,8 +251,8 @@ impl Arena {
         shared.release(&mut shared.lock_restored(range), range)
     }
 
-    /// Makes memory read as zeroes, and gives its pages back where that splits no huge page
-    /// (`MADV_DONTNEED`).
+    /// Makes memory read as zeroes, and gives its pages back (`MADV_DONTNEED`): of a huge page once an eighth of it was given
+    /// back.
     ///
     /// # Errors
     /// The kernel's; then the content is as before or zeroes, page by page.

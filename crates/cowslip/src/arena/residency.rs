@@ -86,7 +86,7 @@ pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
 }
 
 /// Maps what is in memory of a part of a chunk.
-fn map_resident(shared: &Shared, range: VirtRange) {
+pub(crate) fn map_resident(shared: &Shared, range: VirtRange) {
     let (file, start) = (shared.backing_file.fd(), offset(shared.range, range));
     let is_swapped =
         cache::cached(file, start, range.len as u64).is_ok_and(|cached| cached.evicted_bytes > 0);

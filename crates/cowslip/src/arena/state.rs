@@ -8,6 +8,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use super::backing_file::BackingFile;
 use super::borrowed::BorrowedBase;
 use super::copies::CopyLimit;
+use super::density::Density;
 use super::io::Holds;
 use super::limbo::Limbo;
 use super::readers::{Generations, UsersToken};
@@ -121,6 +122,7 @@ pub(crate) struct State {
     pub(crate) partial_chunks: Vec<usize>,
     pub(crate) thaw: ThawState,
     pub(crate) tracking: Tracking,
+    pub(crate) density: Density,
 }
 
 /// How far the thaw is.
@@ -232,6 +234,7 @@ impl Shared {
             partial_chunks: Vec::new(),
             thaw: ThawState::default(),
             tracking: Tracking::new(range.len / CHUNK_BYTES),
+            density: Density::new(range.len / CHUNK_BYTES),
         };
         let state = Mutex::new(state);
         Arc::new_cyclic(|weak| Self {

@@ -1,10 +1,13 @@
 //! Who uses which part of an arena, and with what protection.
 //!
 //! The spans cover the whole range, in order, without gaps; neighbours differ. Protection matters
-//! to a freeze: parts with different protection are mappings of their own to the kernel.
+//! to a freeze: parts with different protection are mappings of their own to the kernel. So are chunks that take base
+//! pages, beside those that take huge ones.
 
 use cowslip_sys::memory::Prot;
-use cowslip_sys::units::{VirtRange, round_up};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, round_up};
+
+use super::page_size::BaseChunks;
 
 /// What a part of an arena is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,11 +42,18 @@ pub(crate) struct Span {
 #[derive(Debug)]
 pub(crate) struct VmaMap {
     spans: Vec<Span>,
+    start: usize,
+    /// Never fewer than those that are mapped so: what is cut too finely is whole mappings' parts.
+    pub(crate) base_chunks: BaseChunks,
 }
 
 impl VmaMap {
     pub(crate) fn new(range: VirtRange) -> Self {
-        Self { spans: vec![Span { range, usage: Usage::Free, prot: Prot::NONE }] }
+        Self {
+            spans: vec![Span { range, usage: Usage::Free, prot: Prot::NONE }],
+            start: range.start,
+            base_chunks: BaseChunks::new(range.len / CHUNK_BYTES),
+        }
     }
 
     /// The spans that meet `range`, cut to it.
@@ -147,7 +157,13 @@ impl VmaMap {
         used
     }
 
-    /// The mappings that `range` consists of: parts of one protection, without those that are not the arena's.
+    /// Whether faults at `address` give base pages.
+    pub(crate) fn is_base(&self, address: usize) -> bool {
+        self.base_chunks.contains((address - self.start) / CHUNK_BYTES)
+    }
+
+    /// The mappings that `range` consists of: parts of one protection and one size of pages, without those that are not the
+    /// arena's.
     pub(crate) fn pieces(&self, range: VirtRange) -> Vec<(VirtRange, Prot)> {
         let mut pieces: Vec<(VirtRange, Prot)> = Vec::new();
         let is_ours = |span: &Span| matches!(span.usage, Usage::Free | Usage::Used);
@@ -159,7 +175,22 @@ impl VmaMap {
                 _ => pieces.push((span.range, span.prot)),
             }
         }
-        pieces
+        match self.base_chunks.is_empty() {
+            true => pieces,
+            false => pieces.into_iter().flat_map(|piece| self.by_page_size(piece)).collect(),
+        }
+    }
+
+    fn by_page_size(&self, piece: (VirtRange, Prot)) -> impl Iterator<Item = (VirtRange, Prot)> {
+        let (mut rest, prot) = piece;
+        std::iter::from_fn(move || {
+            let first = (rest.start - self.start) / CHUNK_BYTES;
+            let chunks = (rest.end() - self.start).div_ceil(CHUNK_BYTES);
+            let end = self.start + self.base_chunks.run_end(first, chunks) * CHUNK_BYTES;
+            let part = VirtRange::between(rest.start, end.min(rest.end()));
+            rest = VirtRange::between(part.end(), rest.end());
+            (!part.is_empty()).then_some((part, prot))
+        })
     }
 }
 
@@ -184,6 +215,26 @@ mod tests {
         assert_eq!(vma_map.pieces(VirtRange::between(12, 40)).len(), 4);
         vma_map.set(VirtRange::between(0, 100), Usage::Free, Prot::NONE);
         assert_eq!(whole(&vma_map), [(0, 100, Usage::Free)]);
+    }
+
+    #[test]
+    fn chunks_of_base_pages_are_mappings_of_their_own() {
+        let at = |i| 8 * CHUNK_BYTES + i * CHUNK_BYTES / 2;
+        let mut vma_map = VmaMap::new(VirtRange::between(at(0), at(20)));
+        vma_map.base_chunks.set(2..5, true);
+        vma_map.set(VirtRange::between(at(7), at(13)), Usage::Used, Prot::RW);
+        let pieces = vma_map.pieces(VirtRange::between(at(1), at(17)));
+        let cuts: Vec<_> = pieces.iter().map(|(piece, prot)| (piece.end(), *prot)).collect();
+        let (none, used) = (Prot::NONE, Prot::RW);
+        assert_eq!(
+            cuts,
+            [4, 7, 10, 13, 17]
+                .map(at)
+                .into_iter()
+                .zip([none, none, used, used, none])
+                .collect::<Vec<_>>()
+        );
+        assert_eq!(pieces[0].0.start, at(1));
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl RawArena<'_> {
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
             from = run.end;
             for (piece, prot) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
-                shared.backing_file.map_live(shared.range, piece, prot).during(OPERATION)?;
+                shared.map_live(&state, piece, prot).during(OPERATION)?;
             }
         }
         // What is frozen is inherited still, until somebody is asked who reads it.

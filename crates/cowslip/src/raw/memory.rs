@@ -123,6 +123,20 @@ impl RawArena<'_> {
         unsafe { shared.copy_out(&shared.lock_restored(range), range, target) }
     }
 
+    /// Has memory begin on base pages from here on, where nothing was handed out yet, and become huge when most of it is in
+    /// use: as much as a program uses, and no more. Before that it begins on huge pages.
+    pub fn begin_small(&self) {
+        let shared = self.shared();
+        shared.begin_small(&mut shared.lock());
+    }
+
+    /// Follows what a program says of huge pages in a range (`MADV_HUGEPAGE`, `MADV_NOHUGEPAGE`): what is not touched yet
+    /// takes them, or never does.
+    pub fn prefer_huge(&self, range: VirtRange, is_wanted: bool) {
+        let shared = self.shared();
+        shared.prefer_huge(&mut shared.lock_restored(range), range, is_wanted);
+    }
+
     /// Counts a mapping that had to be made elsewhere.
     pub fn count_passed_mapping(&self) {
         self.shared().counters.passed_mappings.fetch_add(1, Relaxed);

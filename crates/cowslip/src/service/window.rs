@@ -61,6 +61,20 @@ impl Window {
         if is_hugetlb || scanner.is_huge(place)? { Ok(place) } else { Err(Errno::NOTSUP) }
     }
 
+    /// Allocates the page at an offset of the file, where nothing is around it, as a base page.
+    pub(crate) fn take_base_page(&self, file: BorrowedFd<'_>, at: u64) -> Result<(), Errno> {
+        self.close();
+        let page = VirtRange::new(self.place.start, page_size_bytes());
+        // SAFETY: the place is this window's own.
+        unsafe {
+            memory::map_file(page, file, at, Sharing::Shared, Prot::RW)?;
+            let taken = memory::advise(page, Advice::NoHugePage)
+                .and_then(|()| memory::advise(page, Advice::PopulateWrite));
+            memory::map_anonymous(page, Prot::NONE)?;
+            taken
+        }
+    }
+
     /// Shows nothing any more.
     pub(crate) fn close(&self) {
         if self.shown.swap(NOTHING, Relaxed) != NOTHING {

@@ -23,11 +23,13 @@ use crate::service::Window;
 /// Runs that `pwrite` copies sooner than a window shows their chunk.
 const FEW_RUNS: usize = 8;
 
-/// Copies `runs` of private pages, in one chunk, into the file: how many pages they are.
+/// Copies `runs` of private pages, in one chunk, into the file: how many pages they are. A chunk that `is_base` stays on
+/// base pages.
 pub(super) fn copy_out(
     backing_file: &BackingFile,
     arena: VirtRange,
     runs: &[(VirtRange, Prot)],
+    is_base: bool,
     window: &Window,
     scanner: &Scanner<ReservedFd>,
 ) -> Result<u64, Errno> {
@@ -42,7 +44,13 @@ pub(super) fn copy_out(
     }
     let chunk = VirtRange::new(first.start & !(CHUNK_BYTES - 1), CHUNK_BYTES);
     let must = backing_file.pages == Pages::Hugetlb;
-    let place = if must || (backing_file.pages.is_huge() && runs.len() > FEW_RUNS) {
+    let in_file = (offset(arena, chunk), offset(arena, chunk) + chunk.len as u64);
+    if is_base && memfile::next_data(backing_file.fd(), in_file.0, in_file.1)?.is_none() {
+        // What is written to an empty place of the file may take a huge page there.
+        window.take_base_page(backing_file.fd(), offset(arena, *first))?;
+    }
+    let has_huge = backing_file.pages.is_huge() && !is_base;
+    let place = if must || (has_huge && runs.len() > FEW_RUNS) {
         match window.show(backing_file.fd(), must, arena, chunk, scanner) {
             Ok(place) => Some(place),
             // hugetlbfs has no write(2).

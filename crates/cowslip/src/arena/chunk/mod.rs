@@ -95,7 +95,7 @@ impl<'a> Thawing<'a> {
         }
         if last != range {
             for (piece, prot) in state.vma_map.pieces(range) {
-                if let Err(errno) = shared.backing_file.map_live(shared.range, piece, prot) {
+                if let Err(errno) = shared.map_live(state, piece, prot) {
                     mark_partial(shared, state, chunks, range);
                     return Err(errno);
                 }
@@ -128,7 +128,7 @@ impl<'a> Thawing<'a> {
             }
             let pages = self.save_private(state, chunks.clone(), part, &pieces)?;
             for (piece, prot) in &pieces {
-                shared.backing_file.map_live(shared.range, *piece, *prot)?;
+                shared.map_live(state, *piece, *prot)?;
                 mapped_to = piece.end();
             }
             Ok(pages)
@@ -179,7 +179,9 @@ impl<'a> Thawing<'a> {
         }
         let mut pages = 0;
         for runs in runs.chunk_by(|(a, _), (b, _)| a.start / CHUNK_BYTES == b.start / CHUNK_BYTES) {
-            pages += copy_out(&shared.backing_file, shared.range, runs, self.window, self.scanner)?;
+            let is_base = state.vma_map.is_base(runs[0].0.start);
+            let (file, range) = (&shared.backing_file, shared.range);
+            pages += copy_out(file, range, runs, is_base, self.window, self.scanner)?;
         }
         Ok(pages)
     }

@@ -148,6 +148,7 @@ fn try_map(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
                     *prot,
                 )
             }?;
+            snapshot.shared.mark_base(&snapshot.state, *piece);
             done += 1;
             Ok(())
         });

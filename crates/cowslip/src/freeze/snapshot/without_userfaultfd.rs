@@ -6,7 +6,7 @@
 
 use cowslip_sys::Errno;
 use cowslip_sys::error::{Error, Result};
-use cowslip_sys::memory::{self, Prot, Sharing};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 
 use super::plan::{MAP_HINT, OPERATION, Snapshot};
@@ -80,5 +80,11 @@ fn private_elsewhere(
             memory::map_file(place, file, at, Sharing::Private, prot)
         }
     };
-    made.inspect_err(|_| give_up([place])).map(|()| place)
+    made.inspect_err(|_| give_up([place]))?;
+    if snapshot.state.vma_map.is_base(piece.start) {
+        // Best effort: without it more memory is held.
+        // SAFETY: no content changes.
+        let _ = unsafe { memory::advise(place, Advice::NoHugePage) };
+    }
+    Ok(place)
 }

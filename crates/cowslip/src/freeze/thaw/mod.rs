@@ -27,6 +27,7 @@ use cowslip_sys::{Errno, memfile, memory, process};
 use crate::arena::backing_file::{CLOSED_HINT, Pages};
 use crate::arena::backoff::backoff;
 use crate::arena::chunk::{self, Thawing, at_once, private_pages, thaw_alone};
+use crate::arena::grow;
 use crate::arena::inheritance::youngest_read;
 use crate::arena::residency;
 use crate::arena::state::{Chunk, Role, Shared, State};
@@ -67,16 +68,22 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     if quiet_ns > 0 && !is_short && state.retired_views.len() < MANY_VIEWS {
         return Step::Later(Duration::from_nanos(quiet_ns));
     }
-    if unmap_retired(state) || (!is_short && residency::map_some(shared, state)) {
+    if unmap_retired(state) {
         return Step::Again;
     }
     let round_ns = residency::begin_round(shared, state);
-    match (thaw_step(shared, state, is_short), round_ns) {
-        (Step::Idle, Some(round_ns)) => Step::Later(Duration::from_nanos(round_ns)),
-        (Step::Later(delay), Some(round_ns)) => {
-            Step::Later(delay.min(Duration::from_nanos(round_ns)))
-        }
-        (step, _) => step,
+    let thawed = thaw_step(shared, state, is_short);
+    // What a thaw or a huge page takes the place of need not be mapped before that.
+    let step = match thawed {
+        Step::Again => return Step::Again,
+        step => step.or_sooner(grow::tend(shared, state)),
+    };
+    if matches!(step, Step::Again) || (!is_short && residency::map_some(shared, state)) {
+        return Step::Again;
+    }
+    match round_ns {
+        Some(round_ns) => step.or_sooner(Step::Later(Duration::from_nanos(round_ns))),
+        None => step,
     }
 }
 
@@ -176,6 +183,7 @@ fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
     state.thaw.end_round();
     state.thaw.armed = false;
     state.thaw.clean_from = 0;
+    state.density.tending.hurry();
     shared.counters.thaws.fetch_add(1, Relaxed);
     shared.counters.last_thaw_ns.store(process::now_ns() - began_ns, Relaxed);
     shared.counters.frozen_chunks.store(0, Relaxed);

@@ -11,3 +11,14 @@ pub(crate) enum Step {
     /// Nothing is to be done.
     Idle,
 }
+
+impl Step {
+    /// What comes after two pieces of work.
+    pub(crate) fn or_sooner(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Again, _) | (_, Self::Again) => Self::Again,
+            (Self::Later(delay), Self::Later(other)) => Self::Later(delay.min(other)),
+            (Self::Idle, step) | (step, Self::Idle) => step,
+        }
+    }
+}

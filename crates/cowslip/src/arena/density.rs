@@ -1,0 +1,246 @@
+//! How much of a huge page is used, and what follows from that.
+//!
+//! Nothing here asks the kernel or changes memory: `trim` and `grow` do what this says.
+//!
+//! ```text
+//!            first touch                    15/16 are there
+//!   base pages ─────▶ 4 KiB each ───────────────────────────▶ huge page
+//!        ▲                 ▲                                       │
+//!        │                 └── an eighth was given back: split ────┘
+//!        └─ the next mapping begins huge once three quarters of what was handed out before are there; one of 64 MiB
+//!           and more always does
+//! ```
+//! The eighth is what a bound on memory asks for: of a huge page that stays at least 7/8 are used, so that it holds at
+//! most 8/7 = 1.143 times what is used. A page is made huge again at 15/16 only, so that a program that gives back and takes
+//! again around one of the two does not have pages split and made in turn. What a program maps in one large piece it fills,
+//! mostly, and at once: base pages would take ten times as long, with nobody there yet to make them huge meanwhile. The
+//! price is that a large piece holds 2 MiB for each page that is touched of it, unless huge pages are refused there.
+
+use std::collections::BTreeMap;
+
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+
+use super::page_size::BaseChunks;
+
+/// Of a huge page, given back until it is split.
+const SPLIT_SHARE: usize = 8;
+/// Of a chunk of base pages, missing at most when it is made huge.
+const MISSING_SHARE: u64 = 16;
+/// Of what was handed out, there when more of it may begin on huge pages.
+const TRUST: (u64, u64) = (3, 4);
+/// Pieces of this size begin on huge pages.
+const LARGE_BYTES: u64 = 64 << 20;
+
+const WORD_BITS: usize = u64::BITS as usize;
+/// Of the smallest pages that any kernel has.
+const MOST_PAGES: usize = CHUNK_BYTES / 4096;
+
+/// Pages of a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct PageSet([u64; MOST_PAGES / WORD_BITS]);
+
+impl PageSet {
+    /// The whole pages of `part`, of the chunk at `chunk_start`.
+    pub(crate) fn of(chunk_start: usize, part: VirtRange) -> Self {
+        let page = page_size_bytes();
+        let mut pages = Self::default();
+        let (first, end) = (part.start - chunk_start, part.end() - chunk_start);
+        (first.div_ceil(page)..end / page)
+            .for_each(|i| pages.0[i / WORD_BITS] |= 1 << (i % WORD_BITS));
+        pages
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(word, more)| *word |= more);
+    }
+
+    /// Each page of it, of the chunk at `chunk_start`.
+    pub(crate) fn pages(self, chunk_start: usize) -> impl Iterator<Item = VirtRange> {
+        let page = page_size_bytes();
+        let is_in = move |i: &usize| self.0[i / WORD_BITS] & (1 << (i % WORD_BITS)) != 0;
+        let place = move |i| VirtRange::new(chunk_start + i * page, page);
+        (0..CHUNK_BYTES / page).filter(is_in).map(place)
+    }
+}
+
+/// What of each chunk was given back.
+#[derive(Debug, Default)]
+pub(crate) struct Density {
+    chunks: BTreeMap<usize, Given>,
+    /// Memory that takes base pages until it is dense.
+    pub(crate) begins_small: bool,
+    /// Chunks that the program wants no huge pages in.
+    pub(crate) refused: BaseChunks,
+    /// What may have begun on huge pages since the last look.
+    pub(crate) trusted: Option<VirtRange>,
+    pub(crate) tending: Tending,
+}
+
+/// How far the background is with what is to become huge.
+#[derive(Debug, Default)]
+pub(crate) struct Tending {
+    /// The chunk that is looked at next.
+    pub(crate) next: usize,
+    /// Not before this time; 0 is a moment after the next look.
+    pub(crate) not_before_ns: u64,
+    pub(crate) delay_ns: u64,
+    /// What the file held when a round began.
+    pub(crate) held_bytes: u64,
+    /// In this round something was done, or could not be done yet.
+    pub(crate) has_changed: bool,
+    /// Time that this round took.
+    pub(crate) busy_ns: u64,
+    /// The kernel makes no file memory huge afterwards.
+    pub(crate) is_futile: bool,
+}
+
+impl Tending {
+    /// What could not be looked at may be now.
+    pub(crate) fn hurry(&mut self) {
+        self.delay_ns = 0;
+        self.not_before_ns = 0;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Given {
+    /// Kept in memory, and of no use when they were given back.
+    kept: PageSet,
+    is_split: bool,
+}
+
+impl Density {
+    pub(crate) fn new(chunks: usize) -> Self {
+        Self { refused: BaseChunks::new(chunks), ..Self::default() }
+    }
+
+    /// A part of a chunk was given back, and its pages are kept. Whether it is worth splitting by now.
+    pub(crate) fn keep(&mut self, chunk: usize, pages: PageSet) -> bool {
+        let given = self.chunks.entry(chunk).or_default();
+        given.kept.add(pages);
+        is_worth_splitting(given.kept.count())
+    }
+
+    /// The pages that were kept, which from here on are not.
+    pub(crate) fn take_kept(&mut self, chunk: usize) -> PageSet {
+        self.chunks.get_mut(&chunk).map(|given| std::mem::take(&mut given.kept)).unwrap_or_default()
+    }
+
+    /// It is on base pages from here on.
+    pub(crate) fn set_split(&mut self, chunk: usize) {
+        self.chunks.entry(chunk).or_default().is_split = true;
+    }
+
+    pub(crate) fn is_split(&self, chunk: usize) -> bool {
+        self.chunks.get(&chunk).is_some_and(|given| given.is_split)
+    }
+
+    /// It is as if new.
+    pub(crate) fn forget(&mut self, chunk: usize) {
+        self.chunks.remove(&chunk);
+    }
+
+    pub(crate) fn has_any(&self) -> bool {
+        !self.chunks.is_empty()
+    }
+
+    /// The first chunk from `from` on of which something was given back.
+    pub(crate) fn next_given(&self, from: usize) -> Option<usize> {
+        self.chunks.range(from..).next().map(|(chunk, _)| *chunk)
+    }
+
+    /// Whether enough of a chunk was given back, and is kept.
+    pub(crate) fn is_due(&self, chunk: usize) -> bool {
+        self.chunks.get(&chunk).is_some_and(|given| is_worth_splitting(given.kept.count()))
+    }
+
+    /// Whether that is so of any chunk.
+    pub(crate) fn is_any_due(&self) -> bool {
+        self.chunks.keys().any(|chunk| self.is_due(*chunk))
+    }
+}
+
+/// Whether so many pages of a huge one are better given back than kept for the sake of the rest.
+pub(crate) fn is_worth_splitting(given_pages: usize) -> bool {
+    given_pages * page_size_bytes() * SPLIT_SHARE >= CHUNK_BYTES
+}
+
+/// Whether a chunk of base pages is better one huge page.
+pub(crate) fn is_dense(held_bytes: u64) -> bool {
+    (CHUNK_BYTES as u64).saturating_sub(held_bytes) * MISSING_SHARE <= CHUNK_BYTES as u64
+}
+
+/// Whether so much memory, handed out in one piece, begins on huge pages whatever was done with the rest.
+pub(crate) fn is_large(len: usize) -> bool {
+    len as u64 >= LARGE_BYTES
+}
+
+/// How much of new memory may begin on huge pages in a program that has used `used_bytes` so far, of which `held_bytes` are
+/// in memory. As much again, so that what is held beyond what is used is bounded by what is used.
+pub(crate) fn trusted_bytes(used_bytes: u64, held_bytes: u64) -> u64 {
+    let (enough, all) = TRUST;
+    if held_bytes.saturating_mul(all) >= used_bytes.saturating_mul(enough) { used_bytes } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: usize = 4096;
+    const CHUNK: usize = 3 * CHUNK_BYTES;
+
+    fn part(first: usize, pages: usize) -> PageSet {
+        PageSet::of(CHUNK, VirtRange::new(CHUNK + first * PAGE, pages * PAGE))
+    }
+
+    #[test]
+    fn pages_are_counted_once_and_listed_where_they_lie() {
+        let mut pages = part(60, 10);
+        pages.add(part(65, 3));
+        pages.add(part(511, 1));
+        assert_eq!(pages.count(), 11);
+        let places: Vec<_> = pages.pages(CHUNK).map(|it| (it.start - CHUNK) / PAGE).collect();
+        assert_eq!(places, [60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 511]);
+        let torn = PageSet::of(CHUNK, VirtRange::new(CHUNK + 1, 2 * PAGE));
+        assert_eq!(torn.count(), 1, "whole pages only");
+    }
+
+    #[test]
+    fn a_huge_page_is_split_when_an_eighth_of_it_was_given_back() {
+        let mut density = Density::default();
+        assert!(!density.keep(7, part(0, 40)));
+        assert!(!density.keep(7, part(10, 40)), "50 pages, some of them twice");
+        assert!(!density.keep(8, part(0, 40)), "another chunk");
+        assert!(!density.is_any_due());
+        assert!(density.keep(7, part(100, 14)));
+        assert!(density.is_due(7) && !density.is_due(8) && density.is_any_due());
+        assert_eq!(density.take_kept(7).count(), 64);
+        density.set_split(7);
+        assert!(density.is_split(7) && !density.is_any_due());
+        assert_eq!([0, 8, 9].map(|from| density.next_given(from)), [Some(7), Some(8), None]);
+        density.forget(7);
+        assert!(!density.is_split(7) && density.has_any());
+    }
+
+    #[test]
+    fn what_stays_huge_holds_little_that_is_not_used_and_what_becomes_huge_is_not_split_at_once() {
+        let pages = |count: usize| (count * PAGE) as u64;
+        let most_given = (0..=512).filter(|&given| !is_worth_splitting(given)).max().unwrap();
+        assert!(512.0 / (512 - most_given) as f64 <= 1.15);
+        let least_held = (0..=512).find(|&held| is_dense(pages(held))).unwrap();
+        assert!(!is_worth_splitting(2 * (512 - least_held) - 1), "{least_held}");
+        assert!(is_dense(pages(512)) && !is_dense(0));
+    }
+
+    #[test]
+    fn new_memory_begins_huge_in_a_program_that_fills_what_it_has() {
+        assert_eq!(trusted_bytes(0, 0), 0);
+        assert_eq!(trusted_bytes(100, 74), 0);
+        assert_eq!(trusted_bytes(100, 75), 100);
+        assert_eq!(trusted_bytes(u64::MAX, u64::MAX), u64::MAX);
+    }
+}

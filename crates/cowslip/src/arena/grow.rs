@@ -1,0 +1,335 @@
+#![allow(unsafe_code)]
+//! A program's memory begins on base pages, as it does natively, and becomes huge when it is dense.
+//!
+//! The page that a fault takes is the mapping's choice: [chunks](super::page_size) that take base pages are mapped with
+//! `MADV_NOHUGEPAGE`. What [`super::density`] trusts to be filled is mapped without it before it is touched. The service
+//! thread makes the rest huge: one chunk at a time (`MADV_COLLAPSE`), while nobody has to wait for it but who touches it.
+//!
+//! # Safety
+//! The ranges are parts of an arena, which this library owns, and no content changes.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+use cowslip_sys::{Errno, cache, memfile, process};
+
+use super::backing_file::offset;
+use super::backoff::backoff;
+use super::density::{PageSet, is_dense, is_large, trusted_bytes};
+use super::state::{Chunk, Role, Shared, State};
+use super::vma_map::Usage;
+use crate::freeze::thaw::Step;
+
+/// A round is followed by a pause so many times as long.
+const REST: u64 = 16;
+const FIRST_ROUND_NS: u64 = 20_000_000;
+const LAST_ROUND_NS: u64 = 2_000_000_000;
+/// Chunks looked at in one step.
+const LOOK_CHUNKS: usize = 16;
+/// Runs of base pages and of huge ones, in turns: each is a mapping of its own, which every freeze has to move.
+const MOST_BORDERS: usize = 64;
+/// Pages of what was trusted that are looked at before more is.
+const SAMPLES: usize = 32;
+const SAMPLE_BYTES: usize = 512;
+
+impl Shared {
+    /// Maps a piece so that writes reach the file, with the pages that its faults are to take.
+    pub(crate) fn map_live(
+        &self,
+        state: &State,
+        piece: VirtRange,
+        prot: Prot,
+    ) -> Result<(), Errno> {
+        self.backing_file.map_live(self.range, piece, prot)?;
+        self.mark_base(state, piece);
+        Ok(())
+    }
+
+    /// Has the faults on a mapping that was made just now take the pages that they are to take.
+    pub(crate) fn mark_base(&self, state: &State, piece: VirtRange) {
+        if state.vma_map.is_base(piece.start) {
+            // Best effort: without it more memory is held.
+            // SAFETY: see the module.
+            let _ = unsafe { memory::advise(piece, Advice::NoHugePage) };
+        }
+    }
+
+    /// Has all that was not touched yet begin on base pages.
+    pub(crate) fn begin_small(&self, state: &mut State) {
+        if self.is_thp() {
+            state.density.begins_small = true;
+            self.set_base(state, self.chunks_of(self.range));
+        }
+    }
+
+    fn set_base(&self, state: &mut State, chunks: std::ops::Range<usize>) {
+        // First: pieces may be finer than mappings, and must not be coarser.
+        state.vma_map.base_chunks.set(chunks.clone(), true);
+        let pieces = state.vma_map.pieces(self.chunk_range(chunks.start, chunks.len()));
+        pieces.iter().for_each(|(piece, _)| self.mark_base(state, *piece));
+    }
+
+    /// Has faults on live chunks take huge pages. What is mapped of them is touched anew.
+    fn set_huge(&self, state: &mut State, chunks: std::ops::Range<usize>) -> Result<(), Errno> {
+        for (piece, prot) in state.vma_map.pieces(self.chunk_range(chunks.start, chunks.len())) {
+            self.backing_file.map_live(self.range, piece, prot)?;
+        }
+        state.vma_map.base_chunks.set(chunks, false);
+        Ok(())
+    }
+
+    /// A chunk was split: khugepaged, which fills holes with zeroes, shall not make it huge again.
+    pub(crate) fn keep_small(&self, state: &mut State, chunk: usize) {
+        if !self.would_cut_up(state, chunk) {
+            self.set_base(state, chunk..chunk + 1);
+        }
+    }
+
+    /// Whether there would be more runs than a freeze is to move if a chunk were not as it is.
+    fn would_cut_up(&self, state: &State, chunk: usize) -> bool {
+        let (all, base) = (self.chunks_of(self.range), &state.vma_map.base_chunks);
+        let differs =
+            |other: usize| all.contains(&other) && base.contains(other) != base.contains(chunk);
+        let has_neighbour = differs(chunk + 1) || chunk.checked_sub(1).is_some_and(differs);
+        !has_neighbour && base.borders(all.clone()) >= MOST_BORDERS
+    }
+
+    /// What the program thinks of huge pages in a range (`MADV_HUGEPAGE`, `MADV_NOHUGEPAGE`).
+    pub(crate) fn prefer_huge(&self, state: &mut State, range: VirtRange, is_wanted: bool) {
+        if !self.is_thp() || state.role == Role::Reader {
+            return;
+        }
+        if !is_wanted {
+            let chunks = self.chunks_of(range);
+            state.density.refused.set(chunks.clone(), true);
+            self.set_base(state, chunks);
+            return;
+        }
+        let chunks = self.chunks_of(range.inner_aligned(CHUNK_BYTES));
+        state.density.refused.set(chunks.clone(), false);
+        let is_empty_base = |state: &State, chunk| {
+            state.chunk(chunk) == Chunk::Live
+                && state.vma_map.base_chunks.contains(chunk)
+                && self.holds_nothing(chunk)
+        };
+        let mut at = chunks.start;
+        while let Some(first) = (at..chunks.end).find(|chunk| is_empty_base(state, *chunk)) {
+            let end = (first..chunks.end).find(|chunk| !is_empty_base(state, *chunk));
+            at = end.unwrap_or(chunks.end);
+            // If it fails they are on base pages still.
+            let _ = self.set_huge(state, first..at);
+        }
+        // What was touched becomes huge when it is dense.
+        state.density.tending.has_changed = true;
+        state.density.tending.hurry();
+        self.notify(state);
+    }
+
+    /// Pages of a chunk that the file does not hold.
+    fn holes(&self, chunk: usize) -> PageSet {
+        let place = self.chunk_range(chunk, 1);
+        let (start, mut holes) = (offset(self.range, place), PageSet::default());
+        let end = start + place.len as u64;
+        let mut at = start;
+        while at < end {
+            let Ok(data) = memfile::next_data(self.backing_file.fd(), at, end) else { break };
+            let (from, to) = data.unwrap_or((end, end));
+            let here = |at: u64| place.start + (at - start) as usize;
+            holes.add(PageSet::of(place.start, VirtRange::between(here(at), here(from))));
+            at = to;
+        }
+        holes
+    }
+
+    fn holds_nothing(&self, chunk: usize) -> bool {
+        let at = offset(self.range, self.chunk_range(chunk, 1));
+        let data = memfile::next_data(self.backing_file.fd(), at, at + CHUNK_BYTES as u64);
+        data.is_ok_and(|data| data.is_none())
+    }
+
+    /// Before `range` is handed out: has as much of it begin on huge pages as the program is trusted with.
+    pub(crate) fn trust(&self, state: &mut State, range: VirtRange) {
+        if !state.density.begins_small || range.len < CHUNK_BYTES {
+            return;
+        }
+        state.density.refused.set(self.chunks_of(range.inner_aligned(CHUNK_BYTES)), false);
+        let part = self.trusted_part(state, range).inner_aligned(CHUNK_BYTES);
+        if part.is_empty() {
+            return;
+        }
+        let chunks = self.chunks_of(part);
+        let is_new = chunks.clone().all(|chunk| state.chunk(chunk) == Chunk::Live);
+        if is_new && self.set_huge(state, chunks).is_ok() && !is_large(range.len) {
+            state.density.trusted = Some(part);
+        }
+    }
+
+    fn trusted_part(&self, state: &State, range: VirtRange) -> VirtRange {
+        if is_large(range.len) {
+            return range;
+        }
+        let held_bytes = memfile::allocated_bytes(self.backing_file.fd()).unwrap_or(0);
+        let trusted = trusted_bytes(state.vma_map.used_bytes(), held_bytes);
+        if trusted < CHUNK_BYTES as u64 || !self.was_trust_kept(state) {
+            return VirtRange::default();
+        }
+        let len = range.len.min(usize::try_from(trusted).unwrap_or(usize::MAX));
+        VirtRange::new(range.start, len)
+    }
+
+    /// Whether what was trusted last was filled: half of a sample of it is not zero.
+    fn was_trust_kept(&self, state: &State) -> bool {
+        let Some(part) = state.density.trusted else { return true };
+        let step = (part.len / SAMPLES).next_multiple_of(SAMPLE_BYTES);
+        let mut content = [0; SAMPLE_BYTES];
+        let is_filled = |place: &usize| {
+            let at = offset(self.range, VirtRange::new(*place, SAMPLE_BYTES));
+            memfile::read_exact_at(self.backing_file.fd(), &mut content, at).is_ok()
+                && content.iter().any(|byte| *byte != 0)
+        };
+        let places = (part.start..part.end() - SAMPLE_BYTES).step_by(step);
+        places.filter(is_filled).count() * 2 >= SAMPLES
+    }
+}
+
+/// What the background does when nothing is to be thawed.
+pub(crate) fn tend(shared: &Shared, state: &mut State) -> Step {
+    let may = state.role == Role::Owner && !state.is_pinned && !state.io.any();
+    let has_any = state.density.has_any() || !state.vma_map.base_chunks.is_empty();
+    if !may || !has_any || !shared.is_thp() {
+        return Step::Idle;
+    }
+    let now = process::now_ns();
+    if state.density.tending.not_before_ns == 0 {
+        // The thread was started for a fork, which waits for whoever has the arena locked.
+        state.density.tending.not_before_ns = now + FIRST_ROUND_NS;
+    }
+    if now < state.density.tending.not_before_ns {
+        return Step::Later(Duration::from_nanos(state.density.tending.not_before_ns - now));
+    }
+    if state.density.tending.next == 0 && !begin_round(shared, state) {
+        return end_round(state);
+    }
+    for _ in 0..LOOK_CHUNKS {
+        let Some(chunk) = next_wanted(shared, state) else { return end_round(state) };
+        state.density.tending.next = chunk + 1;
+        if tend_chunk(shared, state, chunk) {
+            state.density.tending.has_changed = true;
+            break;
+        }
+    }
+    state.density.tending.busy_ns += process::now_ns() - now;
+    Step::Again
+}
+
+/// Whether there may be something to do.
+fn begin_round(shared: &Shared, state: &mut State) -> bool {
+    let held_bytes = memfile::allocated_bytes(shared.backing_file.fd()).unwrap_or(0);
+    let is_any_due = state.density.is_any_due();
+    let tending = &mut state.density.tending;
+    let has_grown = std::mem::replace(&mut tending.held_bytes, held_bytes) != held_bytes;
+    if has_grown {
+        tending.delay_ns = 0;
+    }
+    std::mem::take(&mut tending.has_changed) || has_grown || is_any_due
+}
+
+fn end_round(state: &mut State) -> Step {
+    let tending = &mut state.density.tending;
+    let rest_ns = std::mem::take(&mut tending.busy_ns) * REST;
+    let delay = backoff(&mut tending.delay_ns, FIRST_ROUND_NS, LAST_ROUND_NS);
+    let delay = delay.max(Duration::from_nanos(rest_ns));
+    tending.next = 0;
+    tending.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
+    Step::Later(delay)
+}
+
+/// The next chunk of this round that something may be done about.
+fn next_wanted(shared: &Shared, state: &State) -> Option<usize> {
+    let from = state.density.tending.next;
+    let end = shared.chunks_of(shared.range).end;
+    let given = state.density.next_given(from);
+    // What was never handed out holds nothing.
+    let rest = VirtRange::between(shared.range.start + from * CHUNK_BYTES, shared.range.end());
+    let mut used = state.vma_map.within(rest).filter(|span| span.usage == Usage::Used);
+    let base = used.find_map(|span| {
+        let chunks = shared.chunks_of(span.range);
+        state.vma_map.base_chunks.next(chunks.start, chunks.end.min(end))
+    });
+    given.into_iter().chain(base).min()
+}
+
+/// Splits a chunk or makes it huge, if one of them is due: whether it did, or will.
+fn tend_chunk(shared: &Shared, state: &mut State, chunk: usize) -> bool {
+    if state.chunk(chunk) != Chunk::Live {
+        // When it is live again.
+        state.density.tending.has_changed = true;
+        return false;
+    }
+    if state.density.is_due(chunk) {
+        return shared.trim(state, chunk).is_ok();
+    }
+    let place = shared.chunk_range(chunk, 1);
+    let is_one_mapping = || {
+        let prot = state.vma_map.pieces(place).first().map_or(Prot::NONE, |(_, prot)| *prot);
+        state.vma_map.pieces(place) == [(place, prot)] && prot.contains(Prot::RW)
+    };
+    let may = !state.density.tending.is_futile
+        && (state.vma_map.base_chunks.contains(chunk) || state.density.is_split(chunk))
+        && !state.density.refused.contains(chunk)
+        && state.vma_map.is_all(place, Usage::Used)
+        && is_one_mapping();
+    let at = offset(shared.range, place);
+    may && cache::cached(shared.backing_file.fd(), at, CHUNK_BYTES as u64)
+        .is_ok_and(|held| is_dense(held.bytes) && held.evicted_bytes == 0)
+        && make_huge(shared, state, chunk)
+}
+
+/// Makes a dense chunk huge: whether it did, or will.
+fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
+    let place = shared.chunk_range(chunk, 1);
+    let was_base = state.vma_map.base_chunks.contains(chunk);
+    if was_base
+        && (shared.would_cut_up(state, chunk) || shared.set_huge(state, chunk..chunk + 1).is_err())
+    {
+        return false;
+    }
+    let began_ns = process::now_ns();
+    // Filled with zeroes from here on: kept, and of no use.
+    let holes = shared.holes(chunk);
+    // SAFETY: see the module.
+    let collapsed = unsafe { memory::advise(place, Advice::Collapse) };
+    shared.counters.stalled(process::now_ns() - began_ns);
+    match collapsed {
+        Ok(()) => {
+            state.density.forget(chunk);
+            let _ = state.density.keep(chunk, holes);
+            shared.counters.collapsed_chunks.fetch_add(1, Relaxed);
+            true
+        }
+        Err(Errno::INVAL) => {
+            give_up(shared, state);
+            false
+        }
+        Err(_) => {
+            if was_base {
+                shared.set_base(state, chunk..chunk + 1);
+            }
+            true
+        }
+    }
+}
+
+/// Where the kernel makes no file memory huge afterwards, all that the program lets be huge begins so.
+fn give_up(shared: &Shared, state: &mut State) {
+    state.density.tending.is_futile = true;
+    state.density.begins_small = false;
+    for chunk in shared.chunks_of(shared.range) {
+        let is_small = state.vma_map.base_chunks.contains(chunk);
+        if is_small && state.chunk(chunk) == Chunk::Live && !state.density.refused.contains(chunk) {
+            let _ = shared.set_huge(state, chunk..chunk + 1);
+        }
+    }
+}

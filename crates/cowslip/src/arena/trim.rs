@@ -1,0 +1,175 @@
+#![allow(unsafe_code)]
+//! What a program gives back of a huge page leaves the file.
+//!
+//! ```text
+//!   a part is given back ──▶ zeroed, kept ── an eighth is kept ──▶ hold writers ──▶ punch what is zero still ──▶ let go
+//!          └──── the chunk is on base pages ──▶ punched
+//! ```
+//! A page that was given back may be in use again: nothing tells, as it is mapped. So its content does, while no store to
+//! the chunk can complete: a page of zeroes and a hole are the same to the program. The kernel splits the huge page at the
+//! first hole. What a device may be writing to is left alone ([`super::io`]).
+//!
+//! # Safety
+//! The ranges are live parts of an arena, which this library owns, and content does not change but for what its user gave
+//! up.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip_sys::memory::Prot;
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::{self, RegisterMode, Uffd};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, memfile, process};
+
+use super::backing_file::{Pages, offset};
+use super::chunk::{enter, write_protect};
+use super::density::{PageSet, is_worth_splitting};
+use super::residency::map_resident;
+use super::state::{Chunk, Shared, State};
+use super::vma_map::Usage;
+use crate::insist::insist;
+use crate::service::FEATURES;
+
+/// The largest page that is looked at.
+const LOOK_BYTES: usize = 4096;
+
+impl Shared {
+    pub(super) fn is_thp(&self) -> bool {
+        matches!(self.backing_file.pages, Pages::HugeTmpfs | Pages::HugeMemfd)
+    }
+
+    /// Whether a part of a chunk may be punched out without a huge page being lost.
+    fn is_on_base_pages(&self, state: &State, chunk: usize) -> bool {
+        self.backing_file.pages == Pages::Base
+            || state.vma_map.base_chunks.contains(chunk)
+            || state.density.is_split(chunk)
+    }
+
+    /// Makes a part of a live chunk read as zeroes, and gives its pages back if enough of the chunk was given back by now.
+    pub(crate) fn discard_part(
+        &self,
+        state: &mut State,
+        chunk: usize,
+        part: VirtRange,
+    ) -> Result<(), Errno> {
+        if self.is_on_base_pages(state, chunk) {
+            return self.punch(part);
+        }
+        let pages = PageSet::of(self.chunk_range(chunk, 1).start, part);
+        if is_worth_splitting(pages.count()) {
+            self.punch(part)?
+        } else {
+            self.clean(part)?
+        }
+        self.keep(state, chunk, pages);
+        Ok(())
+    }
+
+    /// As [`Self::discard_part`], of what is free from here on: its content may stay until it is handed out.
+    pub(crate) fn release_part(&self, state: &mut State, chunk: usize, part: VirtRange) {
+        if self.is_on_base_pages(state, chunk) {
+            let _ = self.punch(part);
+        } else {
+            self.keep(state, chunk, PageSet::of(self.chunk_range(chunk, 1).start, part));
+        }
+    }
+
+    fn keep(&self, state: &mut State, chunk: usize, pages: PageSet) {
+        if self.is_thp() && state.density.keep(chunk, pages) {
+            // If it fails the pages stay, as zeroes.
+            let _ = self.trim(state, chunk);
+        }
+    }
+
+    fn punch(&self, part: VirtRange) -> Result<(), Errno> {
+        self.backing_file.check_identity()?;
+        memfile::punch_hole(self.backing_file.fd(), offset(self.range, part), part.len as u64)
+    }
+
+    /// Gives back what of a live chunk was kept, and is free or zero still, if that is enough of it.
+    pub(crate) fn trim(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
+        let may_be_known = state.is_pinned
+            || state.io.any()
+            || state.ask_before_thaw.is_some_and(|asks| asks())
+            || page_size_bytes() > LOOK_BYTES;
+        if state.chunk(chunk) != Chunk::Live || may_be_known {
+            return Err(Errno::BUSY);
+        }
+        let kept = state.density.take_kept(chunk);
+        let range = self.chunk_range(chunk, 1);
+        self.backing_file.check_identity()?;
+        // Most of what is in use again is found without anybody waiting.
+        let idle = self.idle_pages(state, range, kept)?;
+        if !is_worth_splitting(idle.iter().map(|run| run.len / page_size_bytes()).sum()) {
+            return Ok(());
+        }
+        // This thread would wait for itself.
+        let _blocked = enter(range)?;
+        let service = self.service(state);
+        let own = match service {
+            Some(_) => None,
+            None => Some(Uffd::new(ReservedFd::hold(uffd::open()?.0), FEATURES)?),
+        };
+        let guard = own.as_ref().or(service.as_ref().map(|service| &service.uffd));
+        let guard = guard.ok_or(Errno::NODEV)?;
+        let began_ns = process::now_ns();
+        let pieces = state.vma_map.pieces(range);
+        let trimmed = (|| {
+            for (piece, _) in &pieces {
+                guard.register(*piece, RegisterMode::WP)?;
+                write_protect(guard, *piece, true)?;
+            }
+            for run in self.idle_pages(state, range, kept)? {
+                self.punch(run)?;
+            }
+            Ok(())
+        })();
+        for (piece, _) in &pieces {
+            // That takes the protection away, and does not wake who waits for that (I6).
+            if insist(|| guard.unregister(*piece)).is_err() {
+                let _ = write_protect(guard, *piece, false);
+            }
+            let _ = insist(|| guard.wake(*piece));
+        }
+        self.counters.stalled(process::now_ns() - began_ns);
+        if trimmed.is_ok() {
+            state.density.set_split(chunk);
+            self.keep_small(state, chunk);
+            // A split unmaps what stays.
+            for span in state.vma_map.within(range) {
+                if span.usage == Usage::Used && span.prot.contains(Prot::READ) {
+                    map_resident(self, span.range);
+                }
+            }
+            self.counters.split_chunks.fetch_add(1, Relaxed);
+        }
+        trimmed
+    }
+
+    /// Those of the pages `kept` that are free, or hold nothing but zeroes at this moment: runs.
+    fn idle_pages(
+        &self,
+        state: &State,
+        chunk: VirtRange,
+        kept: PageSet,
+    ) -> Result<Vec<VirtRange>, Errno> {
+        let mut runs: Vec<VirtRange> = Vec::new();
+        for page in kept.pages(chunk.start) {
+            if !state.vma_map.is_all(page, Usage::Free) && !self.is_zero(page)? {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(last) if last.end() == page.start => last.len += page.len,
+                _ => runs.push(page),
+            }
+        }
+        Ok(runs)
+    }
+
+    fn is_zero(&self, page: VirtRange) -> Result<bool, Errno> {
+        let mut content = [0; LOOK_BYTES];
+        let content = &mut content[..page.len.min(LOOK_BYTES)];
+        memfile::read_exact_at(self.backing_file.fd(), content, offset(self.range, page))?;
+        Ok(content.iter().all(|byte| *byte == 0))
+    }
+}
