@@ -27,6 +27,10 @@ enum Answer {
     Kernel,
     /// An arena follows it anyway, or it may be ignored.
     Nothing,
+    /// The arena takes such pages there.
+    Pages {
+        huge: bool,
+    },
     /// As [`Answer::Nothing`], but what is locked refuses it.
     Age,
     /// It takes back what made memory leave.
@@ -52,13 +56,13 @@ fn answer(advice: c_int) -> Answer {
         | libc::MADV_RANDOM
         | libc::MADV_SEQUENTIAL
         | libc::MADV_WILLNEED
-        | libc::MADV_HUGEPAGE
-        | libc::MADV_NOHUGEPAGE
         | libc::MADV_COLLAPSE
         | libc::MADV_MERGEABLE
         | libc::MADV_UNMERGEABLE
         | libc::MADV_DONTDUMP
         | libc::MADV_DODUMP => Answer::Nothing,
+        libc::MADV_HUGEPAGE => Answer::Pages { huge: true },
+        libc::MADV_NOHUGEPAGE => Answer::Pages { huge: false },
         libc::MADV_DOFORK | MADV_GUARD_REMOVE => Answer::Undo,
         libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT => Answer::Age,
         libc::MADV_DONTFORK | MADV_GUARD_INSTALL => Answer::Leave,
@@ -104,6 +108,8 @@ fn request(
                 },
                 (Usage::Used | Usage::Left, Answer::Nothing)
                 | (Usage::Used, Answer::Age | Answer::Undo | Answer::Wipe(false)) => {}
+                (Usage::Used, Answer::Pages { huge }) => arena.raw().prefer_huge(part, *huge),
+                (Usage::Left, Answer::Pages { .. }) => {}
                 (Usage::Left, Answer::Age) => age(part)?,
                 (Usage::Used | Usage::Left, Answer::Refuse) => return Err(Errno::INVAL),
                 (Usage::Used | Usage::Left, Answer::Discard) => {

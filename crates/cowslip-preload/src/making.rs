@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Prot};
-use cowslip_sys::process;
+use cowslip_sys::{process, procfs};
 
 use crate::program::{self, config, has_parent, is_forking_here, own};
 use crate::{children, direct_io, leaving, limits, rings, say};
@@ -105,6 +105,9 @@ fn make() {
     match made {
         Ok(arena) => {
             say!("arena of {} at {}, {}", config.capacity, arena.range(), arena.pages());
+            if !has_huge_pages_at_faults() {
+                arena.raw().begin_small();
+            }
             children::give_way(&arena);
             children::limit_memory(&arena);
             arena.raw().ask_before_thaws(rings::is_any);
@@ -113,6 +116,11 @@ fn make() {
         }
         Err(error) => say!("no arena, the program runs unchanged: {error}"),
     }
+}
+
+/// Whether memory of a program that does not ask begins on huge pages natively. Then it holds here what it holds there.
+fn has_huge_pages_at_faults() -> bool {
+    procfs::Thp::read().is_ok_and(|thp| thp.enabled == procfs::Policy::Always)
 }
 
 /// Takes over the arenas that no other process has any of; the youngest gives new memory from now on. Whether there
