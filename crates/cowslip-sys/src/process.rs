@@ -108,6 +108,49 @@ pub fn pidfd(pid: i32) -> Result<OwnedFd> {
 pub fn eventfd() -> Result<OwnedFd> {
     rustix::event::eventfd(
         0,
+/// Once the main thread has ended: how many others there are, those included that are about to end. `None` before, and where
+/// `/proc` cannot be read. Nothing is allocated.
+pub fn threads_without_main() -> Option<u64> {
+    let mut text = [0; 1024];
+    let [state, count] = stat_fields(read_own("stat", &mut text)?, [0, 17])?;
+    // The main thread is not taken off the list before the last of the others is.
+    let threads: u64 = count.parse().ok()?;
+    (state == "Z").then(|| threads.saturating_sub(1))
+}
+
+/// Fields of `/proc/PID/stat` (`proc_pid_stat(5)`), counted from behind the name.
+fn stat_fields<const N: usize>(stat: &str, fields: [usize; N]) -> Option<[&str; N]> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let found = fields.map(|field| rest.split(' ').nth(field).unwrap_or_default());
+    found.iter().all(|field| !field.is_empty()).then_some(found)
+}
+
+/// The beginning of a file of `/proc/self`, without allocating.
+fn read_own<'a>(name: &str, text: &'a mut [u8]) -> Option<&'a str> {
+    let file = crate::memfile::open_proc_self(name).ok()?;
+    let read = read_some(&file, text).ok()?;
+    core::str::from_utf8(&text[..read]).ok()
+}
+
+/// Has the calling thread block the signals that the main thread blocks, or blocked at its end.
+pub fn take_signal_mask_of_main() {
+    const SIGNALS: i32 = 64;
+    let mut text = [0; 4096];
+    let blocked = read_own("status", &mut text)
+        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("SigBlk:")))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let Some(blocked) = blocked else { return };
+    let mut mask = MaybeUninit::uninit();
+    // SAFETY: the set is written by sigemptyset before it is read; a signal that there is not is refused.
+    unsafe {
+        libc::sigemptyset(mask.as_mut_ptr());
+        for signal in (1..=SIGNALS).filter(|signal| blocked >> (signal - 1) & 1 == 1) {
+            libc::sigaddset(mask.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), core::ptr::null_mut());
+    }
+}
+
         rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
     )
 }
@@ -418,4 +461,21 @@ pub fn thread_count() -> Option<u64> {
     const LINKS_OF_A_DIRECTORY: u64 = 2;
     let links = rustix::fs::stat(c"/proc/self/task").ok()?.st_nlink as u64;
     links.checked_sub(LINKS_OF_A_DIRECTORY).filter(|&threads| threads > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_counted_from_behind_the_name() {
+        let stat = "17 (a) b (c) Z 1 17 17 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 99";
+        assert_eq!(stat_fields(stat, [0, 17]), Some(["Z", "3"]));
+        assert_eq!(stat_fields("17 (a) Z 1", [0, 17]), None);
+    }
+
+    #[test]
+    fn as_long_as_the_main_thread_lives_nobody_is_without_it() {
+        assert_eq!(threads_without_main(), None);
+    }
 }

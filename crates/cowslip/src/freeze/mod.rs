@@ -66,6 +66,7 @@
 mod at_fork;
 mod colocate;
 pub(crate) mod fork;
+mod last_thread;
 mod method;
 mod pinned;
 pub(crate) mod serve;

@@ -11,7 +11,8 @@
 //! A freeze waits in `mremap` until this thread has read the event. So the thread does not end as long as there is a
 //! call left by which it can wait and one by which it can read. If there is none, or it panics, it says so first
 //! ([`Sight`](crate::service::Sight)), and gives the userfaultfd up: the kernel then lets go whoever waits, for an event or a fault. Freezes take
-//! without userfaultfd, nothing is thawed, and the next [`ensure`] starts another.
+//! without userfaultfd, nothing is thawed, and the next [`ensure`] starts another. So it ends, too, when it is what keeps
+//! the process from ending ([`LastThread`]).
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,6 +24,7 @@ use cowslip_sys::failpoints::{self, Op};
 use cowslip_sys::thread::Thread;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling, waiting};
 
+use super::last_thread::LastThread;
 use super::thaw::{self, Step};
 use crate::arena::share::{self, Child};
 use crate::arena::state::{Role, Shared, State};
@@ -113,9 +115,14 @@ fn start(shared: &Shared, is_awaited: bool) -> Result<Running> {
             // Without it every page that is not present counts as private: slower, as right.
             let _ = theirs.scanner.learn_markers();
             let served = panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared)));
-            if !matches!(served, Ok(Ok(()))) {
+            if !matches!(served, Ok(Ok(End::Told))) {
                 // A freeze that nobody reads events for would wait for ever (I6).
                 go_blind(&theirs, &shared);
+            }
+            drop((theirs, shared));
+            if matches!(served, Ok(Ok(End::Alone))) {
+                // libc runs what the program wants to be run at its end.
+                process::take_signal_mask_of_main();
             }
         })
     };
@@ -148,12 +155,20 @@ fn go_blind(service: &Service, shared: &Weak<Shared>) {
     service.let_go(shared.range);
 }
 
-/// Works until it is told to end; an error if it cannot go on.
-fn serve(service: &Service, shared: &Weak<Shared>) -> Result<(), Errno> {
+/// Why the thread ends, though it could go on.
+enum End {
+    Told,
+    /// The program has no thread any more.
+    Alone,
+}
+
+/// Works until there is a reason to end; an error if it cannot go on.
+fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
+    let mut last = LastThread::new();
     let mut due_ns = None;
     let mut false_alarms = 0;
     while !service.is_closing() {
-        let Some(shared) = shared.upgrade() else { return Ok(()) };
+        let Some(shared) = shared.upgrade() else { return Ok(End::Told) };
         failpoints::panic_if_told(Op::ServicePanic);
         let listed = share::try_watched(&shared).map(|children| children.clone());
         let again = listed.is_none().then_some(LOOK_AGAIN);
@@ -165,8 +180,11 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<(), Errno> {
         let left =
             due_ns.map(|due| Duration::from_nanos(u64::saturating_sub(due, process::now_ns())));
         let look = children.iter().any(|child| child.is_looked_at()).then_some(share::LOOK);
-        let patience = left.into_iter().chain(look).chain(again).min();
+        let patience = left.into_iter().chain(look).chain(again).chain([last.patience()]).min();
         let has_slept = !wait(service, &fds, &mut ready, patience)?;
+        if last.is_over() {
+            return Ok(End::Alone);
+        }
         let mut told = ready.iter().skip(2);
         let mut is_told = |child: &Child| child.end.is_some() && told.next() == Some(&true);
         let is_over = |child: &&Arc<Child>| {
@@ -204,7 +222,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<(), Errno> {
         drop(state);
         due_ns = pause.map(|pause| process::now_ns() + pause.as_nanos() as u64);
     }
-    Ok(())
+    Ok(End::Told)
 }
 
 /// Waits for one of `fds`. Where no call does that it sleeps for a moment, and the answer is `false`: whoever has something to
