@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use cowslip_sys::memory;
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::waiting;
 
 const SMALLEST_SHIFT: u32 = 5;
 const LARGEST_SHIFT: u32 = 15;
@@ -59,7 +60,7 @@ pub(crate) fn lock() {
         if tries % 100 == 0 {
             // The service thread may run before the one that holds the lock: yielding would not let
             // that one run.
-            std::thread::sleep(core::time::Duration::from_micros(20));
+            let _ = waiting::nap(core::time::Duration::from_micros(20));
         }
         core::hint::spin_loop();
     }

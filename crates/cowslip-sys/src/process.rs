@@ -52,13 +52,14 @@ pub(crate) fn last_errno() -> Errno {
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
-/// Blocks every signal of this thread until dropped, and keeps `errno` as it was.
+/// Blocks every signal of this thread until dropped, puts off its cancellation, and keeps `errno` as it was.
 ///
 /// A handler that ran while a lock of ours is held could call into the library again and wait for
-/// that lock forever.
+/// that lock forever. A thread that was cancelled, by a `read(2)` of ours for instance, would end with the lock.
 #[derive(Debug)]
 pub struct BlockedSignals {
     mask: libc::sigset_t,
+    cancel_state: i32,
     errno: i32,
 }
 
@@ -73,7 +74,8 @@ impl BlockedSignals {
             let errno = *libc::__errno_location();
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), mask.as_mut_ptr());
-            Self { mask: mask.assume_init(), errno }
+            let cancel_state = set_cancel_state(CANCEL_DISABLE);
+            Self { mask: mask.assume_init(), cancel_state, errno }
         }
     }
 
@@ -85,8 +87,10 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: `mask` is the mask this thread had; errno is a thread-local integer.
+        // SAFETY: `mask` is the mask this thread had; errno is a thread-local integer. Nothing of ours is on the stack that a
+        // thread must not end with.
         unsafe {
+            set_cancel_state(self.cancel_state);
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, core::ptr::null_mut());
             // After a fork a write copies the page.
             let errno = libc::__errno_location();
@@ -104,10 +108,6 @@ pub fn pidfd(pid: i32) -> Result<OwnedFd> {
     rustix::process::pidfd_open(pid, PidfdFlags::empty())
 }
 
-/// A counter that wakes a poll (`eventfd(2)`).
-pub fn eventfd() -> Result<OwnedFd> {
-    rustix::event::eventfd(
-        0,
 /// Once the main thread has ended: how many others there are, those included that are about to end. `None` before, and where
 /// `/proc` cannot be read. Nothing is allocated.
 pub fn threads_without_main() -> Option<u64> {
@@ -151,6 +151,10 @@ pub fn take_signal_mask_of_main() {
     }
 }
 
+/// A counter that wakes a poll (`eventfd(2)`).
+pub fn eventfd() -> Result<OwnedFd> {
+    rustix::event::eventfd(
+        0,
         rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK,
     )
 }
@@ -437,16 +441,27 @@ pub fn for_each_descriptor(mut act: impl FnMut(i32)) -> bool {
 /// Does `act` with the cancellation of this thread put off (`pthread_setcancelstate(3)`): one that may be cancelled
 /// at any instant would end with what `act` has locked.
 pub fn uncancelled(act: impl FnOnce()) {
-    const DISABLE: i32 = 1;
+    // SAFETY: nothing depends on the thread's going on here, before or after.
+    let before = unsafe { set_cancel_state(CANCEL_DISABLE) };
+    act();
+    // SAFETY: as it was. A thread that was cancelled meanwhile may end here, with nothing of ours to drop on its stack.
+    unsafe { set_cancel_state(before) };
+}
+
+const CANCEL_DISABLE: i32 = 1;
+
+/// The state before. Where it lets a thread be cancelled at any instant, one that was cancelled meanwhile ends here.
+///
+/// # Safety
+/// The caller can do with that.
+unsafe fn set_cancel_state(state: i32) -> i32 {
     unsafe extern "C-unwind" {
         fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
     }
     let mut before = 0;
-    // SAFETY: writes the state to where it is pointed to.
-    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-    act();
-    // SAFETY: as it was. A thread that was cancelled meanwhile may end here, with nothing of ours to drop on its stack.
-    unsafe { pthread_setcancelstate(before, core::ptr::null_mut()) };
+    // SAFETY: writes the state to where it is pointed to; the rest is the caller's.
+    unsafe { pthread_setcancelstate(state, &raw mut before) };
+    before
 }
 
 /// Pages of this process that belong to no file, by `/proc/self/statm` (`proc_pid_statm(5)`).
