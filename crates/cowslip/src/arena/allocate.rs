@@ -156,7 +156,7 @@ impl Shared {
         self.backing_file.check_identity()?;
         let file = self.backing_file.fd();
         let start = offset(self.range, range);
-        if memfile::next_data(file, start, start + range.len as u64)?.is_none() {
+        if memfile::data_at_or_after(file, start, start + range.len as u64)?.is_none() {
             return Ok(());
         }
         for (_, part) in self.by_chunk(range) {
