@@ -1,6 +1,6 @@
 //! What an arena knows about itself, behind one lock.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
@@ -185,6 +185,8 @@ pub(crate) struct Shared {
     pub(crate) counters: &'static Counters,
     pub(crate) wants_userfaultfd: bool,
     state: Mutex<State>,
+    /// How many threads wait for the state.
+    waiting: AtomicU32,
     pub(crate) services: Services,
     pub(crate) changed: Condvar,
     /// Children whose end is worth a look at the readers, or that give way. Locked for an instant only, and never waited
@@ -240,6 +242,7 @@ impl Shared {
             counters,
             wants_userfaultfd,
             state,
+            waiting: AtomicU32::new(0),
             services: Services::default(),
             changed: Condvar::new(),
             children: Mutex::new(Vec::new()),
@@ -255,8 +258,24 @@ impl Shared {
 
     /// A panic while the lock was held leaves the state as consistent as a failed system call does.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        if let Some(state) = self.try_lock() {
+            return state;
+        }
+        self.waiting.fetch_add(1, Relaxed);
         let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.waiting.fetch_sub(1, Relaxed);
         self.with_honest_service(state)
+    }
+
+    /// Whether a thread waits in [`Self::lock`]. The release of the lock wakes it, and it comes too late if the service thread,
+    /// which wants the lock again after microseconds, does not stay away.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.waiting.load(Relaxed) > 0
+    }
+
+    /// In a forked child, which has no thread that waits.
+    pub(crate) fn forget_waiting(&self) {
+        self.waiting.store(0, Relaxed);
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {

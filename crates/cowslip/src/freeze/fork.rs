@@ -134,6 +134,7 @@ impl<'a> PreparedFork<'a> {
                 state.tracking.is_on = false;
             }
             state.role = Role::Reader;
+            snapshot.shared.forget_waiting();
             state.generations.in_child(shares_descriptors);
             if let Some(base) = &state.borrowed_base {
                 base.in_child(shares_descriptors);
