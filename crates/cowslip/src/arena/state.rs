@@ -90,6 +90,8 @@ pub(crate) struct State {
     pub(crate) generations: Generations,
     /// The generation that each chunk was frozen for; of no meaning while it is live.
     since: Vec<u64>,
+    /// Frozen chunks that no huge page maps and all of whose pages in memory were mapped: once is enough.
+    mapped_singly: Vec<bool>,
     /// What borrowed chunks map.
     pub(crate) borrowed_base: Option<BorrowedBase>,
     /// Whether children forked now have what is frozen, and count as readers of the youngest generation.
@@ -218,6 +220,7 @@ impl Shared {
             worker: None,
             generations: Generations::default(),
             since: vec![0; range.len / CHUNK_BYTES],
+            mapped_singly: vec![false; range.len / CHUNK_BYTES],
             borrowed_base: None,
             inheritance: ForkInheritance::None,
             users: Some(users),
@@ -372,6 +375,19 @@ impl State {
         count(&mut self.lost, |chunk| chunk == Chunk::Poisoned);
         if !matches!(chunk, Chunk::Frozen | Chunk::Clean) {
             self.tracking.forget(index);
+        }
+        self.set_mapped_singly(index, false);
+    }
+
+    /// Whether [all of a frozen chunk was mapped](super::residency) though no huge page does.
+    pub(crate) fn is_mapped_singly(&self, index: usize) -> bool {
+        self.mapped_singly[index]
+    }
+
+    pub(crate) fn set_mapped_singly(&mut self, index: usize, is_mapped: bool) {
+        // What is not written a fork need not copy.
+        if self.mapped_singly[index] != is_mapped {
+            self.mapped_singly[index] = is_mapped;
         }
     }
 
