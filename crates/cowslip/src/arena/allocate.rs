@@ -32,6 +32,10 @@ const RELEASE: &str = "give memory back to an arena";
 
 /// A chunk of 2 MiB with more spans is not worth a huge page.
 const MANY_SPANS: usize = 32;
+/// With more than these a chunk takes longer to freeze than a fork takes to copy its page table, which matters in an arena
+/// with many.
+const SPANS_WORTH_A_PAGE_TABLE: usize = 8;
+const MANY_SPANS_IN_ALL: usize = 300;
 
 impl Shared {
     fn unit(&self) -> usize {
@@ -349,7 +353,9 @@ impl Shared {
     fn shed_fragments(&self, state: &mut State, range: VirtRange) {
         for chunk in self.chunks_of(range) {
             let whole = self.chunk_range(chunk, 1);
-            if state.vma_map.within(whole).count() <= MANY_SPANS {
+            let has_many = state.vma_map.span_count() > MANY_SPANS_IN_ALL;
+            let most = if has_many { SPANS_WORTH_A_PAGE_TABLE } else { MANY_SPANS };
+            if state.vma_map.within(whole).count() <= most {
                 continue;
             }
             // If it fails the memory stays, and a freeze takes as long as it does.
