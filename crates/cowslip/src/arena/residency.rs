@@ -134,7 +134,7 @@ fn is_huge(shared: &Shared, state: &State, range: VirtRange) -> Option<bool> {
 }
 
 /// Maps what is in memory of a part of a chunk.
-fn map_resident(shared: &Shared, range: VirtRange) {
+pub(crate) fn map_resident(shared: &Shared, range: VirtRange) {
     let (file, start) = (shared.backing_file.fd(), offset(shared.range, range));
     let (mut from, end) = (start, start + range.len as u64);
     // What is not mapped now is when the program touches it.

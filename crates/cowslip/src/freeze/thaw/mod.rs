@@ -33,7 +33,7 @@ use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::service::{Look, Service, Window};
 pub(crate) use step::Step;
 
-/// Clean chunks thawed in one step at most.
+/// Clean chunks thawed in one step at most, where they are known to be clean once they are protected.
 const RUN_CHUNKS: usize = 16;
 /// Borrowed chunks whose base is copied before they become live. Each is held twice meanwhile.
 const FILLED_CHUNKS: usize = 8;
@@ -208,7 +208,9 @@ fn thaw_run(
     let first = first_clean_when_short(shared, state, service, read)?.unwrap_or(0);
     let is_short = service.gauge.was_short();
     let wanted = |chunk| can_thaw(chunk, is_short);
-    let Some(run) = state.next_unread(first, RUN_CHUNKS, read, wanted) else {
+    // Else what was not mapped counts as private then, and all of it is one stall.
+    let most = if service.scanner.knows_markers() { RUN_CHUNKS } else { 1 };
+    let Some(run) = state.next_unread(first, most, read, wanted) else {
         return Ok(());
     };
     let first = run.start;
