@@ -190,9 +190,10 @@ impl<'a> Thawing<'a> {
         let shared = self.shared;
         let mut runs = Vec::new();
         for (piece, prot) in pieces {
-            self.scanner.private_runs(*piece, |run| {
-                runs.extend(shared.by_chunk(run).map(|(_, part)| (part, *prot)));
-            })?;
+            // One by one: a chunk's entries are read, which a scan of several, all full of markers, would be followed by.
+            for (_, part) in shared.by_chunk(*piece) {
+                self.scanner.private_runs(part, |run| runs.push((run, *prot)))?;
+            }
         }
         for chunk in chunks {
             let range = shared.chunk_range(chunk, 1);
