@@ -67,6 +67,7 @@ mod at_fork;
 mod colocate;
 pub(crate) mod fork;
 mod method;
+mod own_memory;
 mod pinned;
 pub(crate) mod serve;
 pub(crate) mod snapshot;
@@ -115,7 +116,8 @@ impl Arena {
     /// # Errors
     /// [`ErrorKind::Busy`] while an earlier view, a child, or an unfinished thaw needs the base;
     /// [`ErrorKind::OutOfMemory`] if the kernel or the hugetlb pool cannot pay for it;
-    /// [`ErrorKind::Corrupt`] if a part of it could not be restored. The arena is as before then.
+    /// [`ErrorKind::Corrupt`] if a part of it could not be restored; [`ErrorKind::Usage`] if the program's global allocator
+    /// takes its memory from the arena. The arena is as before then.
     pub fn freeze(&self) -> Result<Frozen> {
         self.freeze_timeout(Duration::ZERO)
     }
@@ -242,6 +244,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(busy(&state).on(shared.range));
         }
+        own_memory::check("freeze", shared, &state)?;
         snapshots.push(snapshot::Snapshot::plan(shared, state, true)?);
     }
     let method = snapshot::take(&mut snapshots)?;
