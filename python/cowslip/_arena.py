@@ -62,8 +62,8 @@ class Arena:
         self._closed = False
         self._parent: str | None = None
         self._saves: weakref.WeakSet[Save] = weakref.WeakSet()
-        # The last view, and the instruction that made it.
-        self._view: tuple[_native.Frozen, CodeType, int] | None = None
+        # Of the last view, and the instruction that made it.
+        self._view: tuple[_native.Watch, CodeType, int] | None = None
         _arenas.add(self)
         if _is_at_fork:
             native.install_at_fork()
@@ -152,7 +152,7 @@ class Arena:
         """The content of every array now. Waits up to `timeout` seconds for an earlier view to be gone."""
         native = self._freeze(timeout)
         frame = sys._getframe(1)
-        self._view = native, frame.f_code, frame.f_lasti
+        self._view = native.watch(), frame.f_code, frame.f_lasti
         return Frozen(native)
 
     def _freeze(self, timeout: float) -> _native.Frozen:
@@ -173,10 +173,14 @@ class Arena:
         """What a freeze waits for, if that is a view of the program's."""
         if self._view is None or self._view[0].ended:
             return None
+        return f"a freeze waits for {self._made()}: drop it and the arrays taken from it"
+
+    def _made(self) -> str:
+        """Where the last view was made, and how old it is."""
+        assert self._view is not None
         view, code, instruction = self._view
         line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
-        made = f"{code.co_filename}:{line}"
-        return f"a freeze waits for the view of {made}, {view.age_s:.1f} s old: drop it and the arrays taken from it"
+        return f"the view of {code.co_filename}:{line}, {view.age_s:.1f} s old"
 
     def template(self, arrays: Mapping[str, Array] | None = None) -> "Template":
         """A template of the arena now, of which processes have private clones; `arrays` by name are found there by it.

@@ -118,10 +118,8 @@ impl Arena {
             let began = Instant::now();
             (self.arena.freeze_timeout(patience), began.elapsed())
         });
-        let frozen = Arc::new(frozen.map_err(|error| raise(&error))?);
-        let (alive, made) = (Arc::downgrade(&frozen), Instant::now());
-        let frozen = Mutex::new(Some(frozen));
-        Ok(Frozen { frozen, alive, took, made, arena: self.arena.clone() })
+        let frozen = Mutex::new(Some(Arc::new(frozen.map_err(|error| raise(&error))?)));
+        Ok(Frozen { frozen, took, arena: self.arena.clone() })
     }
 
     /// Has every later fork of the process take the arena along.
@@ -165,9 +163,7 @@ fn part(arena: &cowslip::Arena, address: usize, length_bytes: usize) -> PyResult
 #[derive(Debug)]
 pub(crate) struct Frozen {
     frozen: Mutex<Option<Arc<cowslip::Frozen>>>,
-    alive: Weak<cowslip::Frozen>,
     took: Duration,
-    made: Instant,
     arena: cowslip::Arena,
 }
 
@@ -210,16 +206,9 @@ impl Frozen {
         self.took.as_nanos() as u64
     }
 
-    /// For how long it has been there.
-    #[getter]
-    fn age_s(&self) -> f64 {
-        self.made.elapsed().as_secs_f64()
-    }
-
-    /// Whether it is over: closed, and no buffer and no save has it.
-    #[getter]
-    fn ended(&self) -> bool {
-        self.alive.strong_count() == 0
+    /// Tells of the view without holding it.
+    fn watch(&self) -> PyResult<Watch> {
+        Ok(Watch { alive: Arc::downgrade(&self.get()?), made: Instant::now() })
     }
 
     /// Makes a template of the view, which is closed by that. Nobody may have a buffer of it.
@@ -235,6 +224,29 @@ impl Frozen {
         };
         let template = py.detach(|| frozen.into_template()).map_err(|error| raise(&error))?;
         Ok(Template::new(template))
+    }
+}
+
+/// What is to be known of a view that others hold.
+#[pyclass(frozen, module = "cowslip._native")]
+#[derive(Debug)]
+pub(crate) struct Watch {
+    alive: Weak<cowslip::Frozen>,
+    made: Instant,
+}
+
+#[pymethods]
+impl Watch {
+    /// For how long the view has been there.
+    #[getter]
+    fn age_s(&self) -> f64 {
+        self.made.elapsed().as_secs_f64()
+    }
+
+    /// Whether it is over: closed or dropped, and no buffer and no save has it.
+    #[getter]
+    fn ended(&self) -> bool {
+        self.alive.strong_count() == 0
     }
 }
 

@@ -18,6 +18,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("STATE_KEY", image::STATE_KEY)?;
     module.add_class::<arena::Arena>()?;
     module.add_class::<arena::Frozen>()?;
+    module.add_class::<arena::Watch>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<template::Template>()?;
     module.add_class::<template::Server>()?;
