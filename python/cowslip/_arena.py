@@ -148,39 +148,41 @@ class Arena:
             raise UsageError("the array is not contiguous")
         self._open().discard(address_of(array), array.nbytes)
 
-    def freeze(self, timeout: float = 60.0) -> "Frozen":
-        """The content of every array now. Waits up to `timeout` seconds for an earlier view to be gone."""
+    def freeze(self, timeout: float | None = 60.0) -> "Frozen":
+        """The content of every array now. Waits up to `timeout` seconds for an earlier view to be closed.
+
+        Arrays of an earlier view that is closed stay as they are: what is left of them is copied by this.
+        """
         native = self._freeze(timeout)
         frame = sys._getframe(1)
         self._view = native.watch(), frame.f_code, frame.f_lasti
         return Frozen(native)
 
-    def _freeze(self, timeout: float) -> _native.Frozen:
+    def _freeze(self, timeout: float | None) -> _native.Frozen:
         native = self._open()
+        left = math.inf if timeout is None else timeout
         try:
-            return native.freeze(min(timeout, _LONG_SECONDS))
+            return native.freeze(min(left, _LONG_SECONDS))
         except BusyError as error:
+            left -= _LONG_SECONDS
             holder = self._holder()
-            if timeout <= _LONG_SECONDS:
-                if holder:
-                    error.add_note(holder)
-                raise
+            if left <= 0:
+                raise _with_note(error, holder)
         if holder:
             warnings.warn(holder, ResourceWarning, stacklevel=3)
-        return native.freeze(timeout - _LONG_SECONDS)
+        try:
+            return native.freeze(None if timeout is None else left)
+        except BusyError as error:
+            raise _with_note(error, self._holder())
 
     def _holder(self) -> str | None:
         """What a freeze waits for, if that is a view of the program's."""
         if self._view is None or self._view[0].ended:
             return None
-        return f"a freeze waits for {self._made()}: drop it and the arrays taken from it"
-
-    def _made(self) -> str:
-        """Where the last view was made, and how old it is."""
-        assert self._view is not None
         view, code, instruction = self._view
         line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
-        return f"the view of {code.co_filename}:{line}, {view.age_s:.1f} s old"
+        made = f"{code.co_filename}:{line}"
+        return f"a freeze waits for the view of {made}, {view.age_s:.1f} s old: use it in a `with` block, or close it"
 
     def template(self, arrays: Mapping[str, Array] | None = None) -> "Template":
         """A template of the arena now, of which processes have private clones; `arrays` by name are found there by it.
@@ -242,6 +244,12 @@ class Arena:
         return self._native.metrics()
 
 
+def _with_note(error: BusyError, note: str | None) -> BusyError:
+    if note:
+        error.add_note(note)
+    return error
+
+
 _arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
 _is_at_fork = False
 
@@ -275,7 +283,7 @@ class Frozen:
         self.close()
 
     def close(self) -> None:
-        """Lets the view go; it ends when no array of it is left."""
+        """Lets the view go; arrays of it stay as they are."""
         self._native.close()
 
     @property

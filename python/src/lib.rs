@@ -7,6 +7,7 @@ mod errors;
 mod image;
 mod memory;
 mod template;
+mod view;
 
 use pyo3::prelude::*;
 
