@@ -26,7 +26,7 @@ from ._native import (
 )
 
 if TYPE_CHECKING:
-    from ._arena import Arena, Frozen, install_at_fork
+    from ._arena import Arena, Frozen
     from ._branch_point import BranchCopy, branch_point
     from ._command import Comparison, compare, trace
     from ._doctor import Report, doctor
@@ -58,7 +58,6 @@ __all__ = [
     "branch_point",
     "compare",
     "doctor",
-    "install_at_fork",
     "restore",
     "trace",
     "verify",
@@ -66,7 +65,7 @@ __all__ = [
 
 # Imported when first asked for: numpy and multiprocessing take most of the time of an import.
 _HOMES = {
-    "_arena": ("Arena", "Frozen", "install_at_fork"),
+    "_arena": ("Arena", "Frozen"),
     "_branch_point": ("BranchCopy", "branch_point"),
     "_command": ("Comparison", "compare", "trace"),
     "_doctor": ("Report", "doctor"),

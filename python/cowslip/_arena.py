@@ -36,6 +36,9 @@ class Arena:
     `backing` is "thp" (huge pages where the system gives them), "base" or "hugetlb". An arena lives as long as an
     array of it; leaving a `with` block makes it refuse new ones.
 
+    A forked child has the arrays as of the fork, as its own; meanwhile the parent cannot freeze the arena. With
+    `at_fork=False` it can, and a child that touches an array dies.
+
     >>> arena = Arena("64M")
     >>> table = arena.zeros((1000, 8))
     >>> table.nbytes
@@ -48,24 +51,24 @@ class Arena:
         *,
         backing: Literal["thp", "base", "hugetlb"] = "thp",
         userfaultfd: bool = True,
+        at_fork: bool = True,
     ) -> None:
-        self._start(_native.Arena(parse_size(capacity), backing, userfaultfd))
+        self._start(_native.Arena(parse_size(capacity), backing, userfaultfd), at_fork)
 
     @classmethod
-    def _of(cls, native: _native.Arena) -> Self:
+    def _of(cls, native: _native.Arena, at_fork: bool) -> Self:
         arena = cls.__new__(cls)
-        arena._start(native)
+        arena._start(native, at_fork)
         return arena
 
-    def _start(self, native: _native.Arena) -> None:
+    def _start(self, native: _native.Arena, at_fork: bool) -> None:
         self._native = native
         self._closed = False
         self._parent: str | None = None
         self._saves: weakref.WeakSet[Save] = weakref.WeakSet()
         # Of the last view, and the instruction that made it.
         self._view: tuple[_native.Watch, CodeType, int] | None = None
-        _arenas.add(self)
-        if _is_at_fork:
+        if at_fork:
             native.install_at_fork()
 
     def __enter__(self) -> Self:
@@ -81,7 +84,7 @@ class Arena:
     def close(self) -> None:
         """Waits for saves under way; the arena hands nothing out any more."""
         for save in list(self._saves):
-            save.wait()
+            save.wait_here()
         self._closed = True
 
     @property
@@ -184,7 +187,7 @@ class Arena:
         made = f"{code.co_filename}:{line}"
         return f"a freeze waits for the view of {made}, {view.age_s:.1f} s old: use it in a `with` block, or close it"
 
-    def template(self, arrays: Mapping[str, Array] | None = None) -> "Template":
+    def template(self, arrays: Mapping[str, Array] | None = None, *, timeout: float | None = 60.0) -> "Template":
         """A template of the arena now, of which processes have private clones; `arrays` by name are found there by it.
 
         As long as any process has the template or a clone, the arena cannot be frozen again (`BusyError`).
@@ -192,7 +195,7 @@ class Arena:
         # With multiprocessing, which takes longer to import than all else.
         from ._template import Template
 
-        return Template(self._freeze(60.0).take_template(), dict(arrays or {}))
+        return Template(self._freeze(timeout).take_template(), dict(arrays or {}))
 
     def branch(self, arrays: Mapping[str, Array] | None = None) -> "Branch":
         """What if: a private copy of the arena now, dropped at the end of a `with` block."""
@@ -206,7 +209,7 @@ class Arena:
         parent: str | os.PathLike[str] | None = None,
         compress: str = "none",
         threads: int = 0,
-        timeout: float = 60.0,
+        timeout: float | None = 60.0,
     ) -> Save:
         """Starts to save `state`, as of now, and returns at once; a `Save` tells how it goes.
 
@@ -235,10 +238,6 @@ class Arena:
     def _saved(self, path: str) -> None:
         self._parent = os.path.normpath(path)
 
-    def install_at_fork(self) -> None:
-        """Has every later `os.fork` of the process take the arena along: frozen in microseconds, then forked."""
-        self._open().install_at_fork()
-
     def metrics(self) -> dict[str, int]:
         """The engine's counters, by name."""
         return self._native.metrics()
@@ -248,19 +247,6 @@ def _with_note(error: BusyError, note: str | None) -> BusyError:
     if note:
         error.add_note(note)
     return error
-
-
-_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
-_is_at_fork = False
-
-
-def install_at_fork() -> None:
-    """Has every later `os.fork` take all arenas along, those to come too: as `Arena.install_at_fork` does for one."""
-    global _is_at_fork
-    _is_at_fork = True
-    for arena in list(_arenas):
-        if not arena.closed:
-            arena.install_at_fork()
 
 
 class Frozen:

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
-use cowslip::{Backing, Prot};
+use cowslip::image::{Restored, Strategy};
+use cowslip::{Backing, ErrorKind, Prot};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 
@@ -19,6 +20,9 @@ use crate::memory::{Memory, Owner};
 use crate::template::Template;
 use crate::view::View;
 
+/// So often a wait looks whether a signal came, such as Ctrl-C's.
+pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
+
 /// Memory that can be frozen at one instant.
 #[pyclass(frozen, module = "cowslip._native")]
 #[derive(Debug)]
@@ -27,11 +31,19 @@ pub(crate) struct Arena {
     allocator: OnceLock<Arc<Allocator>>,
     /// The last view, as long as anybody has it.
     last: Mutex<Weak<View>>,
+    /// Where it came from, if that was an image.
+    restored: Option<Arc<Restored>>,
 }
 
 impl From<cowslip::Arena> for Arena {
     fn from(arena: cowslip::Arena) -> Self {
-        Self { arena, allocator: OnceLock::new(), last: Mutex::default() }
+        Self { arena, allocator: OnceLock::new(), last: Mutex::default(), restored: None }
+    }
+}
+
+impl From<&Arc<Restored>> for Arena {
+    fn from(restored: &Arc<Restored>) -> Self {
+        Self { restored: Some(Arc::clone(restored)), ..Self::from(restored.arena().clone()) }
     }
 }
 
@@ -56,6 +68,48 @@ pub(crate) fn patience(seconds: Option<f64>) -> PyResult<Duration> {
 impl Arena {
     fn last(&self) -> MutexGuard<'_, Weak<View>> {
         self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Freezes, with a look at signals now and then while it waits.
+    fn freeze_within(
+        &self,
+        py: Python<'_>,
+        patience: Duration,
+    ) -> PyResult<(cowslip::Frozen, Duration)> {
+        self.wait_restored(py)?;
+        let began = Instant::now();
+        loop {
+            let left = patience.saturating_sub(began.elapsed());
+            let slice = left.min(SIGNALS_EVERY);
+            let (frozen, took) = py.detach(|| {
+                self.end_closed();
+                let began = Instant::now();
+                (self.arena.freeze_timeout(slice), began.elapsed())
+            });
+            match frozen {
+                Ok(frozen) => return Ok((frozen, took)),
+                // What was not waited for will not pass.
+                Err(error)
+                    if error.kind() != ErrorKind::Busy || slice == left || took < slice =>
+                {
+                    return Err(raise(&error));
+                }
+                Err(_) => py.check_signals()?,
+            }
+        }
+    }
+
+    /// Has an arena that is being restored be whole, or lost in parts, which a freeze says.
+    fn wait_restored(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(restored) = &self.restored else { return Ok(()) };
+        // What a server has is copied by the freeze itself.
+        if restored.strategy() == Strategy::Resident {
+            return Ok(());
+        }
+        while let Ok(false) = py.detach(|| restored.wait(SIGNALS_EVERY)) {
+            py.check_signals()?;
+        }
+        Ok(())
     }
 
     /// Has the last view not hold up a freeze any more, if it is closed.
@@ -131,13 +185,8 @@ impl Arena {
     /// copies.
     #[pyo3(signature = (timeout = Some(60.0)))]
     fn freeze(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Frozen> {
-        let patience = patience(timeout)?;
-        let (frozen, took) = py.detach(|| {
-            self.end_closed();
-            let began = Instant::now();
-            (self.arena.freeze_timeout(patience), began.elapsed())
-        });
-        let view = Arc::new(View::new(frozen.map_err(|error| raise(&error))?));
+        let (frozen, took) = self.freeze_within(py, patience(timeout)?)?;
+        let view = Arc::new(View::new(frozen));
         *self.last() = Arc::downgrade(&view);
         Ok(Frozen { view, took, arena: self.arena.clone() })
     }
