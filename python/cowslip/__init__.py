@@ -11,19 +11,20 @@
 
 from typing import TYPE_CHECKING
 
-from ._native import (
+from ._errors import (
     BusyError,
     CorruptError,
     DeniedError,
     Error,
     FileError,
+    KernelError,
+    MissingFileError,
     OutOfMemoryError,
-    SystemError,
     UnsupportedError,
     UsageError,
     VanishedError,
-    __version__,
 )
+from ._native import __version__
 
 if TYPE_CHECKING:
     from ._arena import Arena, Frozen
@@ -44,12 +45,13 @@ __all__ = [
     "Error",
     "FileError",
     "Frozen",
+    "KernelError",
+    "MissingFileError",
     "OutOfMemoryError",
     "Pool",
     "Report",
     "Restored",
     "Save",
-    "SystemError",
     "Template",
     "UnsupportedError",
     "UsageError",

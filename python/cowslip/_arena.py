@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import operator
 import os
 import sys
 import warnings
@@ -14,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
+from ._errors import BusyError, UsageError
 from ._image import Save, start_save
-from ._native import BusyError, UsageError
 from ._sizes import parse_size
 from ._views import address_of, array_of, same_place
 
@@ -101,7 +102,7 @@ class Arena:
         dtype = np.dtype(dtype)
         if dtype.hasobject:
             raise UsageError("arrays of Python objects hold addresses, which mean nothing in an image")
-        sizes = tuple(int(size) for size in (shape if isinstance(shape, tuple | list) else (shape,)))
+        sizes = tuple(operator.index(size) for size in (shape if isinstance(shape, tuple | list) else (shape,)))
         length = math.prod(sizes) * dtype.itemsize
         if length <= 0:
             return np.empty(sizes, dtype, order)
@@ -109,9 +110,30 @@ class Arena:
 
     zeros = empty
 
+    def ones(self, shape: Shape, dtype: npt.DTypeLike = float) -> Array:
+        """An array of ones."""
+        return self.full(shape, 1, dtype)
+
     def full(self, shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None) -> Array:
         """An array that holds `fill_value` everywhere."""
         array = self.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
+        array[...] = fill_value
+        return array
+
+    def empty_like(self, other: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Array:
+        """An array of zeroes in the shape and type of another."""
+        other = np.asarray(other)
+        return self.empty(other.shape, other.dtype if dtype is None else dtype)
+
+    zeros_like = empty_like
+
+    def ones_like(self, other: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Array:
+        """An array of ones in the shape and type of another."""
+        return self.full_like(other, 1, dtype)
+
+    def full_like(self, other: npt.ArrayLike, fill_value: Any, dtype: npt.DTypeLike | None = None) -> Array:
+        """An array in the shape and type of another that holds `fill_value` everywhere."""
+        array = self.empty_like(other, dtype)
         array[...] = fill_value
         return array
 
@@ -141,9 +163,16 @@ class Arena:
         finally:
             _native.set_handler(before)
 
-    def __contains__(self, array: Array) -> bool:
+    def __contains__(self, array: object) -> bool:
+        """Whether it is an array, or a tensor of PyTorch's, whose memory is the arena's."""
+        if isinstance(array, np.ndarray):
+            address = address_of(array)
+        elif hasattr(array, "data_ptr"):
+            address = array.data_ptr()
+        else:
+            return False
         start, length = self._native.range
-        return start <= address_of(array) < start + length
+        return start <= address < start + length
 
     def discard(self, array: Array) -> None:
         """Makes the whole pages of a contiguous `array` zeroes, and gives their memory back to the system."""

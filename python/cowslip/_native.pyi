@@ -6,25 +6,15 @@ from typing import Any, final
 
 __all__ = [
     "Arena",
-    "BusyError",
     "CHUNK_BYTES",
     "Clone",
-    "CorruptError",
-    "DeniedError",
-    "Error",
-    "FileError",
     "Frozen",
     "Memory",
-    "OutOfMemoryError",
     "Restoring",
     "STATE_KEY",
     "Save",
     "Server",
-    "SystemError",
     "Template",
-    "UnsupportedError",
-    "UsageError",
-    "VanishedError",
     "Watch",
     "__version__",
     "describe",
@@ -32,28 +22,13 @@ __all__ = [
     "identity",
     "restore",
     "set_handler",
+    "template_via",
     "verify",
 ]
 
 __version__: str
 CHUNK_BYTES: int
 STATE_KEY: str
-
-class Error(Exception):
-    """What failed, on what, and what to do about it."""
-
-    errno: int | None
-    advice: str | None
-
-class UsageError(Error): ...
-class UnsupportedError(Error): ...
-class DeniedError(Error): ...
-class VanishedError(Error): ...
-class OutOfMemoryError(Error): ...
-class BusyError(Error): ...
-class CorruptError(Error): ...
-class FileError(Error): ...
-class SystemError(Error): ...
 
 @final
 class Memory:
@@ -159,6 +134,7 @@ def restore(
     threads: int = 0,
     via: str | os.PathLike[str] | None = None,
 ) -> Restoring: ...
+def template_via(path: str | os.PathLike[str], socket: str | os.PathLike[str]) -> Template: ...
 def describe(path: str | os.PathLike[str]) -> str: ...
 def identity(path: str | os.PathLike[str]) -> str: ...
 def verify(path: str | os.PathLike[str]) -> None: ...

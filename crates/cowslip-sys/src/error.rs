@@ -129,6 +129,37 @@ impl Error {
         self.0.errno.map(Errno::raw_os_error)
     }
 
+    /// What failed and why, as a clause, and what to do about it where that is not the reason itself: for languages that
+    /// hand out the two apart.
+    pub fn told(&self) -> (String, Option<&str>) {
+        let Inner { operation, kind, file, range, errno, hint } = &*self.0;
+        let mut clause = file.as_ref().map_or(String::new(), |file| format!("{}: ", file.display()));
+        let general = match kind {
+            ErrorKind::Unsupported => Some("this kernel cannot do it"),
+            ErrorKind::Denied => Some("this process may not do it"),
+            ErrorKind::Vanished => Some("it is gone"),
+            ErrorKind::OutOfMemory => Some("there is not enough memory or address space"),
+            ErrorKind::Busy => Some("it is in use"),
+            _ => None,
+        };
+        let is_reason = errno.is_none() && (general.is_none() || file.is_some());
+        let advice = hint.as_deref().filter(|_| !is_reason);
+        let reason = match (errno, hint) {
+            (Some(errno), _) => {
+                Some(format!("{} (os error {})", crate::reason(*errno), errno.raw_os_error()))
+            }
+            (None, Some(hint)) if is_reason => Some(hint.to_string()),
+            (None, _) => general.map(str::to_owned),
+        };
+        if file.is_none() || errno.is_some() || reason.is_none() {
+            clause += &format!("cannot {operation}");
+            clause += &range.map_or(String::new(), |range| format!(" on {range}"));
+            clause += reason.as_ref().map_or("", |_| ": ");
+        }
+        clause += &reason.unwrap_or_default();
+        (clause, advice)
+    }
+
     /// What to do about it, if that is known.
     pub fn advice(&self) -> Option<&str> {
         self.0.hint.as_deref()
@@ -212,6 +243,30 @@ mod tests {
              12); raise vm.max_map_count"
         );
         assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    }
+
+    #[test]
+    fn told_apart_nothing_is_said_twice() {
+        let range = VirtRange::new(0x20_0000, 0x20_0000);
+        let told = |error: &Error| {
+            let (clause, advice) = error.told();
+            (clause, advice.map(str::to_owned))
+        };
+        let refused = Error::from_errno("write-protect a chunk", Errno::NOMEM).on(range);
+        let clause = "cannot write-protect a chunk on 0x200000..0x400000 (2 MiB): Out of memory (os error 12)";
+        let advice = "raise vm.max_map_count";
+        assert_eq!(told(&refused.hint(advice)), (clause.to_owned(), Some(advice.to_owned())));
+        let busy = Error::new(ErrorKind::Busy, "freeze").hint("wait longer");
+        let clause = "cannot freeze: it is in use".to_owned();
+        assert_eq!(told(&busy), (clause, Some("wait longer".to_owned())));
+        let wrong = Error::new(ErrorKind::Usage, "make an arena").hint("its capacity is zero");
+        assert_eq!(told(&wrong), ("cannot make an arena: its capacity is zero".to_owned(), None));
+        let store = Path::new("store");
+        let missing = file_error("open an image", store, io::Error::from(Errno::NOENT));
+        let clause = "store: cannot open an image: No such file or directory (os error 2)";
+        assert_eq!(told(&missing), (clause.to_owned(), None));
+        let pipe = Error::new(ErrorKind::File, "open an image").of_file(store).hint("it is a FIFO");
+        assert_eq!(told(&pipe), ("store: it is a FIFO".to_owned(), None));
     }
 
     #[test]
