@@ -133,31 +133,20 @@ impl Error {
     /// hand out the two apart.
     pub fn told(&self) -> (String, Option<&str>) {
         let Inner { operation, kind, file, range, errno, hint } = &*self.0;
-        let mut clause = file.as_ref().map_or(String::new(), |file| format!("{}: ", file.display()));
-        let general = match kind {
-            ErrorKind::Unsupported => Some("this kernel cannot do it"),
-            ErrorKind::Denied => Some("this process may not do it"),
-            ErrorKind::Vanished => Some("it is gone"),
-            ErrorKind::OutOfMemory => Some("there is not enough memory or address space"),
-            ErrorKind::Busy => Some("it is in use"),
-            _ => None,
-        };
-        let is_reason = errno.is_none() && (general.is_none() || file.is_some());
-        let advice = hint.as_deref().filter(|_| !is_reason);
-        let reason = match (errno, hint) {
-            (Some(errno), _) => {
-                Some(format!("{} (os error {})", crate::reason(*errno), errno.raw_os_error()))
-            }
-            (None, Some(hint)) if is_reason => Some(hint.to_string()),
-            (None, _) => general.map(str::to_owned),
-        };
-        if file.is_none() || errno.is_some() || reason.is_none() {
-            clause += &format!("cannot {operation}");
-            clause += &range.map_or(String::new(), |range| format!(" on {range}"));
-            clause += reason.as_ref().map_or("", |_| ": ");
+        let place = file.as_ref().map_or(String::new(), |file| format!("{}: ", file.display()));
+        let on = range.map_or(String::new(), |range| format!(" on {range}"));
+        let failed = format!("{place}cannot {operation}{on}");
+        let hint = hint.as_deref();
+        if let Some(errno) = errno {
+            let number = errno.raw_os_error();
+            return (format!("{failed}: {} (os error {number})", crate::reason(*errno)), hint);
         }
-        clause += &reason.unwrap_or_default();
-        (clause, advice)
+        match (hint, kind) {
+            (_, ErrorKind::OutOfMemory) => (format!("{failed}: there is not enough of it"), hint),
+            (Some(reason), _) if file.is_some() => (format!("{place}{reason}"), None),
+            (Some(reason), _) => (format!("{failed}: {reason}"), None),
+            (None, _) => (failed, None),
+        }
     }
 
     /// What to do about it, if that is known.
@@ -256,9 +245,9 @@ mod tests {
         let clause = "cannot write-protect a chunk on 0x200000..0x400000 (2 MiB): Out of memory (os error 12)";
         let advice = "raise vm.max_map_count";
         assert_eq!(told(&refused.hint(advice)), (clause.to_owned(), Some(advice.to_owned())));
-        let busy = Error::new(ErrorKind::Busy, "freeze").hint("wait longer");
-        let clause = "cannot freeze: it is in use".to_owned();
-        assert_eq!(told(&busy), (clause, Some("wait longer".to_owned())));
+        let full = Error::new(ErrorKind::OutOfMemory, "allocate from an arena").hint("make it larger");
+        let clause = "cannot allocate from an arena: there is not enough of it".to_owned();
+        assert_eq!(told(&full), (clause, Some("make it larger".to_owned())));
         let wrong = Error::new(ErrorKind::Usage, "make an arena").hint("its capacity is zero");
         assert_eq!(told(&wrong), ("cannot make an arena: its capacity is zero".to_owned(), None));
         let store = Path::new("store");

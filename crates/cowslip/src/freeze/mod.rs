@@ -281,16 +281,16 @@ fn busy(state: &State) -> Error {
     } else if state.is_pinned {
         error.hint("its page frames are registered with the kernel or a device")
     } else if state.io.any() {
-        error.hint("its memory is held for direct I/O; let it go first, or wait longer")
+        error.hint("its memory is held for direct I/O: let go of that first, or wait longer")
     } else if state.views > 0 {
-        error.hint("let the view of the last freeze go first, or wait longer")
+        error.hint("there is a view of the last freeze: let it go first, or wait longer")
     } else if !state.generations.is_empty() {
         error.hint(
             "a forked child, a template or a clone of it may still read the last freeze; fork again \
              instead, or wait",
         )
     } else {
-        error.hint("the last freeze is still being thawed; wait longer")
+        error.hint("the last freeze is still being thawed: wait longer")
     }
 }
 

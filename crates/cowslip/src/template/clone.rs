@@ -63,7 +63,7 @@ impl TemplateClone {
                 Err(Errno::EXIST) => {
                     return Err(Error::new(ErrorKind::Busy, OPERATION)
                         .on(extent)
-                        .hint("something else is mapped there in this process; Place::Anywhere"));
+                        .hint("something else is mapped there in this process: let it go anywhere"));
                 }
                 Err(errno) => return Err(Error::from_errno(OPERATION, errno).on(extent)),
             },
