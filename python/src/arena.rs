@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip::image::{Restored, Strategy};
+use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip::{Backing, ErrorKind, Prot};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
@@ -89,9 +89,7 @@ impl Arena {
             match frozen {
                 Ok(frozen) => return Ok((frozen, took)),
                 // What was not waited for will not pass.
-                Err(error)
-                    if error.kind() != ErrorKind::Busy || slice == left || took < slice =>
-                {
+                Err(error) if error.kind() != ErrorKind::Busy || slice == left || took < slice => {
                     return Err(raise(&error));
                 }
                 Err(_) => py.check_signals()?,

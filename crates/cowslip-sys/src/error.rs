@@ -245,7 +245,8 @@ mod tests {
         let clause = "cannot write-protect a chunk on 0x200000..0x400000 (2 MiB): Out of memory (os error 12)";
         let advice = "raise vm.max_map_count";
         assert_eq!(told(&refused.hint(advice)), (clause.to_owned(), Some(advice.to_owned())));
-        let full = Error::new(ErrorKind::OutOfMemory, "allocate from an arena").hint("make it larger");
+        let full =
+            Error::new(ErrorKind::OutOfMemory, "allocate from an arena").hint("make it larger");
         let clause = "cannot allocate from an arena: there is not enough of it".to_owned();
         assert_eq!(told(&full), (clause, Some("make it larger".to_owned())));
         let wrong = Error::new(ErrorKind::Usage, "make an arena").hint("its capacity is zero");
