@@ -55,11 +55,11 @@ pub(super) fn allow_shmem_huge() -> String {
 
 /// Reads the options of the last mount at `folder` (`proc_pid_mountinfo(5)`).
 fn is_read_only(folder: &str, mountinfo: &str) -> bool {
-    let at_folder = mountinfo.lines().filter_map(|line| {
+    let mut at_folder = mountinfo.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(4);
         (fields.next()? == folder).then(|| fields.next())?
     });
-    at_folder.last().is_some_and(|options| options.split(',').any(|option| option == "ro"))
+    at_folder.next_back().is_some_and(|options| options.split(',').any(|option| option == "ro"))
 }
 
 /// What the refusal of userfaultfd depends on besides this process.
