@@ -22,15 +22,15 @@ pub enum ErrorKind {
     Denied,
     /// The process asked about is gone (5).
     Vanished,
-    /// There is not enough memory, pool or address space for it (1).
+    /// There is not enough memory, pool or address space for it (70).
     OutOfMemory,
-    /// Somebody still uses what would have to change (1).
+    /// What would have to change is still in use (70).
     Busy,
     /// What was received or read is not what it should be (6).
     Corrupt,
     /// A file cannot be read or written (2).
     File,
-    /// The kernel refused for another reason (1).
+    /// The kernel refused for another reason (70).
     System,
 }
 
