@@ -140,6 +140,17 @@ unsafe impl GlobalAlloc for Own {
         block
     }
 
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller promised.
+        let block = unsafe { self.alloc(layout) };
+        // What was mapped for this block is zero, and what is not touched a fork need not copy the tables of.
+        if class_of(layout).is_some() && !block.is_null() {
+            // SAFETY: allocated just now, as long as the layout says.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let Some(class) = class_of(layout) else {
             let len = layout.size().next_multiple_of(page_size_bytes());

@@ -345,6 +345,13 @@ pub fn memory_and_swap() -> crate::units::ByteCount {
     crate::units::ByteCount((info.totalram + info.totalswap) * u64::from(info.mem_unit))
 }
 
+/// Memory of this machine that nothing uses, by one call (`sysinfo(2)`): programs can have it, and what else the kernel takes
+/// back for them.
+pub fn free_memory() -> crate::units::ByteCount {
+    let info = rustix::system::sysinfo();
+    crate::units::ByteCount(info.freeram * u64::from(info.mem_unit))
+}
+
 /// The field at `index` of a short file in `/proc`, without allocating.
 pub(crate) fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: char) -> Option<T> {
     let file = crate::memfile::open_proc(name).ok()?;

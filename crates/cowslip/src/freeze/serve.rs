@@ -38,6 +38,9 @@ const STACK_BYTES: usize = 256 << 10;
 /// its child on.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
+/// When others wait for the lock: as long as a thread needs to wake up and take it, and a little more.
+const STAY_AWAY: Duration = Duration::from_micros(500);
+
 /// As long as there is no call that waits for an event, it looks so often for one: while a freeze waits for it, and else.
 const NAP_WHILE_MOVING: Duration = Duration::from_micros(20);
 const NAP: Duration = Duration::from_millis(1);
@@ -48,7 +51,7 @@ const MOST_FALSE_ALARMS: u32 = 3;
 /// After a slice of time in which nothing changed.
 const NO_PROGRESS: Duration = Duration::from_millis(5);
 
-/// How long it works at a time: who wants the arena's lock waits so long, and a step longer.
+/// How long it works at a time, unless others want the arena's lock: these wait for a step.
 const SLICE: Duration = Duration::from_micros(200);
 
 /// While others wait for a processor the thread rests so many times as long as it worked.
@@ -167,6 +170,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
     let mut last = LastThread::new();
     let mut due_ns = None;
     let mut false_alarms = 0;
+    let mut has_stayed_away = false;
     while !service.is_closing() {
         let Some(shared) = shared.upgrade() else { return Ok(End::Told) };
         failpoints::panic_if_told(Op::ServicePanic);
@@ -214,6 +218,12 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
             continue;
         }
         false_alarms = 0;
+        // Every other time: a thread that never comes for the lock must not end all thaws.
+        has_stayed_away = !has_stayed_away && shared.is_wanted();
+        if has_stayed_away {
+            due_ns = Some(process::now_ns() + STAY_AWAY.as_nanos() as u64);
+            continue;
+        }
         let Some(mut state) = shared.try_lock() else {
             due_ns = Some(process::now_ns() + LOOK_AGAIN.as_nanos() as u64);
             continue;
@@ -254,7 +264,7 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
     let (step, took) = loop {
         let step = thaw::step(shared, state);
         let took = Duration::from_nanos(process::now_ns() - began_ns);
-        if !matches!(step, Step::Again) || took >= SLICE {
+        if !matches!(step, Step::Again) || took >= SLICE || shared.is_wanted() {
             break (step, took);
         }
     };
@@ -292,4 +302,61 @@ fn progress(shared: &Shared, state: &State) -> [u64; 7] {
         counters.thawed_pages.load(Relaxed) + counters.thawed_chunks.load(Relaxed),
         counters.thaws.load(Relaxed),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use cowslip_sys::units::ByteCount;
+
+    use super::*;
+    use crate::arena::Arena;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn who_waits_for_the_lock_is_known_until_it_has_it() {
+        let arena = Arena::new(ByteCount::mib(4)).unwrap();
+        let shared = arena.shared();
+        let state = shared.lock();
+        assert!(!shared.is_wanted(), "it was free");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(shared.lock()));
+            while !shared.is_wanted() {
+                thread::yield_now();
+            }
+            drop(state);
+            waiting.join().unwrap();
+        });
+        assert!(!shared.is_wanted());
+    }
+
+    #[test]
+    fn a_slice_ends_after_a_step_while_others_wait() {
+        let arena = Arena::new(ByteCount::mib(64)).unwrap();
+        if !ensure(arena.shared()) {
+            return println!("SKIPPED: userfaultfd: no service thread");
+        }
+        let mut slice = arena.slice::<u8>(ByteCount::mib(64).0 as usize).unwrap();
+        slice.fill(1);
+        let shared = arena.shared();
+        let frozen = arena.freeze().unwrap();
+        // The view is unmapped in two steps, and by this thread.
+        shared.lock().quiet_until_ns = u64::MAX;
+        drop(frozen);
+        let mut state = shared.lock();
+        state.quiet_until_ns = 0;
+        let service = shared.service(&state).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| drop(shared.lock()));
+            while !shared.is_wanted() {
+                thread::yield_now();
+            }
+            work(&service, shared, &mut state);
+            assert_eq!(state.retired_views[0].len, (64 << 20) - thaw::VIEW_STEP_BYTES);
+            drop(state);
+        });
+        assert!(arena.wait_live(PATIENCE));
+    }
 }
