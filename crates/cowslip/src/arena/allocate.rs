@@ -33,6 +33,10 @@ const RELEASE: &str = "give memory back to an arena";
 
 /// A chunk of 2 MiB with more spans is not worth a huge page.
 const MANY_SPANS: usize = 32;
+/// With more than these a chunk takes longer to freeze than a fork takes to copy its page table, which matters in an arena
+/// with many.
+const SPANS_WORTH_A_PAGE_TABLE: usize = 8;
+const MANY_SPANS_IN_ALL: usize = 300;
 
 impl Shared {
     fn unit(&self) -> usize {
@@ -158,22 +162,35 @@ impl Shared {
         self.backing_file.check_identity()?;
         let file = self.backing_file.fd();
         let start = offset(self.range, range);
-        if memfile::next_data(file, start, start + range.len as u64)?.is_none() {
+        if memfile::data_at_or_after(file, start, start + range.len as u64)?.is_none() {
             return Ok(());
         }
-        for (_, part) in self.by_chunk(range) {
+        let whole = range.inner_aligned(CHUNK_BYTES);
+        if !whole.is_empty() {
+            memfile::punch_hole(file, offset(self.range, whole), whole.len as u64)?;
+        }
+        for (_, part) in self.by_chunk(range).filter(|(_, part)| part.len < CHUNK_BYTES) {
             let (mut at, end) =
                 (offset(self.range, part), offset(self.range, part) + part.len as u64);
-            if part.len == CHUNK_BYTES {
-                memfile::punch_hole(file, at, part.len as u64)?;
-                continue;
-            }
             while let Some((from, to)) = memfile::next_data(file, at, end)? {
                 memfile::write_zeroes(file, from, to - from)?;
                 at = to;
             }
         }
         Ok(())
+    }
+
+    /// `range` cut at the borders of chunks, but not between two that are live: each part with its first chunk.
+    fn by_chunk_or_live_run(&self, state: &State, range: VirtRange) -> Vec<(usize, VirtRange)> {
+        let is_live = |chunk| state.chunk(chunk) == Chunk::Live;
+        let mut parts: Vec<(usize, VirtRange)> = Vec::new();
+        for (i, part) in self.by_chunk(range) {
+            match parts.last_mut() {
+                Some((first, last)) if is_live(*first) && is_live(i) => last.len += part.len,
+                _ => parts.push((i, part)),
+            }
+        }
+        parts
     }
 
     /// Takes memory back (`munmap`).
@@ -199,14 +216,9 @@ impl Shared {
         // SAFETY: see the module.
         unsafe { memory::protect(range, Prot::NONE) }.during(RELEASE)?;
         state.vma_map.set(range, Usage::Free, Prot::NONE);
-        for (i, part) in self.by_chunk(range) {
+        for (i, part) in self.by_chunk_or_live_run(state, range) {
             match state.chunk(i) {
-                Chunk::Live if part.len == CHUNK_BYTES => {
-                    // If it fails the memory is cleaned when it is handed out again.
-                    let _ = self.clean(part);
-                    state.density.forget(i);
-                }
-                Chunk::Live => self.release_part(state, i, part),
+                Chunk::Live => self.release_live(state, part),
                 Chunk::Poisoned if part.len == CHUNK_BYTES => {
                     self.revive(state, i).during(RELEASE)?
                 }
@@ -259,13 +271,9 @@ impl Shared {
             // touched again, which kills.
             return zero_in_place(state, range);
         }
-        for (i, part) in self.by_chunk(range) {
+        for (i, part) in self.by_chunk_or_live_run(state, range) {
             match state.chunk(i) {
-                Chunk::Live if part.len == CHUNK_BYTES => {
-                    self.clean(part).during(DISCARD)?;
-                    state.density.forget(i);
-                }
-                Chunk::Live => self.discard_part(state, i, part).during(DISCARD)?,
+                Chunk::Live => self.discard_live(state, part).during(DISCARD)?,
                 Chunk::Anonymous => {
                     // SAFETY: see the module; private memory that is not of the file.
                     unsafe { memory::advise(part, Advice::DontNeed) }.during(DISCARD)?;
@@ -360,7 +368,9 @@ impl Shared {
     fn shed_fragments(&self, state: &mut State, range: VirtRange) {
         for chunk in self.chunks_of(range) {
             let whole = self.chunk_range(chunk, 1);
-            if state.vma_map.within(whole).count() <= MANY_SPANS {
+            let has_many = state.vma_map.span_count() > MANY_SPANS_IN_ALL;
+            let most = if has_many { SPANS_WORTH_A_PAGE_TABLE } else { MANY_SPANS };
+            if state.vma_map.within(whole).count() <= most {
                 continue;
             }
             // If it fails the memory stays, and a freeze takes as long as it does.

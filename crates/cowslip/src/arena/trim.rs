@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use cowslip_sys::memory::Prot;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{self, RegisterMode, Uffd};
-use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
 use super::backing_file::{Pages, offset};
@@ -27,6 +27,7 @@ use super::density::{PageSet, is_worth_splitting};
 use super::residency::map_resident;
 use super::state::{Chunk, Shared, State};
 use super::vma_map::Usage;
+use crate::freeze::own_memory;
 use crate::insist::insist;
 use crate::service::FEATURES;
 
@@ -45,8 +46,40 @@ impl Shared {
             || state.density.is_split(chunk)
     }
 
+    /// Makes a part of a run of live chunks read as zeroes, and gives back what of it is worth that.
+    pub(crate) fn discard_live(&self, state: &mut State, part: VirtRange) -> Result<(), Errno> {
+        self.clean_whole(state, part)?;
+        self.edges(part)
+            .into_iter()
+            .try_for_each(|(chunk, edge)| self.discard_part(state, chunk, edge))
+    }
+
+    /// As [`Self::discard_live`], of what is free from here on. If it fails the memory is cleaned when it is handed out again.
+    pub(crate) fn release_live(&self, state: &mut State, part: VirtRange) {
+        let _ = self.clean_whole(state, part);
+        for (chunk, edge) in self.edges(part) {
+            self.release_part(state, chunk, edge);
+        }
+    }
+
+    /// Punches out the whole chunks of `part` at once.
+    fn clean_whole(&self, state: &mut State, part: VirtRange) -> Result<(), Errno> {
+        let whole = part.inner_aligned(CHUNK_BYTES);
+        if whole.is_empty() {
+            return Ok(());
+        }
+        self.clean(whole)?;
+        self.chunks_of(whole).for_each(|chunk| state.density.forget(chunk));
+        Ok(())
+    }
+
+    /// What of `part` is less than a chunk: at most the first and the last.
+    fn edges(&self, part: VirtRange) -> Vec<(usize, VirtRange)> {
+        self.by_chunk(part).filter(|(_, edge)| edge.len < CHUNK_BYTES).collect()
+    }
+
     /// Makes a part of a live chunk read as zeroes, and gives its pages back if enough of the chunk was given back by now.
-    pub(crate) fn discard_part(
+    pub(super) fn discard_part(
         &self,
         state: &mut State,
         chunk: usize,
@@ -66,7 +99,7 @@ impl Shared {
     }
 
     /// As [`Self::discard_part`], of what is free from here on: its content may stay until it is handed out.
-    pub(crate) fn release_part(&self, state: &mut State, chunk: usize, part: VirtRange) {
+    fn release_part(&self, state: &mut State, chunk: usize, part: VirtRange) {
         if self.is_on_base_pages(state, chunk) {
             let _ = self.punch(part);
         } else {
@@ -91,7 +124,9 @@ impl Shared {
         let may_be_known = state.is_pinned
             || state.io.any()
             || state.ask_before_thaw.is_some_and(|asks| asks())
-            || page_size_bytes() > LOOK_BYTES;
+            || page_size_bytes() > LOOK_BYTES
+            // This thread would wait for itself.
+            || own_memory::is_in(self);
         if state.chunk(chunk) != Chunk::Live || may_be_known {
             return Err(Errno::BUSY);
         }
