@@ -96,7 +96,7 @@ fn request(
                 // To the program nothing is mapped there; the rest is done all the same.
                 (Usage::Free, _) => whole = Err(Errno::NOMEM),
                 (Usage::Left, Answer::Wipe(wiped)) => arena.raw().wipe_on_fork(part, *wiped),
-                (Usage::Foreign | Usage::Detached, _)
+                (Usage::Foreign | Usage::Hole | Usage::Detached, _)
                 | (Usage::Used | Usage::Left, Answer::Kernel)
                 | (Usage::Left, Answer::Leave | Answer::Undo) => match asked(part) {
                     Err(Errno::NOMEM) => whole = Err(Errno::NOMEM),

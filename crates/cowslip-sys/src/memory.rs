@@ -124,6 +124,16 @@ pub unsafe fn map_file(
     Ok(())
 }
 
+/// Maps `file` from `offset_bytes` on at exactly `range`, shared and without access, if nothing is mapped there (else
+/// `EEXIST`).
+pub fn map_file_in_hole(range: VirtRange, file: BorrowedFd<'_>, offset_bytes: u64) -> Result<()> {
+    failpoints::check(Op::Mmap)?;
+    let flags = MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE | MapFlags::SHARED;
+    // SAFETY: the kernel refuses to replace anything.
+    unsafe { mm::mmap(ptr(range), range.len, ProtFlags::empty(), flags, file, offset_bytes) }?;
+    Ok(())
+}
+
 /// Maps `file` anywhere, with reservation: for hugetlb, the pool pays for the whole range now or the
 /// call fails with `ENOMEM`.
 pub fn map_file_reserved(
