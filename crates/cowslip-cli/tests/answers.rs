@@ -32,3 +32,14 @@ fn what_was_given_back_is_not_there() {
         assert!(report["used_bytes"].as_u64() >= Some(64 << 20), "{report}");
     }
 }
+
+/// Attached over memory, or where some was given back.
+#[test]
+fn shared_segments_are_shared() {
+    compared("segments");
+}
+
+#[test]
+fn advice_by_a_descriptor_is_followed() {
+    compared("advised");
+}

@@ -300,6 +300,18 @@ pub unsafe fn advise_all(ranges: &[VirtRange], advice: Advice) -> Result<()> {
     Ok(())
 }
 
+/// How long a shared segment is (`shmctl(2)`).
+pub fn segment_bytes(id: i32) -> Result<usize> {
+    let mut described = core::mem::MaybeUninit::<libc::shmid_ds>::uninit();
+    // SAFETY: the kernel fills it in if it answers with zero.
+    unsafe {
+        match libc::shmctl(id, libc::IPC_STAT, described.as_mut_ptr()) {
+            0 => Ok(described.assume_init_ref().shm_segsz),
+            _ => Err(crate::process::last_errno()),
+        }
+    }
+}
+
 fn sharing_flag(sharing: Sharing) -> MapFlags {
     match sharing {
         Sharing::Shared => MapFlags::SHARED,

@@ -104,6 +104,21 @@ pub fn pidfd(pid: i32) -> Result<OwnedFd> {
     rustix::process::pidfd_open(pid, PidfdFlags::empty())
 }
 
+/// Whether a descriptor of a process is of this one (`PIDFD_GET_INFO`, Linux 6.13; `false` before).
+pub fn is_own_pidfd(pidfd: i32) -> bool {
+    /// `PIDFD_SELF_THREAD_GROUP ..= PIDFD_SELF_THREAD`
+    const SELF: core::ops::RangeInclusive<i32> = -10_001..=-10_000;
+    const GET_INFO: libc::c_ulong = 0xc040_ff0b;
+    const PROCESS: usize = 5;
+    // `struct pidfd_info`: mask and control group of 64 bits, thread, process, parent, ...
+    let mut info = [0u32; 16];
+    info[0] = 1;
+    // SAFETY: the kernel writes as many bytes as the request says, and `info` has.
+    let is_told =
+        pidfd >= 0 && unsafe { libc::ioctl(pidfd, GET_INFO as _, info.as_mut_ptr()) } == 0;
+    SELF.contains(&pidfd) || is_told && info[PROCESS] == pid() as u32
+}
+
 /// A counter that wakes a poll (`eventfd(2)`).
 pub fn eventfd() -> Result<OwnedFd> {
     rustix::event::eventfd(
