@@ -51,6 +51,8 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_io_uring_register,
         libc::SYS_shmat,
         libc::SYS_process_madvise,
+        libc::SYS_creat,
+        libc::SYS_dup,
         libc::SYS_futex,
         futexes::SYS_FUTEX_WAITV,
         futexes::SYS_FUTEX_WAIT,

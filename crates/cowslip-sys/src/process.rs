@@ -391,6 +391,38 @@ pub fn is_direct(fd: i32) -> bool {
     rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT))
 }
 
+/// Whether a plain read of `fd` may write to the reader's page frames, as one past the page cache does.
+pub fn pins_readers(fd: i32) -> bool {
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: the number is used for one question; what is not open is answered with `EBADF`.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    // Where a server answers, it may not know how to; what it serves may be anything.
+    rustix::fs::fstatfs(fd).map_or_else(|errno| errno != Errno::BADF, |system| is_pinning(&system))
+}
+
+/// As [`pins_readers`], of the file at `path`; `false` if nothing readable is there.
+///
+/// # Safety
+/// What is readable at `path` ends with a zero byte.
+pub unsafe fn path_pins_readers(path: *const core::ffi::c_char) -> bool {
+    if !crate::given::is_readable(path as usize, 1) {
+        return false;
+    }
+    // SAFETY: it begins there, and the caller answers for its end.
+    let path = unsafe { core::ffi::CStr::from_ptr(path) };
+    rustix::fs::statfs(path)
+        .map_or_else(|errno| errno == Errno::NOSYS, |system| is_pinning(&system))
+}
+
+/// File systems that pin what a read fills, for as long as their server takes: FUSE and virtiofs with `direct_io`, 9p and SMB
+/// without a cache, Lustre. (`linux/magic.h`)
+fn is_pinning(system: &rustix::fs::StatFs) -> bool {
+    const PINNING: [u32; 5] = [0x6573_5546, 0x0102_1997, 0x0bd0_0bd0, 0xfe53_4d42, 0xff53_4d42];
+    PINNING.contains(&(system.f_type as u32))
+}
+
 /// The open descriptors of this process, without allocating; `false` if `/proc` cannot be read.
 pub fn for_each_descriptor(mut act: impl FnMut(i32)) -> bool {
     let Ok(folder) = crate::memfile::open_proc("self/fd") else { return false };

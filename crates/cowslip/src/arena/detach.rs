@@ -44,7 +44,7 @@ const OPERATION: &str = "take memory out of an arena";
 pub enum Departure {
     /// The program asked for what a freeze would undo: `mlock(2)`, `MADV_DONTFORK`, protection keys, `mseal(2)`.
     Advice,
-    /// A file opened with `O_DIRECT` is read into it (`open(2)`).
+    /// A file opened with `O_DIRECT` is read into it (`open(2)`), or one of a file system that pins what it reads into.
     DirectIo,
     /// Its pages are, or may be, known to a ring: `io_uring(7)`, `io_setup(2)`.
     Ring,
@@ -99,7 +99,7 @@ impl fmt::Display for Departure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Advice => "locked, sealed, kept from children or keyed",
-            Self::DirectIo => "target of O_DIRECT reads",
+            Self::DirectIo => "target of O_DIRECT reads, or of a file system that pins like them",
             Self::Ring => "within reach of io_uring or AIO",
             Self::SharedFutex => "holds a shared futex or a thread's stack",
             Self::Userfaultfd => "registered with the program's own userfaultfd",
