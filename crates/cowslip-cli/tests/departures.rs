@@ -107,6 +107,12 @@ fn so_do_those_that_a_file_system_pins() {
 }
 
 #[test]
+fn memory_for_packets_leaves() {
+    let Some(reports) = compared("packets", &[], &[]) else { return };
+    assert_left(&reports, Departure::Ring, 4);
+}
+
+#[test]
 fn memory_with_a_handler_of_the_program_leaves() {
     let Some(reports) = compared("faults", &[], &[]) else { return };
     assert_left(&reports, Departure::Userfaultfd, 2);

@@ -49,6 +49,7 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_io_uring_setup,
         libc::SYS_io_uring_enter,
         libc::SYS_io_uring_register,
+        libc::SYS_setsockopt,
         libc::SYS_shmat,
         libc::SYS_process_madvise,
         libc::SYS_creat,
@@ -197,8 +198,9 @@ unsafe extern "C-unwind" fn handle(
             | libc::SYS_io_submit
             | libc::SYS_io_uring_setup
             | libc::SYS_io_uring_enter
-            | libc::SYS_io_uring_register => {
-                if let Err(errno) = rings::before_call(number, b, c) {
+            | libc::SYS_io_uring_register
+            | libc::SYS_setsockopt => {
+                if let Err(errno) = rings::before_call(number, b, c, d) {
                     BlockedSignals::enter().set_errno(errno);
                     return -1;
                 }

@@ -212,6 +212,7 @@ static INIT: extern "C" fn() = {
         crate::cloning::look_up();
         crate::threads::look_up();
         crate::direct_io::look_up();
+        crate::rings::look_up();
         crate::futexes::look_up_all();
         crate::poked::look_up_all();
         crate::exec::look_up();

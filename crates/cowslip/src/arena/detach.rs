@@ -46,7 +46,7 @@ pub enum Departure {
     Advice,
     /// A file opened with `O_DIRECT` is read into it (`open(2)`), or one of a file system that pins what it reads into.
     DirectIo,
-    /// Its pages are, or may be, known to a ring: `io_uring(7)`, `io_setup(2)`.
+    /// Its pages are, or may be, known to a ring: `io_uring(7)`, `io_setup(2)`, `AF_XDP`.
     Ring,
     /// A futex in it is found by where its page lies, not by its address (`futex(2)`).
     SharedFutex,
@@ -100,7 +100,7 @@ impl fmt::Display for Departure {
         f.write_str(match self {
             Self::Advice => "locked, sealed, kept from children or keyed",
             Self::DirectIo => "target of O_DIRECT reads, or of a file system that pins like them",
-            Self::Ring => "within reach of io_uring or AIO",
+            Self::Ring => "within reach of io_uring, AIO or AF_XDP",
             Self::SharedFutex => "holds a shared futex or a thread's stack",
             Self::Userfaultfd => "registered with the program's own userfaultfd",
             Self::Limit => "counted by a resource limit",
