@@ -11,22 +11,23 @@
 
 from typing import TYPE_CHECKING
 
-from ._native import (
+from ._errors import (
     BusyError,
     CorruptError,
     DeniedError,
     Error,
     FileError,
+    KernelError,
+    MissingFileError,
     OutOfMemoryError,
-    SystemError,
     UnsupportedError,
     UsageError,
     VanishedError,
-    __version__,
 )
+from ._native import __version__
 
 if TYPE_CHECKING:
-    from ._arena import Arena, Frozen, install_at_fork
+    from ._arena import Arena, Frozen
     from ._branch_point import BranchCopy, branch_point
     from ._command import Comparison, compare, trace
     from ._doctor import Report, doctor
@@ -44,12 +45,13 @@ __all__ = [
     "Error",
     "FileError",
     "Frozen",
+    "KernelError",
+    "MissingFileError",
     "OutOfMemoryError",
     "Pool",
     "Report",
     "Restored",
     "Save",
-    "SystemError",
     "Template",
     "UnsupportedError",
     "UsageError",
@@ -58,7 +60,6 @@ __all__ = [
     "branch_point",
     "compare",
     "doctor",
-    "install_at_fork",
     "restore",
     "trace",
     "verify",
@@ -66,7 +67,7 @@ __all__ = [
 
 # Imported when first asked for: numpy and multiprocessing take most of the time of an import.
 _HOMES = {
-    "_arena": ("Arena", "Frozen", "install_at_fork"),
+    "_arena": ("Arena", "Frozen"),
     "_branch_point": ("BranchCopy", "branch_point"),
     "_command": ("Comparison", "compare", "trace"),
     "_doctor": ("Report", "doctor"),

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import operator
 import os
 import sys
 import warnings
@@ -14,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
+from ._errors import BusyError, UsageError
 from ._image import Save, start_save
-from ._native import BusyError, UsageError
 from ._sizes import parse_size
 from ._views import address_of, array_of, same_place
 
@@ -36,6 +37,9 @@ class Arena:
     `backing` is "thp" (huge pages where the system gives them), "base" or "hugetlb". An arena lives as long as an
     array of it; leaving a `with` block makes it refuse new ones.
 
+    A forked child has the arrays as of the fork, as its own; meanwhile the parent cannot freeze the arena. With
+    `at_fork=False` it can, and a child that touches an array dies.
+
     >>> arena = Arena("64M")
     >>> table = arena.zeros((1000, 8))
     >>> table.nbytes
@@ -48,24 +52,24 @@ class Arena:
         *,
         backing: Literal["thp", "base", "hugetlb"] = "thp",
         userfaultfd: bool = True,
+        at_fork: bool = True,
     ) -> None:
-        self._start(_native.Arena(parse_size(capacity), backing, userfaultfd))
+        self._start(_native.Arena(parse_size(capacity), backing, userfaultfd), at_fork)
 
     @classmethod
-    def _of(cls, native: _native.Arena) -> Self:
+    def _of(cls, native: _native.Arena, at_fork: bool) -> Self:
         arena = cls.__new__(cls)
-        arena._start(native)
+        arena._start(native, at_fork)
         return arena
 
-    def _start(self, native: _native.Arena) -> None:
+    def _start(self, native: _native.Arena, at_fork: bool) -> None:
         self._native = native
         self._closed = False
         self._parent: str | None = None
         self._saves: weakref.WeakSet[Save] = weakref.WeakSet()
-        # The last view, and the instruction that made it.
-        self._view: tuple[_native.Frozen, CodeType, int] | None = None
-        _arenas.add(self)
-        if _is_at_fork:
+        # Of the last view, and the instruction that made it.
+        self._view: tuple[_native.Watch, CodeType, int] | None = None
+        if at_fork:
             native.install_at_fork()
 
     def __enter__(self) -> Self:
@@ -81,7 +85,7 @@ class Arena:
     def close(self) -> None:
         """Waits for saves under way; the arena hands nothing out any more."""
         for save in list(self._saves):
-            save.wait()
+            save.wait_here()
         self._closed = True
 
     @property
@@ -98,7 +102,7 @@ class Arena:
         dtype = np.dtype(dtype)
         if dtype.hasobject:
             raise UsageError("arrays of Python objects hold addresses, which mean nothing in an image")
-        sizes = tuple(int(size) for size in (shape if isinstance(shape, tuple | list) else (shape,)))
+        sizes = tuple(operator.index(size) for size in (shape if isinstance(shape, tuple | list) else (shape,)))
         length = math.prod(sizes) * dtype.itemsize
         if length <= 0:
             return np.empty(sizes, dtype, order)
@@ -106,9 +110,30 @@ class Arena:
 
     zeros = empty
 
+    def ones(self, shape: Shape, dtype: npt.DTypeLike = float) -> Array:
+        """An array of ones."""
+        return self.full(shape, 1, dtype)
+
     def full(self, shape: Shape, fill_value: Any, dtype: npt.DTypeLike | None = None) -> Array:
         """An array that holds `fill_value` everywhere."""
         array = self.empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype)
+        array[...] = fill_value
+        return array
+
+    def empty_like(self, other: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Array:
+        """An array of zeroes in the shape and type of another."""
+        other = np.asarray(other)
+        return self.empty(other.shape, other.dtype if dtype is None else dtype)
+
+    zeros_like = empty_like
+
+    def ones_like(self, other: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> Array:
+        """An array of ones in the shape and type of another."""
+        return self.full_like(other, 1, dtype)
+
+    def full_like(self, other: npt.ArrayLike, fill_value: Any, dtype: npt.DTypeLike | None = None) -> Array:
+        """An array in the shape and type of another that holds `fill_value` everywhere."""
+        array = self.empty_like(other, dtype)
         array[...] = fill_value
         return array
 
@@ -138,9 +163,16 @@ class Arena:
         finally:
             _native.set_handler(before)
 
-    def __contains__(self, array: Array) -> bool:
+    def __contains__(self, array: object) -> bool:
+        """Whether it is an array, or a tensor of PyTorch's, whose memory is the arena's."""
+        if isinstance(array, np.ndarray):
+            address = address_of(array)
+        elif hasattr(array, "data_ptr"):
+            address = array.data_ptr()
+        else:
+            return False
         start, length = self._native.range
-        return start <= address_of(array) < start + length
+        return start <= address < start + length
 
     def discard(self, array: Array) -> None:
         """Makes the whole pages of a contiguous `array` zeroes, and gives their memory back to the system."""
@@ -148,26 +180,32 @@ class Arena:
             raise UsageError("the array is not contiguous")
         self._open().discard(address_of(array), array.nbytes)
 
-    def freeze(self, timeout: float = 60.0) -> "Frozen":
-        """The content of every array now. Waits up to `timeout` seconds for an earlier view to be gone."""
+    def freeze(self, timeout: float | None = 60.0) -> "Frozen":
+        """The content of every array now. Waits up to `timeout` seconds for an earlier view to be closed.
+
+        Arrays of an earlier view that is closed stay as they are: what is left of them is copied by this.
+        """
         native = self._freeze(timeout)
         frame = sys._getframe(1)
-        self._view = native, frame.f_code, frame.f_lasti
+        self._view = native.watch(), frame.f_code, frame.f_lasti
         return Frozen(native)
 
-    def _freeze(self, timeout: float) -> _native.Frozen:
+    def _freeze(self, timeout: float | None) -> _native.Frozen:
         native = self._open()
+        left = math.inf if timeout is None else timeout
         try:
-            return native.freeze(min(timeout, _LONG_SECONDS))
+            return native.freeze(min(left, _LONG_SECONDS))
         except BusyError as error:
+            left -= _LONG_SECONDS
             holder = self._holder()
-            if timeout <= _LONG_SECONDS:
-                if holder:
-                    error.add_note(holder)
-                raise
+            if left <= 0:
+                raise _with_note(error, holder)
         if holder:
             warnings.warn(holder, ResourceWarning, stacklevel=3)
-        return native.freeze(timeout - _LONG_SECONDS)
+        try:
+            return native.freeze(None if timeout is None else left)
+        except BusyError as error:
+            raise _with_note(error, self._holder())
 
     def _holder(self) -> str | None:
         """What a freeze waits for, if that is a view of the program's."""
@@ -176,9 +214,9 @@ class Arena:
         view, code, instruction = self._view
         line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
         made = f"{code.co_filename}:{line}"
-        return f"a freeze waits for the view of {made}, {view.age_s:.1f} s old: drop it and the arrays taken from it"
+        return f"a freeze waits for the view of {made}, {view.age_s:.1f} s old: use it in a `with` block, or close it"
 
-    def template(self, arrays: Mapping[str, Array] | None = None) -> "Template":
+    def template(self, arrays: Mapping[str, Array] | None = None, *, timeout: float | None = 60.0) -> "Template":
         """A template of the arena now, of which processes have private clones; `arrays` by name are found there by it.
 
         As long as any process has the template or a clone, the arena cannot be frozen again (`BusyError`).
@@ -186,7 +224,7 @@ class Arena:
         # With multiprocessing, which takes longer to import than all else.
         from ._template import Template
 
-        return Template(self._freeze(60.0).take_template(), dict(arrays or {}))
+        return Template(self._freeze(timeout).take_template(), dict(arrays or {}))
 
     def branch(self, arrays: Mapping[str, Array] | None = None) -> "Branch":
         """What if: a private copy of the arena now, dropped at the end of a `with` block."""
@@ -200,7 +238,7 @@ class Arena:
         parent: str | os.PathLike[str] | None = None,
         compress: str = "none",
         threads: int = 0,
-        timeout: float = 60.0,
+        timeout: float | None = 60.0,
     ) -> Save:
         """Starts to save `state`, as of now, and returns at once; a `Save` tells how it goes.
 
@@ -229,26 +267,15 @@ class Arena:
     def _saved(self, path: str) -> None:
         self._parent = os.path.normpath(path)
 
-    def install_at_fork(self) -> None:
-        """Has every later `os.fork` of the process take the arena along: frozen in microseconds, then forked."""
-        self._open().install_at_fork()
-
     def metrics(self) -> dict[str, int]:
         """The engine's counters, by name."""
         return self._native.metrics()
 
 
-_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
-_is_at_fork = False
-
-
-def install_at_fork() -> None:
-    """Has every later `os.fork` take all arenas along, those to come too: as `Arena.install_at_fork` does for one."""
-    global _is_at_fork
-    _is_at_fork = True
-    for arena in list(_arenas):
-        if not arena.closed:
-            arena.install_at_fork()
+def _with_note(error: BusyError, note: str | None) -> BusyError:
+    if note:
+        error.add_note(note)
+    return error
 
 
 class Frozen:
@@ -271,7 +298,7 @@ class Frozen:
         self.close()
 
     def close(self) -> None:
-        """Lets the view go; it ends when no array of it is left."""
+        """Lets the view go; arrays of it stay as they are."""
         self._native.close()
 
     @property

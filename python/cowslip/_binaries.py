@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ._native import UsageError
+from ._errors import UsageError
 
 _BUNDLED = Path(__file__).parent / "_bin" / "cowslip"
 

@@ -1,6 +1,7 @@
 """What the command does for a program of Python: traces of its page faults, and comparisons of runs as columns."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -10,24 +11,25 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from . import _native
+from . import _errors
 from ._binaries import command
 
 PathOrPaths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 # Exit codes of the command (docs/exit-codes.md).
-_ERRORS: dict[int, type[_native.Error]] = {
-    2: _native.UsageError,
-    3: _native.UnsupportedError,
-    4: _native.DeniedError,
-    5: _native.VanishedError,
-    6: _native.CorruptError,
+_ERRORS: dict[int, type[_errors.Error]] = {
+    2: _errors.UsageError,
+    3: _errors.UnsupportedError,
+    4: _errors.DeniedError,
+    5: _errors.VanishedError,
+    6: _errors.CorruptError,
 }
 
 
-def _failure(code: int, told: str) -> _native.Error:
-    text = told.strip().removeprefix("cowslip: ") or f"the command ended with {code}"
-    return _ERRORS.get(code, _native.Error)(text)
+def _failure(code: int, told: str) -> _errors.Error:
+    # Before the reason comes what it was at.
+    text = told.rpartition("cowslip: ")[2].strip() or f"the command ended with {code}"
+    return _ERRORS.get(code, _errors.Error)(text)
 
 
 def _run(*arguments: str, answers: tuple[int, ...] = (0,)) -> str:
@@ -84,7 +86,13 @@ def trace(
 
 
 def _paths(paths: PathOrPaths) -> list[str]:
-    return [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    listed = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    for path in listed:
+        if not os.path.exists(path):
+            error = _errors.MissingFileError(f"{path}: there are no runs of that name")
+            error.errno = errno.ENOENT
+            raise error
+    return listed
 
 
 class Comparison(dict[str, list[Any]]):

@@ -53,6 +53,11 @@ class Save(concurrent.futures.Future[dict[str, int]]):
         """Waits for the end, whatever it is; whether it came."""
         return bool(concurrent.futures.wait([self], timeout).done)
 
+    def wait_here(self) -> None:
+        """Waits for the end; not in a forked child, which does not have the thread that saves."""
+        if self in _under_way:
+            self.wait()
+
     def __await__(self) -> Generator[Any, None, dict[str, int]]:
         # Whoever awaits has imported it; others need not.
         import asyncio
@@ -79,13 +84,14 @@ class Save(concurrent.futures.Future[dict[str, int]]):
 _under_way: set[Save] = set()
 
 
-def _wait_for_all(pid: int) -> None:
-    """The program's end waits, so that its last checkpoint is whole; a forked child's does not: it has no such threads."""
-    if os.getpid() == pid:
-        concurrent.futures.wait(list(_under_way))
+def _wait_for_all() -> None:
+    """The program's end waits, so that its last checkpoint is whole."""
+    concurrent.futures.wait(list(_under_way))
 
 
-atexit.register(_wait_for_all, os.getpid())
+atexit.register(_wait_for_all)
+# A child does not have the threads that save.
+os.register_at_fork(after_in_child=_under_way.clear)
 
 
 def start_save(
@@ -151,6 +157,7 @@ def restore(
     eager: bool = False,
     threads: int = 0,
     via: str | os.PathLike[str] | None = None,
+    at_fork: bool = True,
 ) -> Restored:
     """The arena and the state of an image, usable now: what is touched is brought in first.
 
@@ -158,7 +165,7 @@ def restore(
     `COWSLIP_SERVE` names is asked, and the file is read if there is none or it does not have the image.
 
     A state of numbers, texts, containers, arrays and tensors needs no trust. `trust` allows classes of other modules, whose
-    code runs then: only for images of your own.
+    code runs then: only for images of your own. `at_fork` is as an `Arena` has it.
     """
     from ._arena import Arena
 
@@ -168,7 +175,7 @@ def restore(
     native = _native.restore(path, backing=backing, eager=eager, threads=threads, via=via)
     arena = native.arena()
     state = load(description, native.root, arena.memory_at, trust)
-    return Restored(Arena._of(arena), state, native)
+    return Restored(Arena._of(arena, at_fork), state, native)
 
 
 def verify(path: str | os.PathLike[str]) -> None:

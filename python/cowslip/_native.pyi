@@ -6,53 +6,29 @@ from typing import Any, final
 
 __all__ = [
     "Arena",
-    "BusyError",
     "CHUNK_BYTES",
     "Clone",
-    "CorruptError",
-    "DeniedError",
-    "Error",
-    "FileError",
     "Frozen",
     "Memory",
-    "OutOfMemoryError",
     "Restoring",
     "STATE_KEY",
     "Save",
     "Server",
-    "SystemError",
     "Template",
-    "UnsupportedError",
-    "UsageError",
-    "VanishedError",
+    "Watch",
     "__version__",
     "describe",
     "doctor_json",
     "identity",
     "restore",
     "set_handler",
+    "template_via",
     "verify",
 ]
 
 __version__: str
 CHUNK_BYTES: int
 STATE_KEY: str
-
-class Error(Exception):
-    """What failed, on what, and what to do about it."""
-
-    errno: int | None
-    advice: str | None
-
-class UsageError(Error): ...
-class UnsupportedError(Error): ...
-class DeniedError(Error): ...
-class VanishedError(Error): ...
-class OutOfMemoryError(Error): ...
-class BusyError(Error): ...
-class CorruptError(Error): ...
-class FileError(Error): ...
-class SystemError(Error): ...
 
 @final
 class Memory:
@@ -86,13 +62,17 @@ class Frozen:
     def close(self) -> None: ...
     @property
     def closed(self) -> bool: ...
+    def watch(self) -> Watch: ...
+    @property
+    def took_ns(self) -> int: ...
+    def take_template(self) -> Template: ...
+
+@final
+class Watch:
     @property
     def age_s(self) -> float: ...
     @property
     def ended(self) -> bool: ...
-    @property
-    def took_ns(self) -> int: ...
-    def take_template(self) -> Template: ...
 
 @final
 class Template:
@@ -154,6 +134,7 @@ def restore(
     threads: int = 0,
     via: str | os.PathLike[str] | None = None,
 ) -> Restoring: ...
+def template_via(path: str | os.PathLike[str], socket: str | os.PathLike[str]) -> Template: ...
 def describe(path: str | os.PathLike[str]) -> str: ...
 def identity(path: str | os.PathLike[str]) -> str: ...
 def verify(path: str | os.PathLike[str]) -> None: ...

@@ -3,7 +3,7 @@
 import operator
 from typing import SupportsIndex
 
-from ._native import UsageError
+from ._errors import UsageError
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._native import STATE_KEY, Arena, CorruptError, UsageError
+from ._errors import CorruptError, UsageError
+from ._native import STATE_KEY, Arena
 from ._views import MemoryAt, address_of, array_of, extent, is_within
 
 # What a state is made of when nobody says that the image may run code.

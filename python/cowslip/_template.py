@@ -2,8 +2,10 @@
 
 import concurrent.futures
 import itertools
+import json
 import multiprocessing
 import multiprocessing.resource_sharer
+import os
 import signal
 import socket
 import threading
@@ -16,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._native import UsageError
-from ._views import MemoryAt, address_of, array_of, extent, same_place
+from ._errors import UsageError
+from ._state import load
+from ._views import MemoryAt, address_of, array_of, extent, is_within, same_place
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -71,6 +74,41 @@ class Template:
         layout = self._layouts[key] if isinstance(key, str) else _Layout.of(key, self._open().origin)
         return SharedArray(self, layout)
 
+    @classmethod
+    def via(
+        cls, path: str | os.PathLike[str], socket: str | os.PathLike[str], *, trust: bool = False
+    ) -> tuple[Self, Any]:
+        """The template of an image that the `cowslip serve` at `socket` has in memory, and the image's state.
+
+        Every array of the state is of a private clone, and stays on the server's memory but for what is written: any number
+        of processes hold one copy. Where the state is a dictionary, its arrays have their keys as names in the template.
+        `trust` is as `cowslip.restore` has it.
+        """
+        native = _native.template_via(os.fspath(path), os.fspath(socket))
+        template, clone = cls(native, {}), native.map()
+        moved = 0
+
+        def memory_at(address: int, length: int) -> _native.Memory:
+            nonlocal moved
+            memory = clone.memory_at(address, length)
+            moved = memory.address - address
+            return memory
+
+        description = json.loads(_native.describe(os.fspath(path)))
+        state = load(description, _roots(description, native.origin).get, memory_at, trust)
+        if isinstance(state, dict):
+            start, length = clone.range
+            for name, value in state.items():
+                if isinstance(value, np.ndarray) and is_within(*extent(value), start, length):
+                    template._layouts[name] = _Layout.of(value, native.origin + moved)
+        return template, state
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, it: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
     def close(self) -> None:
         """Lets the template go; clones go on, and so do other processes that have it."""
         self._native = None
@@ -90,16 +128,46 @@ def _receive(descriptor: Any, layouts: dict[str, _Layout]) -> Template:
     return template
 
 
+def _roots(description: dict[str, Any], origin: int) -> dict[str, tuple[int, int]]:
+    roots = description["roots"].items()
+    return {name: (origin + root["offset_bytes"], root["length_bytes"]) for name, root in roots}
+
+
 class SharedArray:
     """An array of a template on its way to other processes, each of which gets an `ndarray`: a private clone."""
 
     def __init__(self, template: Template, layout: _Layout) -> None:
         self._template, self._layout = template, layout
+        self._looked: npt.NDArray[Any] | None = None
 
     def array(self) -> npt.NDArray[Any]:
         """A private clone in this process."""
         native = self._template._open()
         return self._layout.array(native.origin, native.map().memory_at)
+
+    def _look(self) -> npt.NDArray[Any]:
+        if self._looked is None:
+            self._looked = self.array()
+            self._looked.flags.writeable = False
+        return self._looked
+
+    def __getitem__(self, key: Any) -> Any:
+        """What was frozen, for reading."""
+        return self._look()[key]
+
+    def __len__(self) -> int:
+        return len(self._look())
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self._look(), dtype, copy=copy)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._layout.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._layout.dtype
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _receive_array, (self._template, self._layout)

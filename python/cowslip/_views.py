@@ -6,7 +6,8 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from ._native import Memory, UsageError
+from ._errors import UsageError
+from ._native import Memory
 
 MemoryAt = Callable[[int, int], Memory]
 
@@ -35,9 +36,22 @@ def same_place(array: npt.NDArray[Any], memory_at: MemoryAt) -> npt.NDArray[Any]
     low, length = extent(array)
     if array.dtype.hasobject:
         raise UsageError("an array of Python objects holds addresses of things that may be gone since")
+    if isinstance(array, np.ma.MaskedArray):
+        return _same_masked(array, memory_at)
     if length == 0:
         return np.empty(array.shape, array.dtype)
     return array_of(memory_at(low, length), array.shape, array.dtype, address_of(array) - low, array.strides)
+
+
+def _same_masked(array: np.ma.MaskedArray[Any, Any], memory_at: MemoryAt) -> npt.NDArray[Any]:
+    data = same_place(array.data, memory_at)
+    mask: Any = np.ma.getmask(array)
+    if mask is not np.ma.nomask:
+        try:
+            mask = same_place(mask, memory_at)
+        except UsageError:
+            raise UsageError("the array's mask is not in the arena: see its `.data`, or make both there") from None
+    return np.ma.MaskedArray(data, mask)
 
 
 def array_of(

@@ -34,7 +34,7 @@ from torch.futures import Future
 from . import _native
 from ._arena import Arena
 from ._image import restore, start_save
-from ._native import CorruptError, UsageError
+from ._errors import CorruptError, UsageError
 from ._remote import fetched, is_url, within, written
 
 __all__ = ["ImageReader", "ImageWriter", "adopt", "empty"]

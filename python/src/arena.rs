@@ -5,11 +5,12 @@
 //! See [`crate::memory`]. What is given to [`Arena::discard`] is checked to be the arena's.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use cowslip::image::{Restored, Strategy};
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
-use cowslip::{Backing, Prot};
+use cowslip::{Backing, ErrorKind, Prot};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 
@@ -17,6 +18,10 @@ use crate::allocator::{self, Allocator};
 use crate::errors::{raise, usage};
 use crate::memory::{Memory, Owner};
 use crate::template::Template;
+use crate::view::View;
+
+/// So often a wait looks whether a signal came, such as Ctrl-C's.
+pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
 /// Memory that can be frozen at one instant.
 #[pyclass(frozen, module = "cowslip._native")]
@@ -24,11 +29,21 @@ use crate::template::Template;
 pub(crate) struct Arena {
     pub(crate) arena: cowslip::Arena,
     allocator: OnceLock<Arc<Allocator>>,
+    /// The last view, as long as anybody has it.
+    last: Mutex<Weak<View>>,
+    /// Where it came from, if that was an image.
+    restored: Option<Arc<Restored>>,
 }
 
 impl From<cowslip::Arena> for Arena {
     fn from(arena: cowslip::Arena) -> Self {
-        Self { arena, allocator: OnceLock::new() }
+        Self { arena, allocator: OnceLock::new(), last: Mutex::default(), restored: None }
+    }
+}
+
+impl From<&Arc<Restored>> for Arena {
+    fn from(restored: &Arc<Restored>) -> Self {
+        Self { restored: Some(Arc::clone(restored)), ..Self::from(restored.arena().clone()) }
     }
 }
 
@@ -47,6 +62,60 @@ pub(crate) fn patience(seconds: Option<f64>) -> PyResult<Duration> {
         None => Ok(Duration::from_secs(u64::from(u32::MAX))),
         Some(seconds) => Duration::try_from_secs_f64(seconds)
             .map_err(|_| usage(format!("a timeout is seconds from 0 on, not {seconds}"))),
+    }
+}
+
+impl Arena {
+    fn last(&self) -> MutexGuard<'_, Weak<View>> {
+        self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Freezes, with a look at signals now and then while it waits.
+    fn freeze_within(
+        &self,
+        py: Python<'_>,
+        patience: Duration,
+    ) -> PyResult<(cowslip::Frozen, Duration)> {
+        self.wait_restored(py)?;
+        let began = Instant::now();
+        loop {
+            let left = patience.saturating_sub(began.elapsed());
+            let slice = left.min(SIGNALS_EVERY);
+            let (frozen, took) = py.detach(|| {
+                self.end_closed();
+                let began = Instant::now();
+                (self.arena.freeze_timeout(slice), began.elapsed())
+            });
+            match frozen {
+                Ok(frozen) => return Ok((frozen, took)),
+                // What was not waited for will not pass.
+                Err(error) if error.kind() != ErrorKind::Busy || slice == left || took < slice => {
+                    return Err(raise(&error));
+                }
+                Err(_) => py.check_signals()?,
+            }
+        }
+    }
+
+    /// Has an arena that is being restored be whole, or lost in parts, which a freeze says.
+    fn wait_restored(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(restored) = &self.restored else { return Ok(()) };
+        // What a server has is copied by the freeze itself.
+        if restored.strategy() == Strategy::Resident {
+            return Ok(());
+        }
+        while let Ok(false) = py.detach(|| restored.wait(SIGNALS_EVERY)) {
+            py.check_signals()?;
+        }
+        Ok(())
+    }
+
+    /// Has the last view not hold up a freeze any more, if it is closed.
+    fn end_closed(&self) {
+        let last = self.last().upgrade();
+        if let Some(view) = last {
+            view.copy_if_closed();
+        }
     }
 }
 
@@ -110,18 +179,14 @@ impl Arena {
         py.detach(|| unsafe { self.arena.discard(range) }).map_err(|error| raise(&error))
     }
 
-    /// The content now, as a view; waits so many seconds for an earlier one to be gone.
+    /// The content now, as a view; waits so many seconds for an earlier one to be gone. Buffers of a closed view become
+    /// copies.
     #[pyo3(signature = (timeout = Some(60.0)))]
     fn freeze(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Frozen> {
-        let patience = patience(timeout)?;
-        let (frozen, took) = py.detach(|| {
-            let began = Instant::now();
-            (self.arena.freeze_timeout(patience), began.elapsed())
-        });
-        let frozen = Arc::new(frozen.map_err(|error| raise(&error))?);
-        let (alive, made) = (Arc::downgrade(&frozen), Instant::now());
-        let frozen = Mutex::new(Some(frozen));
-        Ok(Frozen { frozen, alive, took, made, arena: self.arena.clone() })
+        let (frozen, took) = self.freeze_within(py, patience(timeout)?)?;
+        let view = Arc::new(View::new(frozen));
+        *self.last() = Arc::downgrade(&view);
+        Ok(Frozen { view, took, arena: self.arena.clone() })
     }
 
     /// Has every later fork of the process take the arena along.
@@ -164,17 +229,14 @@ fn part(arena: &cowslip::Arena, address: usize, length_bytes: usize) -> PyResult
 #[pyclass(frozen, module = "cowslip._native")]
 #[derive(Debug)]
 pub(crate) struct Frozen {
-    frozen: Mutex<Option<Arc<cowslip::Frozen>>>,
-    alive: Weak<cowslip::Frozen>,
+    view: Arc<View>,
     took: Duration,
-    made: Instant,
     arena: cowslip::Arena,
 }
 
 impl Frozen {
     pub(crate) fn get(&self) -> PyResult<Arc<cowslip::Frozen>> {
-        let frozen = self.frozen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        frozen.clone().ok_or_else(|| usage("the view is closed"))
+        self.view.get()
     }
 
     pub(crate) fn range(&self) -> VirtRange {
@@ -182,26 +244,31 @@ impl Frozen {
     }
 }
 
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.view.close();
+    }
+}
+
 #[pymethods]
 impl Frozen {
     /// What the arena held there, for reading.
     fn memory_at(&self, address: usize, length_bytes: usize) -> PyResult<Memory> {
-        let frozen = self.get()?;
+        self.view.get()?;
         let part = part(&self.arena, address, length_bytes)?;
-        let here = VirtRange::new(frozen.view_address(part.start), part.len);
-        // SAFETY: the view is mapped as long as it lives, and nobody writes to it.
-        Ok(unsafe { Memory::new(here, true, Owner::Frozen(frozen)) })
+        let here = self.view.show(part)?;
+        // SAFETY: the view, or its copy, is mapped as long as it lives and the part is not forgotten; nobody writes to it.
+        Ok(unsafe { Memory::new(here, true, Owner::Frozen(Arc::clone(&self.view), part)) })
     }
 
     /// Ends the view, once nobody has a buffer of it.
     fn close(&self, py: Python<'_>) {
-        let frozen = self.frozen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        py.detach(|| drop(frozen));
+        py.detach(|| self.view.close());
     }
 
     #[getter]
     fn closed(&self) -> bool {
-        self.get().is_err()
+        self.view.is_closed()
     }
 
     /// How long the engine took to make it.
@@ -210,31 +277,39 @@ impl Frozen {
         self.took.as_nanos() as u64
     }
 
-    /// For how long it has been there.
+    /// Tells of the view without holding it.
+    fn watch(&self) -> Watch {
+        Watch { view: Arc::downgrade(&self.view), made: Instant::now() }
+    }
+
+    /// Makes a template of the view, which is closed by that. Nobody may have a buffer of it.
+    fn take_template(&self, py: Python<'_>) -> PyResult<Template> {
+        let frozen = self.view.take()?;
+        let template = py.detach(|| frozen.into_template()).map_err(|error| raise(&error))?;
+        Ok(Template::new(template))
+    }
+}
+
+/// What is to be known of a view that others hold.
+#[pyclass(frozen, module = "cowslip._native")]
+#[derive(Debug)]
+pub(crate) struct Watch {
+    view: Weak<View>,
+    made: Instant,
+}
+
+#[pymethods]
+impl Watch {
+    /// For how long the view has been there.
     #[getter]
     fn age_s(&self) -> f64 {
         self.made.elapsed().as_secs_f64()
     }
 
-    /// Whether it is over: closed, and no buffer and no save has it.
+    /// Whether it is over: closed or dropped, and no buffer and no save needs the frozen memory.
     #[getter]
     fn ended(&self) -> bool {
-        self.alive.strong_count() == 0
-    }
-
-    /// Makes a template of the view, which is closed by that. Nobody may have a buffer of it.
-    fn take_template(&self, py: Python<'_>) -> PyResult<Template> {
-        let taken = self.frozen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        let frozen = taken.ok_or_else(|| usage("the view is closed"))?;
-        let frozen = match Arc::try_unwrap(frozen) {
-            Ok(frozen) => frozen,
-            Err(shared) => {
-                *self.frozen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(shared);
-                return Err(usage("an array or a save still uses the view"));
-            }
-        };
-        let template = py.detach(|| frozen.into_template()).map_err(|error| raise(&error))?;
-        Ok(Template::new(template))
+        self.view.upgrade().is_none_or(|view| view.has_ended())
     }
 }
 

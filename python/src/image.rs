@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use serde_json::json;
 
-use crate::arena::{Arena, Frozen, backing, patience};
+use crate::arena::{Arena, Frozen, SIGNALS_EVERY, backing, patience};
 use crate::errors::{raise, usage};
 
 /// What the description of an image has a program's state under.
@@ -154,7 +154,7 @@ fn fields(saved: &image::Saved) -> BTreeMap<&'static str, u64> {
 #[pyclass(frozen, module = "cowslip._native")]
 #[derive(Debug)]
 pub(crate) struct Restoring {
-    restored: Restored,
+    restored: Arc<Restored>,
     identity: ImageIdentity,
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct Restoring {
 impl Restoring {
     /// The arena, usable now.
     fn arena(&self) -> Arena {
-        Arena::from(self.restored.arena().clone())
+        Arena::from(&self.restored)
     }
 
     /// Of the image.
@@ -196,7 +196,7 @@ impl Restoring {
         let began = Instant::now();
         loop {
             let left = patience.saturating_sub(began.elapsed());
-            let slice = left.min(Duration::from_millis(100));
+            let slice = left.min(SIGNALS_EVERY);
             if py.detach(|| self.restored.wait(slice)).map_err(|error| raise(&error))? {
                 return Ok(true);
             }
@@ -232,13 +232,11 @@ pub(crate) fn restore(
         },
         ..RestoreOptions::default()
     };
-    let mut proceed = |_| ControlFlow::Continue(());
-    let restore = || {
+    let (restored, identity) = interruptible(py, |proceed| {
         let image = Image::open(&path)?;
-        Ok((image.restore(0, &options, &mut proceed)?, image.identity()))
-    };
-    let (restored, identity) = py.detach(restore).map_err(|error| raise(&error))?;
-    Ok(Restoring { restored, identity })
+        Ok((image.restore(0, &options, proceed)?, image.identity()))
+    })?;
+    Ok(Restoring { restored: Arc::new(restored), identity })
 }
 
 /// What tells an image from all others, whatever its name.
@@ -258,6 +256,32 @@ pub(crate) fn describe(py: Python<'_>, path: PathBuf) -> PyResult<String> {
 /// Reads all of an image and checks it.
 #[pyfunction]
 pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<()> {
-    let mut proceed = |_| ControlFlow::Continue(());
-    py.detach(|| Image::open(&path)?.verify(&mut proceed)).map_err(|error| raise(&error))
+    interruptible(py, |proceed| Image::open(&path)?.verify(proceed))
+}
+
+/// Does long work, which a signal such as Ctrl-C's breaks off when it next says how far it is.
+fn interruptible<T: Send>(
+    py: Python<'_>,
+    work: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> cowslip::Result<T> + Send,
+) -> PyResult<T> {
+    let (mut raised, mut looked) = (None, Instant::now());
+    let answer = py.detach(|| {
+        work(&mut |_| {
+            if looked.elapsed() < SIGNALS_EVERY {
+                return ControlFlow::Continue(());
+            }
+            looked = Instant::now();
+            match Python::attach(|py| py.check_signals()) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    raised = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })
+    });
+    match raised {
+        Some(error) => Err(error),
+        None => answer.map_err(|error| raise(&error)),
+    }
 }

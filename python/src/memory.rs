@@ -15,6 +15,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::template::CloneCell;
+use crate::view::View;
 
 /// Who keeps the memory mapped.
 #[derive(Debug)]
@@ -23,7 +24,8 @@ pub(crate) enum Owner {
     Allocated(cowslip::Arena),
     /// Memory of an arena that others give back, or nobody.
     Arena(#[allow(dead_code, reason = "it is held")] cowslip::Arena),
-    Frozen(#[allow(dead_code, reason = "it is held")] Arc<cowslip::Frozen>),
+    /// A part of a view's arena that it shows.
+    Frozen(Arc<View>, VirtRange),
     Clone(#[allow(dead_code, reason = "it is held")] Arc<CloneCell>),
 }
 
@@ -85,9 +87,11 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Owner::Allocated(arena) = &self.owner {
+        match &self.owner {
             // SAFETY: no buffer of it is left, or Python would hold this. If the kernel refuses it stays handed out: a leak.
-            let _ = unsafe { arena.release(self.range) };
+            Owner::Allocated(arena) => drop(unsafe { arena.release(self.range) }),
+            Owner::Frozen(view, part) => view.forget(*part),
+            Owner::Arena(_) | Owner::Clone(_) => {}
         }
     }
 }

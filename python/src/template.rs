@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use cowslip::image::Image;
 use cowslip::units::VirtRange;
 use cowslip::{Place, TemplateClone, TemplateServer};
 use pyo3::prelude::*;
@@ -79,6 +80,13 @@ impl Template {
         let received = py.detach(|| unsafe { cowslip::Template::receive(&socket) });
         received.map(Self::new).map_err(|error| raise(&error))
     }
+}
+
+/// The template of an image's arena that a server has in memory.
+#[pyfunction]
+pub(crate) fn template_via(py: Python<'_>, path: PathBuf, socket: PathBuf) -> PyResult<Template> {
+    let received = py.detach(|| Image::open(&path)?.template_via(&socket, 0));
+    received.map(Template::new).map_err(|error| raise(&error))
 }
 
 /// A socket where others get a template.

@@ -112,7 +112,6 @@ def test_memory_comes_back(arena):
 
 
 def test_a_child_takes_memory_of_the_heap(arena):
-    arena.install_at_fork()
     with arena.allocating():
         table = np.arange(1 << 18)
         pid = os.fork()

@@ -71,5 +71,5 @@ def test_a_comparison_is_columns(tmp_path):
     assert found["change"][0] == pytest.approx(1.0, abs=0.2) and found["p"][0] < 0.001
     assert len({len(column) for column in found.values()}) == 1 and set(found["metric"]) == {"latency", "noise"}
     assert not cowslip.compare(tmp_path / "good", [tmp_path / "good"], "--metric=latency").differs
-    with pytest.raises(cowslip.UsageError, match="none"):
+    with pytest.raises(cowslip.MissingFileError, match="none"):
         cowslip.compare(tmp_path / "none", tmp_path / "bad")

@@ -1,5 +1,6 @@
 """Saves while the program goes on, and restores."""
 
+import contextlib
 import asyncio
 import os
 import signal
@@ -181,16 +182,55 @@ def command():
         pytest.skip(str(error))
 
 
-def test_a_restore_takes_the_memory_of_a_server(tmp_path, monkeypatch):
-    path, socket = tmp_path / "a.cowslip", tmp_path / "socket"
-    arena = cowslip.Arena("64M")
-    arena.save(path, state_of(arena)).result(60)
-    monkeypatch.delenv("COWSLIP_SERVE", raising=False)
+@contextlib.contextmanager
+def serving(path, socket):
+    """A server that has an image in memory."""
     server = subprocess.Popen([command(), "serve", path, "--socket", socket], stderr=subprocess.PIPE, text=True)
     metrics = [command(), "serve", "--metrics", "--socket", socket]
     try:
         while "cowslip_serve_images 1\n" not in subprocess.run(metrics, capture_output=True, text=True).stdout:
             assert server.poll() is None, server.communicate()[1]
+        yield
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def anonymous_bytes():
+    """Memory that this process has alone."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:"))
+
+
+def read_all(branch, _):
+    """Of a worker: the sum, and what memory of its own it took to read all."""
+    before = anonymous_bytes()
+    return int(branch["table"].sum()), anonymous_bytes() - before
+
+
+def test_processes_that_borrow_a_served_image_hold_one_copy(tmp_path):
+    path, socket, count = tmp_path / "a.cowslip", tmp_path / "socket", 4 << 20
+    arena = cowslip.Arena("64M")
+    table = arena.array(np.arange(count))
+    arena.save(path, {"table": table, "note": ["borrowed"], "part": table[::2]}).result(60)
+    with serving(path, socket):
+        template, state = cowslip.Template.via(path, socket)
+        assert state["note"] == ["borrowed"] and (state["table"] == table).all() and (state["part"] == table[::2]).all()
+        state["table"][:] = 0
+        with template, cowslip.Pool(2, template, reset=True) as pool:
+            assert (template["part"][1:3] == [2, 4]).all()
+            for total, own_bytes in pool.map(read_all, range(8), chunksize=1):
+                assert total == count * (count - 1) // 2 and own_bytes < table.nbytes // 4
+        with pytest.raises(FileNotFoundError):
+            cowslip.Template.via(path, tmp_path / "none")
+
+
+def test_a_restore_takes_the_memory_of_a_server(tmp_path, monkeypatch):
+    path, socket = tmp_path / "a.cowslip", tmp_path / "socket"
+    arena = cowslip.Arena("64M")
+    arena.save(path, state_of(arena)).result(60)
+    monkeypatch.delenv("COWSLIP_SERVE", raising=False)
+    with serving(path, socket):
         for via, named, expected in [
             (socket, None, "resident"),
             (None, socket, "resident"),
@@ -212,7 +252,4 @@ def test_a_restore_takes_the_memory_of_a_server(tmp_path, monkeypatch):
         with pytest.raises(cowslip.FileError, match="none"):
             cowslip.restore(path, via=tmp_path / "none")
         kept = cowslip.restore(path, via=socket)
-    finally:
-        server.kill()
-        server.communicate()
     assert (kept.state["table"] == np.arange(1 << 18)).all()

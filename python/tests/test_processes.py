@@ -25,7 +25,6 @@ def arena():
 
 def test_os_fork_takes_the_arena_along(arena):
     table = arena.full((N,), 3, np.int64)
-    arena.install_at_fork()
     go, wake = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -42,7 +41,6 @@ def test_all_arenas_are_taken_along(tmp_path):
     program.write_text(
         "import os, cowslip\n"
         "first = cowslip.Arena('16M')\n"
-        "cowslip.install_at_fork()\n"
         "tables = [arena.full((1000,), 3) for arena in (first, cowslip.Arena('16M'))]\n"
         "go, wake = os.pipe()\n"
         "pid = os.fork()\n"

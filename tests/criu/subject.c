@@ -20,8 +20,11 @@
 
 #define PAGE 4096
 #define WORDS (PAGE / 8)
-#define ASK "/run/subject.ask"
-#define ANSWER "/run/subject.answer"
+#ifndef FOLDER
+#define FOLDER "/run/"
+#endif
+#define ASK FOLDER "subject.ask"
+#define ANSWER FOLDER "subject.answer"
 
 struct question {
     uint64_t kind, number;

@@ -2,7 +2,7 @@
  * Cowslip for C and C++: memory that is frozen, forked, saved and restored in microseconds, on huge pages.
  *
  * - Each call that can fail returns a cowslip_status, COWSLIP_OK or the kind of failure. Where `error` is not
- *   NULL, `*error` becomes the reason with its advice, or NULL.
+ *   NULL, `*error` becomes the reason and the advice, or NULL.
  * - Every handle has its own _free, which takes NULL. Handles may be used by many threads at once, except
  *   that a clone is reset, and any handle freed, when nobody else uses it.
  * - Structures of options begin with their size: zero the rest for the defaults. NULL is all defaults.
@@ -21,7 +21,7 @@
 
 // The version of this interface. It grows with every function that is added; nothing is taken away while the
 // library is libcowslip.so.0.
-#define COWSLIP_ABI 1
+#define COWSLIP_ABI 2
 
 // How a call ended. Numbers are never used again for something else.
 enum cowslip_status
@@ -116,7 +116,7 @@ typedef struct cowslip_frozen cowslip_frozen;
 typedef struct cowslip_template cowslip_template;
 
 // How to make an arena.
-typedef struct {
+typedef struct cowslip_arena_options {
     // sizeof(struct cowslip_arena_options).
     size_t size;
     // A cowslip_backing.
@@ -128,7 +128,7 @@ typedef struct {
 } cowslip_arena_options;
 
 // A place that a restored program looks for by name.
-typedef struct {
+typedef struct cowslip_root {
     // UTF-8.
     const char *name;
     // Its address in the arena.
@@ -141,7 +141,7 @@ typedef struct {
 typedef int (*cowslip_progress)(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
 // How to save.
-typedef struct {
+typedef struct cowslip_save_options {
     // sizeof(struct cowslip_save_options).
     size_t size;
     // An image in the same folder, of the same arenas: hold only what differs from it. NULL: none.
@@ -151,7 +151,7 @@ typedef struct {
     // Threads that write; 0: as the machine has processors.
     size_t threads;
     // The places to be found by name.
-    const cowslip_root *roots;
+    const struct cowslip_root *roots;
     // How many.
     size_t root_count;
     // NULL: nobody is told.
@@ -161,7 +161,7 @@ typedef struct {
 } cowslip_save_options;
 
 // How to restore.
-typedef struct {
+typedef struct cowslip_restore_options {
     // sizeof(struct cowslip_restore_options).
     size_t size;
     // Which arena of the image, from 0.
@@ -194,49 +194,52 @@ uint32_t cowslip_abi(void);
 
 // Reserves `capacity` bytes of address space, at most the machine's memory and swap. Memory is taken as it is touched.
 cowslip_status cowslip_arena_new(uint64_t capacity,
-                                 const cowslip_arena_options *options,
-                                 cowslip_arena **arena,
-                                 cowslip_error **error);
+                                 const struct cowslip_arena_options *options,
+                                 struct cowslip_arena **arena,
+                                 struct cowslip_error **error);
 
 // Frees the handle. The arena and all memory of it end with the last view of it.
 //
 // Nobody uses memory that was allocated from it any more.
-void cowslip_arena_free(cowslip_arena *arena);
+void cowslip_arena_free(struct cowslip_arena *arena);
 
 // The arena's addresses.
-cowslip_status cowslip_arena_range(const cowslip_arena *arena,
+cowslip_status cowslip_arena_range(const struct cowslip_arena *arena,
                                    void **start,
                                    size_t *length,
-                                   cowslip_error **error);
+                                   struct cowslip_error **error);
 
 // Hands out zeroed memory: whole pages, aligned to 2 MiB from that length on.
-cowslip_status cowslip_alloc(const cowslip_arena *arena,
+cowslip_status cowslip_alloc(const struct cowslip_arena *arena,
                              size_t length,
                              void **memory,
-                             cowslip_error **error);
+                             struct cowslip_error **error);
 
-// Gives memory back that cowslip_alloc handed out: `length` as it was asked for.
+// Gives memory back that cowslip_alloc handed out: `length` as it was asked for. COWSLIP_USAGE for memory that is not
+// handed out, or not the arena's.
 //
 // Nobody uses the memory any more.
-cowslip_status cowslip_dealloc(const cowslip_arena *arena,
+cowslip_status cowslip_dealloc(const struct cowslip_arena *arena,
                                void *memory,
                                size_t length,
-                               cowslip_error **error);
+                               struct cowslip_error **error);
 
 // Makes whole pages zeroes and gives their memory back to the system; they stay handed out.
 //
 // Nobody else uses the memory meanwhile.
-cowslip_status cowslip_discard(const cowslip_arena *arena,
+cowslip_status cowslip_discard(const struct cowslip_arena *arena,
                                void *memory,
                                size_t length,
-                               cowslip_error **error);
+                               struct cowslip_error **error);
 
 // The arena's counters as a JSON object of numbers; for cowslip_text_free.
-cowslip_status cowslip_metrics_json(const cowslip_arena *arena, char **json, cowslip_error **error);
+cowslip_status cowslip_metrics_json(const struct cowslip_arena *arena,
+                                    char **json,
+                                    struct cowslip_error **error);
 
 // What this kernel and these privileges allow, tried out, as `cowslip doctor --json` says it; for
 // cowslip_text_free. It takes a fraction of a second.
-cowslip_status cowslip_doctor_json(char **json, cowslip_error **error);
+cowslip_status cowslip_doctor_json(char **json, struct cowslip_error **error);
 
 // Frees a text that the library handed out.
 void cowslip_text_free(char *text);
@@ -259,122 +262,140 @@ int cowslip_branch_point(const char *name,
 // errno if there is none.
 int cowslip_branch_fd(const char *name);
 
-// What failed, on what, and what to do about it, in a line; as long as the error lives.
-const char *cowslip_error_text(const cowslip_error *error);
+// What failed, on what, and why, in a line, without the advice; as long as the error lives.
+const char *cowslip_error_text(const struct cowslip_error *error);
 
 // What to do about it, or NULL if that is not known; as long as the error lives.
-const char *cowslip_error_advice(const cowslip_error *error);
+const char *cowslip_error_advice(const struct cowslip_error *error);
 
 // The kernel's error number (errno.h), or 0 if it was not the kernel who refused.
-int cowslip_error_errno(const cowslip_error *error);
+int cowslip_error_errno(const struct cowslip_error *error);
 
 // Frees an error.
-void cowslip_error_free(cowslip_error *error);
+void cowslip_error_free(struct cowslip_error *error);
 
 // fork(2) with these arenas: the child has their content at this instant, other arenas are missing in it. `*pid` is 0
 // in the child. In the child of a program with threads only async-signal-safe functions may be called.
-cowslip_status cowslip_fork(const cowslip_arena *const *arenas,
+cowslip_status cowslip_fork(const struct cowslip_arena *const *arenas,
                             size_t count,
                             int *pid,
-                            cowslip_error **error);
+                            struct cowslip_error **error);
 
 // Has every later fork() of this process take the arena along, whoever calls it. A freeze that fails then leaves the
 // arena's memory to the kernel.
 //
 // The library is not unloaded.
-cowslip_status cowslip_at_fork(const cowslip_arena *arena,
-                               cowslip_error **error);
+cowslip_status cowslip_at_fork(const struct cowslip_arena *arena,
+                               struct cowslip_error **error);
 
 // Freezes the arena: its memory goes on under the same addresses, its content now is in the view until that is freed.
 // While an earlier view or a thaw needs the arena it waits, up to `timeout_ns`, and is COWSLIP_BUSY then.
-cowslip_status cowslip_freeze(const cowslip_arena *arena,
+cowslip_status cowslip_freeze(const struct cowslip_arena *arena,
                               uint64_t timeout_ns,
-                              cowslip_frozen **frozen,
-                              cowslip_error **error);
+                              struct cowslip_frozen **frozen,
+                              struct cowslip_error **error);
 
 // Where the view shows what the arena has at `address`, to be read only, up to the end of what was allocated there;
 // NULL if `address` is not the arena's.
-const void *cowslip_frozen_view(const cowslip_frozen *frozen,
+const void *cowslip_frozen_view(const struct cowslip_frozen *frozen,
                                 const void *address);
 
 // Ends the view; the arena thaws in the background.
-void cowslip_frozen_free(cowslip_frozen *frozen);
+void cowslip_frozen_free(struct cowslip_frozen *frozen);
 
 // Saves views to a file, durably, while the program runs on: all or nothing. The file's mode is 0600.
-cowslip_status cowslip_save(const cowslip_frozen *const *frozen,
+cowslip_status cowslip_save(const struct cowslip_frozen *const *frozen,
                             size_t count,
                             const char *file,
-                            const cowslip_save_options *options,
-                            cowslip_error **error);
+                            const struct cowslip_save_options *options,
+                            struct cowslip_error **error);
 
 // Reads all of an image, and of those that it builds on, and checks it: COWSLIP_CORRUPT if a byte is wrong.
 cowslip_status cowslip_verify(const char *file,
                               cowslip_progress progress,
                               void *context,
-                              cowslip_error **error);
+                              struct cowslip_error **error);
 
 // Makes an arena with the content of an image. It may be used, frozen and saved at once. A chunk that turns out to be
 // damaged is a SIGBUS at its first touch.
 cowslip_status cowslip_restore(const char *file,
-                               const cowslip_restore_options *options,
-                               cowslip_arena **arena,
-                               cowslip_error **error);
+                               const struct cowslip_restore_options *options,
+                               struct cowslip_arena **arena,
+                               struct cowslip_error **error);
 
 // Waits up to `timeout_ns` until all of a restored arena is there, and free of the file and of a server: COWSLIP_BUSY if that takes
 // longer.
-cowslip_status cowslip_restore_wait(const cowslip_arena *arena,
+cowslip_status cowslip_restore_wait(const struct cowslip_arena *arena,
                                     uint64_t timeout_ns,
-                                    cowslip_error **error);
+                                    struct cowslip_error **error);
 
 // Where the place is now that was saved under this name: COWSLIP_USAGE if there is none.
-cowslip_status cowslip_root_find(const cowslip_arena *arena,
+cowslip_status cowslip_root_find(const struct cowslip_arena *arena,
                                  const char *name,
                                  void **start,
                                  size_t *length,
-                                 cowslip_error **error);
+                                 struct cowslip_error **error);
 
 // Makes a template of a view, which is freed by that, also if it fails.
-cowslip_status cowslip_template_new(cowslip_frozen *frozen,
-                                    cowslip_template **template_,
-                                    cowslip_error **error);
+cowslip_status cowslip_template_new(struct cowslip_frozen *frozen,
+                                    struct cowslip_template **template_,
+                                    struct cowslip_error **error);
 
 // Sends the template over a connected Unix socket to a process that calls cowslip_template_receive. It may be freed
 // when the other side says that it has it.
 //
 // `socket` is open.
-cowslip_status cowslip_template_send(const cowslip_template *template_,
+cowslip_status cowslip_template_send(const struct cowslip_template *template_,
                                      int socket,
-                                     cowslip_error **error);
+                                     struct cowslip_error **error);
 
 // Receives a template over a connected Unix socket, from a process that the caller trusts not to write to it.
 //
 // `socket` is open.
 cowslip_status cowslip_template_receive(int socket,
-                                        cowslip_template **template_,
-                                        cowslip_error **error);
+                                        struct cowslip_template **template_,
+                                        struct cowslip_error **error);
+
+// The template of one of an image's arenas that the `cowslip serve` at the socket has in memory. Clones of it stay on the
+// server's memory but for what is written: any number of processes hold one copy. An image that is being loaded is
+// waited for.
+cowslip_status cowslip_template_via(const char *file,
+                                    uint32_t arena,
+                                    const char *socket,
+                                    struct cowslip_template **template_,
+                                    struct cowslip_error **error);
+
+// Where the image of a template from cowslip_template_via had the place that was saved under this name, for
+// cowslip_clone_at: COWSLIP_USAGE if there is none.
+cowslip_status cowslip_template_root(const struct cowslip_template *template_,
+                                     const char *file,
+                                     const char *name,
+                                     const void **start,
+                                     size_t *length,
+                                     struct cowslip_error **error);
 
 // Frees the handle; clones stay.
-void cowslip_template_free(cowslip_template *template_);
+void cowslip_template_free(struct cowslip_template *template_);
 
 // Maps a private clone, at a cowslip_place.
-cowslip_status cowslip_clone_new(const cowslip_template *template_,
+cowslip_status cowslip_clone_new(const struct cowslip_template *template_,
                                  uint32_t place,
-                                 cowslip_clone **clone,
-                                 cowslip_error **error);
+                                 struct cowslip_clone **clone,
+                                 struct cowslip_error **error);
 
 // Where the clone has what the arena has at `address`, to be read and written; NULL if the clone has nothing there.
-void *cowslip_clone_at(const cowslip_clone *clone,
+void *cowslip_clone_at(const struct cowslip_clone *clone,
                        const void *address);
 
 // Takes the clone back to the template, in place: what was written is dropped.
 //
 // Nobody uses the clone meanwhile.
-cowslip_status cowslip_clone_reset(cowslip_clone *clone, cowslip_error **error);
+cowslip_status cowslip_clone_reset(struct cowslip_clone *clone, struct cowslip_error **error);
 
 // Unmaps the clone.
 //
 // Nobody uses its memory any more.
-void cowslip_clone_free(cowslip_clone *clone);
+void cowslip_clone_free(struct cowslip_clone *clone);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_void};
 
 use cowslip::image::Restored;
+use cowslip::raw::Usage;
 use cowslip::units::{ByteCount, VirtRange};
 use cowslip::{Arena, Backing, Prot, host};
 
@@ -82,6 +83,10 @@ pub unsafe extern "C" fn cowslip_arena_new(
         let mut builder = Arena::builder(ByteCount(capacity))
             .backing(backing(options.backing)?)
             .userfaultfd(options.no_userfaultfd == 0);
+        if !options.address.is_multiple_of(1 << 30) {
+            let address = options.address;
+            return Err(Failure::Usage(format!("{address:#x} is no multiple of 1 GiB")));
+        }
         if options.address != 0 {
             builder = builder.at(options.address);
         }
@@ -155,17 +160,31 @@ pub unsafe extern "C" fn cowslip_alloc(
     unsafe { guard(error, allocate) }
 }
 
-/// Whole pages, as they were handed out.
-fn pages(memory: *mut c_void, length: usize) -> Answer<VirtRange> {
+/// Whole pages that the arena handed out, and has not got back.
+fn pages(arena: &Arena, memory: *mut c_void, length: usize) -> Answer<VirtRange> {
     let page = cowslip::units::page_size_bytes();
-    let length = length.checked_next_multiple_of(page).ok_or(Failure::Null("length"));
     if memory.is_null() {
         return Err(Failure::Null("memory"));
     }
-    Ok(VirtRange::new(memory as usize, length?))
+    let wrong = |why: &str| Err(Failure::Usage(format!("{length} bytes at {memory:p} {why}")));
+    if !memory.addr().is_multiple_of(page) {
+        return wrong("do not begin at a page, as memory of cowslip_alloc does");
+    }
+    let end = length.checked_next_multiple_of(page).and_then(|len| memory.addr().checked_add(len));
+    let Some(end) = end else { return wrong("go beyond the end of memory") };
+    let range = VirtRange::between(memory.addr(), end);
+    if !arena.range().covers(range) {
+        return wrong("are not of this arena");
+    }
+    let is_out = |usage| matches!(usage, Usage::Used | Usage::Detached | Usage::Left);
+    if !arena.raw().parts(range).iter().all(|(_, usage, _)| is_out(*usage)) {
+        return wrong("are not handed out: they were given back, or never allocated");
+    }
+    Ok(range)
 }
 
-/// Gives memory back that cowslip_alloc handed out: `length` as it was asked for.
+/// Gives memory back that cowslip_alloc handed out: `length` as it was asked for. COWSLIP_USAGE for memory that is not
+/// handed out, or not the arena's.
 ///
 /// Nobody uses the memory any more.
 #[unsafe(no_mangle)]
@@ -178,8 +197,10 @@ pub unsafe extern "C" fn cowslip_dealloc(
     let release = || {
         // SAFETY: C's contract.
         let arena = unsafe { shared(arena, "arena") }?.arena();
+        // As much as cowslip_alloc handed out for none.
+        let range = pages(arena, memory, length.max(1))?;
         // SAFETY: C's contract.
-        unsafe { arena.release(pages(memory, length)?) }.map_err(Failure::from)
+        unsafe { arena.release(range) }.map_err(Failure::from)
     };
     // SAFETY: C's contract.
     unsafe { guard(error, release) }
@@ -198,8 +219,9 @@ pub unsafe extern "C" fn cowslip_discard(
     let discard = || {
         // SAFETY: C's contract.
         let arena = unsafe { shared(arena, "arena") }?.arena();
+        let range = pages(arena, memory, length)?;
         // SAFETY: C's contract.
-        unsafe { arena.discard(pages(memory, length)?) }.map_err(Failure::from)
+        unsafe { arena.discard(range) }.map_err(Failure::from)
     };
     // SAFETY: C's contract.
     unsafe { guard(error, discard) }

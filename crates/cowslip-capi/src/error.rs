@@ -78,17 +78,17 @@ impl Failure {
     }
 
     pub(crate) fn into_error(self) -> cowslip_error {
-        let (advice, errno) = match &self {
-            Self::Engine(error) => (error.advice().map(text), error.errno().unwrap_or(0)),
-            _ => (None, 0),
-        };
         let said = match self {
-            Self::Engine(error) => error.to_string(),
+            Self::Engine(error) => {
+                let (clause, advice) = error.told();
+                let errno = error.errno().unwrap_or(0);
+                return cowslip_error { text: text(&clause), advice: advice.map(text), errno };
+            }
             Self::Null(name) => format!("{name} is NULL"),
             Self::Usage(what) => what,
-            Self::Panic(what) => format!("a defect of Cowslip: {what}"),
+            Self::Panic(what) => format!("there is a defect of Cowslip: {what}"),
         };
-        cowslip_error { text: text(&said), advice, errno }
+        cowslip_error { text: text(&said), advice: None, errno: 0 }
     }
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn text(said: &str) -> CString {
     CString::new(&said[..end]).unwrap_or_default()
 }
 
-/// What failed, on what, and what to do about it, in a line; as long as the error lives.
+/// What failed, on what, and why, in a line, without the advice; as long as the error lives.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_error_text(error: *const cowslip_error) -> *const c_char {
     // SAFETY: C's contract.

@@ -33,7 +33,7 @@ pub mod template;
 
 /// The version of this interface. It grows with every function that is added; nothing is taken away while the
 /// library is libcowslip.so.0.
-pub const COWSLIP_ABI: u32 = 1;
+pub const COWSLIP_ABI: u32 = 2;
 
 /// The version of the interface that the library has: at least COWSLIP_ABI of the header, or the library is older
 /// than the program.

@@ -1,15 +1,16 @@
 //! Templates, of which any process has private clones.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
 use std::os::unix::net::UnixStream;
 use std::ptr;
 
+use cowslip::image::Image;
 use cowslip::{Place, Template, TemplateClone};
 
 use crate::arena::hand_over;
-use crate::boundary::{Answer, guard, shared};
+use crate::boundary::{Answer, guard, hand_out, path, shared, string};
 use crate::error::{Failure, cowslip_error, cowslip_status};
 use crate::frozen::cowslip_frozen;
 use crate::handles::{self, contained};
@@ -114,6 +115,61 @@ unsafe fn borrowed(socket: c_int) -> Answer<ManuallyDrop<UnixStream>> {
     }
     // SAFETY: the caller's; it stays the caller's, as it is not dropped.
     Ok(ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(socket) }))
+}
+
+/// The template of one of an image's arenas that the `cowslip serve` at the socket has in memory. Clones of it stay on the
+/// server's memory but for what is written: any number of processes hold one copy. An image that is being loaded is
+/// waited for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_template_via(
+    file: *const c_char,
+    arena: u32,
+    socket: *const c_char,
+    template: *mut *mut cowslip_template,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let borrow = || {
+        if template.is_null() {
+            return Err(Failure::Null("template"));
+        }
+        // SAFETY: C's contract.
+        let (file, socket) = unsafe { (path(file, "file")?, path(socket, "socket")?) };
+        let made = cowslip_template(Image::open(file)?.template_via(socket, arena)?);
+        // SAFETY: C's contract.
+        unsafe { hand_over(template, "template", made) }
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, borrow) }
+}
+
+/// Where the image of a template from cowslip_template_via had the place that was saved under this name, for
+/// cowslip_clone_at: COWSLIP_USAGE if there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_template_root(
+    template: *const cowslip_template,
+    file: *const c_char,
+    name: *const c_char,
+    start: *mut *const c_void,
+    length: *mut usize,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let find = || {
+        // SAFETY: C's contract.
+        let template = unsafe { shared(template, "template") }?;
+        // SAFETY: C's contract.
+        let (file, name) = unsafe { (path(file, "file")?, string(name, "name")?) };
+        let image = Image::open(file)?;
+        let found = image.description().roots.get(name);
+        let root = found.ok_or_else(|| Failure::Usage(format!("there is no root {name}")))?;
+        let address = template.0.origin() + root.offset_bytes as usize;
+        // SAFETY: C's contract.
+        unsafe {
+            hand_out(start, "start", address as *const c_void)?;
+            hand_out(length, "length", root.length_bytes as usize)
+        }
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, find) }
 }
 
 /// Frees the handle; clones stay.

@@ -1,10 +1,11 @@
 //! The interface as programs in C and C++ see it: natively, with the address sanitizer, and under valgrind.
 
-use std::io::Write;
+use std::io::{PipeWriter, Write};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::thread::JoinHandle;
 
 use cowslip::Arena;
 use cowslip::image::{Root, SaveOptions, save};
@@ -184,12 +185,9 @@ fn the_store_has_its_content_again() {
     assert_eq!(status.code(), Some(2), "no file named");
 }
 
-/// An image of the words 3, 4 ... at a root, and a server that has it: what a program that gets both asks of it.
-#[test]
-fn a_restore_asks_the_server_that_it_is_told_of() {
+/// An image of the words 3, 4 ... at a root, and a server that has it, until the pipe is written to.
+fn serve(image: &Path, socket: &Path) -> (PipeWriter, JoinHandle<()>) {
     const COUNT: usize = 1 << 19;
-    let folder = installed();
-    let (image, socket) = (folder.path().join("image"), folder.path().join("socket"));
     let arena = Arena::new(ByteCount::mib(16)).unwrap();
     let mut words = arena.slice::<u64>(COUNT).unwrap();
     words.iter_mut().enumerate().for_each(|(i, word)| *word = i as u64 + 3);
@@ -198,17 +196,35 @@ fn a_restore_asks_the_server_that_it_is_told_of() {
     let mut how = SaveOptions::default();
     how.roots.insert("words".into(), root);
     let view = arena.freeze().unwrap();
-    save(&[&view], &image, &how, &mut |_| ControlFlow::Continue(())).unwrap();
+    save(&[&view], image, &how, &mut |_| ControlFlow::Continue(())).unwrap();
     let options = cowslip_serve::Options {
         opener: cowslip_serve::Opener::default(),
-        images: vec![image.clone()],
+        images: vec![image.to_owned()],
         most_clients: 8,
         most_memory: ByteCount::gib(1),
     };
-    let server = cowslip_serve::Server::bind(&socket, options, |_| {}).unwrap();
-    let (stopped, mut stop) = std::io::pipe().unwrap();
-    let serving = std::thread::spawn(move || server.run(stopped.as_fd()).unwrap());
+    let server = cowslip_serve::Server::bind(socket, options, |_| {}).unwrap();
+    let (stopped, stop) = std::io::pipe().unwrap();
+    (stop, std::thread::spawn(move || server.run(stopped.as_fd()).unwrap()))
+}
 
+#[test]
+fn processes_that_borrow_hold_one_copy() {
+    let folder = installed();
+    let (image, socket) = (folder.path().join("image"), folder.path().join("socket"));
+    let (mut stop, serving) = serve(&image, &socket);
+    let program = compile("cc", &source("borrow"), folder.path(), &STRICT);
+    let output = Command::new(&program).arg(&image).arg(&socket).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    stop.write_all(&[1]).unwrap();
+    serving.join().unwrap();
+}
+
+#[test]
+fn a_restore_asks_the_server_that_it_is_told_of() {
+    let folder = installed();
+    let (image, socket) = (folder.path().join("image"), folder.path().join("socket"));
+    let (mut stop, serving) = serve(&image, &socket);
     let program = compile("cc", &source("serve"), folder.path(), &STRICT);
     let served = |environment: Option<&Path>, via: &str, expected: &str| {
         let before = handed_out(&socket);

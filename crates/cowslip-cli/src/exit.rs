@@ -3,12 +3,13 @@
 //! | code | |
 //! | --- | --- |
 //! | 0 | it did what was asked; the answer is yes |
-//! | 1 | it ran, and the answer is no; there was not enough memory, or somebody was in the way |
+//! | 1 | it ran, and the answer is no |
 //! | 2 | the request makes no sense, or a file that it names is missing or cannot be read or written |
 //! | 3 | the kernel lacks it |
 //! | 4 | not permitted: a file too |
 //! | 5 | the target vanished |
 //! | 6 | a file is not what it should be: damaged, or of another kind |
+//! | 70 | it failed: memory ran out, something is in use, or the kernel refused for another reason |
 //! | 125, 126, 127 | of commands that run others, as `env(1)`: it failed, cannot be run, is not there |
 
 use std::fmt;
@@ -40,6 +41,8 @@ pub(crate) const DENIED: u8 = 4;
 pub(crate) const VANISHED: u8 = 5;
 /// What was read is not what it should be.
 pub(crate) const CORRUPT: u8 = 6;
+/// Memory ran out, something is in use, or the kernel refused for another reason (`EX_SOFTWARE`, `sysexits.h(3head)`).
+pub(crate) const FAILED: u8 = 70;
 
 // What runs a command passes its exit code on. The codes of what went wrong instead are those of env(1).
 
@@ -107,7 +110,7 @@ impl From<cowslip::Error> for Failure {
             ErrorKind::Denied => DENIED,
             ErrorKind::Vanished => VANISHED,
             ErrorKind::Corrupt => CORRUPT,
-            _ => NO,
+            _ => FAILED,
         };
         Self::new(code, error)
     }
@@ -121,7 +124,7 @@ pub(crate) fn io(what: impl fmt::Display) -> impl FnOnce(io::Error) -> Failure {
             Io::PermissionDenied => DENIED,
             Io::Unsupported => UNSUPPORTED,
             Io::InvalidData => CORRUPT,
-            Io::OutOfMemory => NO,
+            Io::OutOfMemory | Io::ResourceBusy => FAILED,
             _ => USAGE,
         };
         Failure::new(code, format!("{what}: {error}"))

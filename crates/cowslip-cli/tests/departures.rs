@@ -135,6 +135,14 @@ fn what_is_private_to_a_process_stays() {
 }
 
 #[test]
+fn words_that_the_kernel_writes_leave() {
+    let Some(reports) = compared("inheriting", &[], &[]) else { return };
+    // A mutex, a word that is locked, and one that a waker adds to.
+    assert_left(&reports, Departure::SharedFutex, 3);
+    assert!(reports[0]["freezes"].as_u64() >= Some(1), "{}", reports[0]);
+}
+
+#[test]
 fn calls_by_number_are_seen() {
     let Some(reports) = compared("numbers", &[], &[]) else { return };
     for report in &reports {

@@ -173,6 +173,16 @@ fn the_bundled_malloc_has_the_whole_family() {
     }
 }
 
+/// A program with a small heap forks as natively: it never has a page of the bundled malloc's.
+#[test]
+fn the_first_mib_of_a_heap_is_glibcs() {
+    let folder = Folder::new("crossing");
+    let Some(program) = compile(&folder, "crossing") else { return };
+    let (ran, _) = under_cowslip(&[], &[program.as_os_str()]);
+    assert!(ran.status.success(), "{:?}: {}", ran.status, ran.stderr);
+    assert_eq!(ran.stdout, "small\nlarge\n");
+}
+
 #[test]
 fn forks_of_one_thread_leave_the_bundled_mallocs_locks_alone() {
     let folder = Folder::new("copies");

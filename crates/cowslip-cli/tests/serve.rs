@@ -312,6 +312,39 @@ fn a_socket_that_was_passed_is_served_and_not_removed() {
 }
 
 #[test]
+fn a_file_that_cannot_be_served_is_an_error_at_once() {
+    let folder = Folder::new("nothing");
+    let damaged = folder.0.join("damaged");
+    std::fs::write(&damaged, vec![b'x'; 1 << 16]).unwrap();
+    for (path, code) in [(folder.0.join("none"), 2), (folder.0.clone(), 2), (damaged, 6)] {
+        let socket = folder.0.join("socket");
+        let ran = run(Command::new(COWSLIP).arg("serve").arg(&path).arg("--socket").arg(&socket));
+        assert_eq!(ran.status.code(), Some(code), "{}", ran.stderr);
+        assert!(ran.stderr.contains(path.to_str().unwrap()), "{}", ran.stderr);
+        assert!(!socket.exists());
+    }
+}
+
+/// Anybody may open the folder of a socket and lock it.
+#[test]
+fn a_lock_of_the_folder_holds_up_no_server() {
+    let folder = Folder::new("locked");
+    let path = image(&folder, 4, "none");
+    let directory = std::fs::File::open(&folder.0).unwrap();
+    directory.lock().unwrap();
+    let mut server = Server::start(&folder, &path, &[]).loaded();
+    assert!(server.signal("-TERM").success());
+    drop(directory);
+    // Another user's file could be locked by that user.
+    let lock = folder.0.join(format!("{}.lock", server.socket.file_name().unwrap().display()));
+    std::fs::set_permissions(&lock, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let mut command = Command::new(COWSLIP);
+    let ran = run(command.arg("serve").arg(&path).arg("--socket").arg(&server.socket));
+    assert_eq!(ran.status.code(), Some(4), "{}", ran.stderr);
+    assert!(ran.stderr.contains("another user"), "{}", ran.stderr);
+}
+
+#[test]
 fn without_an_option_it_listens_where_the_environment_says() {
     let folder = Folder::new("environment");
     let path = image(&folder, 4, "none");

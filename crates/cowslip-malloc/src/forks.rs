@@ -8,10 +8,14 @@
 //! jemalloc passes its handlers to `pthread_atfork`, and what it knows of a thread to `pthread_setspecific`
 //! when it meets it; the linker binds both calls to the functions below (`build.rs`).
 //!
+//! jemalloc may begin while another thread forks. So the handlers that libc has are these, from the first allocation on. A
+//! fork keeps the [gate](lock_gate), and jemalloc begins behind it: each fork has all of jemalloc's handlers called, or none.
+//!
 //! # Safety
 //! Both do what the function does that they stand for. The handlers are called in the order and the number
 //! that fork(2) calls its own, all three of a fork or none.
 
+use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
@@ -52,11 +56,43 @@ unsafe extern "C" fn __wrap_pthread_atfork(
     in_parent: Handler,
     in_child: Handler,
 ) -> c_int {
-    if HANDLERS.set(Handlers { prepare: before, in_parent, in_child }).is_err() {
-        return libc::ENOMEM;
-    }
+    let is_first = HANDLERS.set(Handlers { prepare: before, in_parent, in_child }).is_ok();
+    if is_first { 0 } else { libc::ENOMEM }
+}
+
+/// Has each fork from here on call the handlers below.
+pub(crate) fn register() -> bool {
     // SAFETY: three functions that live as long as this library, which is never unloaded.
-    unsafe { __real_pthread_atfork(Some(prepare), Some(parent), Some(child)) }
+    unsafe { __real_pthread_atfork(Some(prepare), Some(parent), Some(child)) == 0 }
+}
+
+/// A recursive mutex: jemalloc's beginning and a fork's other handlers allocate.
+struct Gate(UnsafeCell<libc::pthread_mutex_t>);
+
+// SAFETY: a mutex is shared by threads.
+unsafe impl Sync for Gate {}
+
+static GATE: Gate = Gate(UnsafeCell::new(libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP));
+
+/// A fork keeps the gate.
+static IS_FORKING: AtomicBool = AtomicBool::new(false);
+
+/// Waits for forks in other threads, and lets none begin. In a thread that forks: at once.
+pub(crate) fn lock_gate() {
+    // SAFETY: an initialised mutex that lives for ever.
+    unsafe { libc::pthread_mutex_lock(GATE.0.get()) };
+}
+
+/// # Safety
+/// The calling thread has [locked](lock_gate) it.
+pub(crate) unsafe fn unlock_gate() {
+    // SAFETY: as the caller says.
+    unsafe { libc::pthread_mutex_unlock(GATE.0.get()) };
+}
+
+/// Whether the thread that has the gate forks.
+pub(crate) fn is_forking() -> bool {
+    IS_FORKING.load(Relaxed)
 }
 
 #[unsafe(no_mangle)]
@@ -71,7 +107,9 @@ unsafe extern "C" fn __wrap_pthread_setspecific(key: c_uint, value: *const c_voi
 }
 
 unsafe extern "C" fn prepare() {
-    let takes = OTHERS.load(Relaxed) || !is_sole_thread();
+    lock_gate();
+    IS_FORKING.store(true, Relaxed);
+    let takes = HANDLERS.get().is_some() && (OTHERS.load(Relaxed) || !is_sole_thread());
     // Written only when it changes: that would copy the page, too.
     if TAKEN.load(Relaxed) != takes {
         TAKEN.store(takes, Relaxed);
@@ -81,10 +119,16 @@ unsafe extern "C" fn prepare() {
 
 unsafe extern "C" fn parent() {
     call(|handlers| handlers.in_parent);
+    IS_FORKING.store(false, Relaxed);
+    // SAFETY: `prepare` has locked it, in this thread.
+    unsafe { unlock_gate() };
 }
 
 unsafe extern "C" fn child() {
     call(|handlers| handlers.in_child);
+    IS_FORKING.store(false, Relaxed);
+    // SAFETY: the child has one thread, whose number is not that of the owner that the mutex knows.
+    unsafe { GATE.0.get().write(libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP) };
 }
 
 /// Calls one of jemalloc's handlers, if this fork takes the locks. Between the handlers of a fork that does not

@@ -1,4 +1,4 @@
-//! jemalloc in the place of glibc's malloc, for programs whose heap is to lie in an arena.
+//! jemalloc in the place of glibc's malloc, for programs whose heap is worth an arena: from its first MiB on ([`early`]).
 //!
 //! glibc's malloc takes its memory from the kernel without calling a function that could be replaced;
 //! jemalloc calls `mmap`, which is the preload library's. jemalloc, as its locks survive a fork from a
@@ -15,6 +15,7 @@
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the functions are libc's, documented there")]
 
+mod early;
 mod forks;
 mod libc_symbols;
 mod lookups;
@@ -23,17 +24,15 @@ mod theirs;
 
 use core::ffi::{c_char, c_int, c_void};
 
-use tikv_jemalloc_sys as jemalloc;
-
 /// What jemalloc is set to; `_RJEM_MALLOC_CONF` in the environment overrides it.
 ///
 /// Few arenas: each has locks that a fork may take and give back, and so copies, on both sides. Memory is
 /// given back after ten seconds as by default, and in one step: the one between, `MADV_FREE`, does nothing
-/// in an arena.
+/// in an arena. None comes from `brk`: there lies glibc's ([`early`]).
 #[unsafe(export_name = "_rjem_malloc_conf")]
 #[used]
 pub static CONFIGURATION: Configuration =
-    Configuration(c"narenas:4,muzzy_decay_ms:0,metadata_thp:disabled".as_ptr());
+    Configuration(c"narenas:4,muzzy_decay_ms:0,metadata_thp:disabled,dss:disabled".as_ptr());
 
 /// A pointer to text that nobody changes.
 #[repr(transparent)]
@@ -92,14 +91,14 @@ macro_rules! replaced {
 }
 
 replaced! {
-    malloc(size: usize) -> *mut c_void = jemalloc::malloc;
-    calloc(count: usize, size: usize) -> *mut c_void = jemalloc::calloc;
-    realloc(pointer: *mut c_void, size: usize) -> *mut c_void = jemalloc::realloc;
-    free(pointer: *mut c_void) = jemalloc::free;
-    posix_memalign(place: *mut *mut c_void, alignment: usize, size: usize) -> c_int = jemalloc::posix_memalign;
-    aligned_alloc(alignment: usize, size: usize) -> *mut c_void = jemalloc::aligned_alloc;
-    malloc_usable_size(pointer: *const c_void) -> usize = jemalloc::malloc_usable_size;
-    memalign(alignment: usize, size: usize) -> *mut c_void = jemalloc::aligned_alloc;
+    malloc(size: usize) -> *mut c_void = early::malloc;
+    calloc(count: usize, size: usize) -> *mut c_void = early::calloc;
+    realloc(pointer: *mut c_void, size: usize) -> *mut c_void = early::realloc;
+    free(pointer: *mut c_void) = early::free;
+    posix_memalign(place: *mut *mut c_void, alignment: usize, size: usize) -> c_int = early::posix_memalign;
+    aligned_alloc(alignment: usize, size: usize) -> *mut c_void = early::aligned_alloc;
+    malloc_usable_size(pointer: *mut c_void) -> usize = early::malloc_usable_size;
+    memalign(alignment: usize, size: usize) -> *mut c_void = early::aligned_alloc;
     valloc(size: usize) -> *mut c_void = on_a_page;
     pvalloc(size: usize) -> *mut c_void = of_pages;
     reallocarray(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void = of_an_array;
@@ -112,14 +111,14 @@ fn page_bytes() -> usize {
 
 unsafe fn on_a_page(size: usize) -> *mut c_void {
     // SAFETY: the program's own call; valloc(3) aligns to a page.
-    unsafe { jemalloc::aligned_alloc(page_bytes(), size) }
+    unsafe { early::aligned_alloc(page_bytes(), size) }
 }
 
 unsafe fn of_pages(size: usize) -> *mut c_void {
     let page = page_bytes();
     match size.checked_next_multiple_of(page) {
         // SAFETY: the program's own call; pvalloc(3) aligns to a page and whole pages.
-        Some(whole) => unsafe { jemalloc::aligned_alloc(page, whole.max(page)) },
+        Some(whole) => unsafe { early::aligned_alloc(page, whole.max(page)) },
         None => no_memory(),
     }
 }
@@ -127,7 +126,7 @@ unsafe fn of_pages(size: usize) -> *mut c_void {
 unsafe fn of_an_array(pointer: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the program's own call.
-        Some(size) => unsafe { jemalloc::realloc(pointer, size) },
+        Some(size) => unsafe { early::realloc(pointer, size) },
         None => no_memory(),
     }
 }

@@ -34,6 +34,9 @@ pub(crate) fn is_ours() -> bool {
 fn choose() -> bool {
     let next = of_libc(libc::RTLD_NEXT, c"malloc");
     let is_ours = is_of_libc(next) && !has_valgrind();
+    if is_ours {
+        crate::early::begin();
+    }
     CHOICE.store(if is_ours { OURS } else { THEIRS }, Relaxed);
     if !is_ours {
         crate::look_up_all();

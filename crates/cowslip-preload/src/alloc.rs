@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use cowslip_sys::memory;
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::waiting;
 
 const SMALLEST_SHIFT: u32 = 5;
 const LARGEST_SHIFT: u32 = 15;
@@ -59,7 +60,7 @@ pub(crate) fn lock() {
         if tries % 100 == 0 {
             // The service thread may run before the one that holds the lock: yielding would not let
             // that one run.
-            std::thread::sleep(core::time::Duration::from_micros(20));
+            let _ = waiting::nap(core::time::Duration::from_micros(20));
         }
         core::hint::spin_loop();
     }
@@ -136,6 +137,17 @@ unsafe impl GlobalAlloc for Own {
             block
         };
         unlock();
+        block
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller promised.
+        let block = unsafe { self.alloc(layout) };
+        // What was mapped for this block is zero, and what is not touched a fork need not copy the tables of.
+        if class_of(layout).is_some() && !block.is_null() {
+            // SAFETY: allocated just now, as long as the layout says.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
         block
     }
 

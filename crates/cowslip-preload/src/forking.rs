@@ -49,7 +49,7 @@ static PENDING: Pending = Pending(UnsafeCell::new(None));
 
 /// Prepare handlers run in the reverse order of their registration, and ours, which takes the arena's
 /// lock, must be the last: an allocator's waits for threads that may be waiting for that lock. So this
-/// is called at the first mapping of all, which an allocator makes before it registers its own.
+/// is called at the first mapping of all, and before the first registration of anybody's.
 pub(crate) fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if REGISTERED.load(Ordering::Relaxed) || REGISTERED.swap(true, Ordering::Relaxed) {
@@ -57,6 +57,29 @@ pub(crate) fn register() {
     }
     // SAFETY: three functions that live as long as this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+}
+
+type Handler = Option<unsafe extern "C" fn()>;
+
+static REGISTER_ATFORK: Next = Next::new(c"__register_atfork");
+
+/// What `pthread_atfork(3)` is to programs: a few lines of its own in each object, which call this function of libc's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __register_atfork(
+    prepare: Handler,
+    in_parent: Handler,
+    in_child: Handler,
+    object: *mut c_void,
+) -> c_int {
+    type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+    if !config().off {
+        register();
+    }
+    // SAFETY: libc's symbol of that name has this type, and the call is the program's own.
+    unsafe {
+        let real = core::mem::transmute::<*mut c_void, Register>(REGISTER_ATFORK.get());
+        real(prepare, in_parent, in_child, object)
+    }
 }
 
 /// Of the fork that this thread has prepared.

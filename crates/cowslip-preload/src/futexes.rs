@@ -5,6 +5,10 @@
 //! mutexes, and the word by which the end of a thread is told: it lies on the thread's stack, with the thread's own
 //! storage, which the kernel itself writes (`rseq(2)`, `set_robust_list(2)`). All of that leaves before it is used.
 //!
+//! So does a word that the kernel itself writes in a call, private or not: for a mutex with priority inheritance and for
+//! `FUTEX_WAKE_OP`. On memory that a freeze has just moved it does not wait for such a write, and the call fails with
+//! `EFAULT`, which libc takes for the end of the world.
+//!
 //! # Safety
 //! See [`crate::mapping`]. Attributes are read by the functions that libc has for them.
 
@@ -35,16 +39,17 @@ fn asks<A>(attribute: *const A, get: unsafe extern "C" fn(*const A, *mut c_int) 
     !attribute.is_null() && unsafe { get(attribute, &raw mut value) } == 0 && value != 0
 }
 
-fn is_shared_mutex(attribute: *const libc::pthread_mutexattr_t) -> bool {
-    // Robust ones are waited for as shared ones are, whatever they say.
+fn is_the_kernels(attribute: *const libc::pthread_mutexattr_t) -> bool {
+    // Robust ones are waited for as shared ones are, whatever they say. The kernel writes those that inherit.
     asks(attribute, libc::pthread_mutexattr_getpshared)
         || asks(attribute, libc::pthread_mutexattr_getrobust)
+        || asks(attribute, libc::pthread_mutexattr_getprotocol)
 }
 
 in_front_of! {
     sem_init(semaphore: *mut libc::sem_t, shared: c_int, value: c_uint) -> c_int, if shared != 0 => leave_with(semaphore);
-    pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attribute: *const libc::pthread_mutexattr_t) -> c_int, if is_shared_mutex(attribute) => leave_with(mutex);
-    __pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attribute: *const libc::pthread_mutexattr_t) -> c_int, if is_shared_mutex(attribute) => leave_with(mutex);
+    pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attribute: *const libc::pthread_mutexattr_t) -> c_int, if is_the_kernels(attribute) => leave_with(mutex);
+    __pthread_mutex_init(mutex: *mut libc::pthread_mutex_t, attribute: *const libc::pthread_mutexattr_t) -> c_int, if is_the_kernels(attribute) => leave_with(mutex);
     pthread_cond_init(condition: *mut libc::pthread_cond_t, attribute: *const libc::pthread_condattr_t) -> c_int, if asks(attribute, libc::pthread_condattr_getpshared) => leave_with(condition);
     pthread_rwlock_init(lock: *mut libc::pthread_rwlock_t, attribute: *const libc::pthread_rwlockattr_t) -> c_int, if asks(attribute, libc::pthread_rwlockattr_getpshared) => leave_with(lock);
     pthread_barrier_init(barrier: *mut libc::pthread_barrier_t, attribute: *const libc::pthread_barrierattr_t, count: c_uint) -> c_int, if asks(attribute, libc::pthread_barrierattr_getpshared) => leave_with(barrier);
@@ -101,17 +106,21 @@ pub(crate) fn before_call(number: c_long, args: [c_long; 5]) {
 
 #[cfg(target_arch = "x86_64")]
 fn before_futex(word: usize, operation: c_int, other: usize) {
-    if operation & PRIVATE != 0 {
-        return;
-    }
+    let is_private = operation & PRIVATE != 0;
     match operation & libc::FUTEX_CMD_MASK {
-        libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET | libc::FUTEX_LOCK_PI | FUTEX_LOCK_PI2 => {
+        libc::FUTEX_WAKE_OP => leave(other, WORD_BYTES),
+        libc::FUTEX_LOCK_PI | FUTEX_LOCK_PI2 | libc::FUTEX_TRYLOCK_PI | libc::FUTEX_UNLOCK_PI => {
             leave(word, WORD_BYTES);
         }
-        libc::FUTEX_REQUEUE
-        | libc::FUTEX_CMP_REQUEUE
-        | libc::FUTEX_CMP_REQUEUE_PI
-        | libc::FUTEX_WAIT_REQUEUE_PI => {
+        libc::FUTEX_CMP_REQUEUE_PI | libc::FUTEX_WAIT_REQUEUE_PI => {
+            if !is_private {
+                leave(word, WORD_BYTES);
+            }
+            leave(other, WORD_BYTES);
+        }
+        _ if is_private => {}
+        libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => leave(word, WORD_BYTES),
+        libc::FUTEX_REQUEUE | libc::FUTEX_CMP_REQUEUE => {
             leave(word, WORD_BYTES);
             leave(other, WORD_BYTES);
         }

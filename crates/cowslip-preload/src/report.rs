@@ -2,8 +2,11 @@
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::fmt::Write;
+use std::path::Path;
+use std::{fs, io};
 
 use cowslip::Footprint;
+use cowslip_sys::atomic_file::Target;
 
 use crate::program::{arenas, config, has_parent, own};
 use crate::say;
@@ -55,10 +58,16 @@ pub(crate) fn write() {
         }
     }
     text.push_str("\n}\n");
-    let mut temporary = file.clone().into_os_string();
-    temporary.push(format!(".{}", cowslip_sys::process::pid()));
-    let done = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, file));
-    if let Err(error) = done {
+    if let Err(error) = put(file, &text) {
         say!("cannot write the report {}: {error}", file.display());
     }
+}
+
+/// Replaces a file without waiting for the disk; a device or a FIFO is written to.
+fn put(path: &Path, text: &str) -> io::Result<()> {
+    let Target::File(path) = Target::find(path)? else { return fs::write(path, text) };
+    let mut temporary = path.clone().into_os_string();
+    temporary.push(format!(".{}", cowslip_sys::process::pid()));
+    fs::write(&temporary, text)?;
+    fs::rename(&temporary, path)
 }

@@ -1,13 +1,17 @@
 //! Which processes to promote, and how: what a configuration file says.
 
 use std::fmt;
+use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
 use crate::model::Settings;
+
+/// The packaged unit's `RuntimeDirectory=`.
+pub const UNIT_FOLDER: &str = "/run/cowslip";
 
 /// Everything that is asked for. The names are those of the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -45,6 +49,29 @@ impl Plan {
             return Err(Error::new(ErrorKind::Usage, why));
         }
         Ok(())
+    }
+
+    /// Creates and removes a file beside `metrics_file`, as writing the metrics will; `Usage` with the reason if it cannot.
+    ///
+    /// The packaged unit makes [`UNIT_FOLDER`] when it starts, so a missing one is no error.
+    pub fn check_metrics_file(&self) -> Result<()> {
+        let Some(file) = &self.metrics_file else { return Ok(()) };
+        let refuse = |why: String| {
+            let text = format!("metrics_file {}: {why}", file.display());
+            Err(Error::new(ErrorKind::Usage, text))
+        };
+        if !file.is_absolute() {
+            return refuse(format!("not an absolute path, as {UNIT_FOLDER}/promote.prom is"));
+        }
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        if folder == Path::new(UNIT_FOLDER) && !folder.exists() {
+            return Ok(());
+        }
+        let trial = folder.join(format!(".cowslip-check-{}", std::process::id()));
+        match OpenOptions::new().write(true).create_new(true).open(&trial) {
+            Ok(_) => fs::remove_file(&trial).or_else(|error| refuse(error.to_string())),
+            Err(error) => refuse(format!("cannot write in {}: {error}", folder.display())),
+        }
     }
 
     /// Whether other processes than those there are now may become targets.

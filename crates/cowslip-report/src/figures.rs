@@ -7,19 +7,28 @@
 //!                       the table
 //!                       <!-- end -->
 //! ```
+//! ```text
+//! a page:               <!-- results -->
+//!                       | promise | bound | held by | result |
+//!                       <!-- end -->
+//! ```
+//! The last column of such a table says by which committed result a promise is held, or that it is not.
+//!
 //! A cell names its bench, system, metric, statistic, size (`-`: none) and variant; `=TEXT` is that text. The best of a
 //! row, or with `"best": "column"` of a column, is bold: the least, but the most of shares and rates.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
 use serde_json::Value;
 
-use super::summary::{entries, parse};
+use super::summary::{entries, parse, results};
 use super::units;
 
 const BEGIN: &str = "<!-- figures ";
+const RESULTS: &str = "<!-- results -->\n";
 const END: &str = "<!-- end -->";
 
 /// `page` with its tables as the results in `folder` have them.
@@ -38,7 +47,25 @@ pub fn fill(folder: &Path, page: &str) -> io::Result<String> {
         let _ = write!(filled, "{before}{BEGIN}{name} -->\n{}{END}", markdown(folder, table)?);
         rest = after;
     }
-    Ok(filled + rest)
+    filled += rest;
+    let Some((before, after)) = filled.split_once(RESULTS) else { return Ok(filled) };
+    let (table, after) = after.split_once(END).ok_or_else(|| wrong("results have no end"))?;
+    let results = results(folder)?;
+    let table: String = table.lines().map(|row| with_result(row, &results)).collect();
+    Ok(format!("{before}{RESULTS}{table}{END}{after}"))
+}
+
+/// A row whose first cell is the name of a ratio, with that ratio's result in its last cell.
+fn with_result(row: &str, results: &BTreeMap<String, String>) -> String {
+    let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+    let name = cells.first().and_then(|cell| cell.strip_prefix('`')?.strip_suffix('`'));
+    match (name, cells.as_slice()) {
+        (Some(name), [promise, bound, held_by, ..]) => {
+            let result = results.get(name).map_or("not held: not measured", String::as_str);
+            format!("| {promise} | {bound} | {held_by} | {result} |\n")
+        }
+        _ => format!("{row}\n"),
+    }
 }
 
 fn markdown(folder: &Path, table: &Value) -> io::Result<String> {
@@ -157,9 +184,9 @@ mod tests {
     #[test]
     fn pages_have_the_figures_of_the_results() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        for page in ["README.md", "docs/guides/redis.md"] {
+        for page in ["README.md", "SPECIFICATION.md", "docs/guides/redis.md"] {
             let text = fs::read_to_string(root.join(page)).unwrap();
-            assert!(text.contains(BEGIN), "{page}");
+            assert!(text.contains(BEGIN) || text.contains(RESULTS), "{page}");
             assert_eq!(fill(&root.join("benchmarks"), &text).unwrap(), text, "{page}");
         }
     }

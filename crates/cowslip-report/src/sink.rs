@@ -1,6 +1,5 @@
 //! Where a report goes: a file that is whole or absent, or standard output for `-`.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -21,13 +20,11 @@ pub fn write(path: &Path, text: &str) -> io::Result<()> {
 /// # Errors
 /// As [`write()`].
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // A device or a pipe is written to; a file in its place would be the end of it.
-    let is_no_file = fs::metadata(path).is_ok_and(|it| !it.is_file() && !it.is_dir());
-    match path {
-        path if path == Path::new("-") => print_bytes(bytes),
-        path if is_no_file => fs::write(path, bytes).map_err(|it| explain("write to", path, &it)),
-        path => replace(path, bytes),
+    if path == Path::new("-") {
+        return print_bytes(bytes);
     }
+    // A new file is one that everybody may read, as far as the umask permits.
+    atomic_file::replace(path, bytes, 0o666).map_err(|error| explain("write", path, &error))
 }
 
 /// Prints `text`; a reader that went away (`| head`) is no error.
@@ -48,18 +45,13 @@ fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// A new file is one that everybody may read, as far as the umask permits.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    atomic_file::replace(path, bytes, 0o666).map_err(|error| explain("write", path, &error))
-}
-
 pub(super) fn explain(action: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::process;
+    use std::{fs, process};
 
     use super::*;
 

@@ -26,14 +26,16 @@ struct Measured {
     at_least: Option<f64>,
     at_most: Option<f64>,
     is_fit: bool,
+    /// The folder of its result.
+    run: String,
 }
 
 impl Measured {
-    fn of(ratio: &Value) -> Self {
+    fn of(ratio: &Value, run: &str) -> Self {
         let number = |name| ratio.get(name).and_then(Value::as_f64);
         let (at_least, at_most) = (number("at_least"), number("at_most"));
         let is_fit = ratio.get("host_fit").and_then(Value::as_bool).unwrap_or(true);
-        Self { value: number("value"), at_least, at_most, is_fit }
+        Self { value: number("value"), at_least, at_most, is_fit, run: run.to_owned() }
     }
 
     /// How far it is beyond what was promised, as a share of it: below zero it holds.
@@ -95,6 +97,18 @@ impl Ratio {
             (None, None) => "not measured",
         }
     }
+
+    /// The committed result that holds the promise, or "not held" and what there is.
+    fn result(&self) -> String {
+        let measured = self.quiet.as_ref().or(self.worst()).filter(|it| it.value.is_some());
+        let Some(it) = measured else { return "not held: not measured".to_owned() };
+        let (value, run) = (it.told(), &it.run);
+        match self.status() {
+            "holds" | "holds when busy" => format!("{value} in {run}"),
+            "" => format!("not held: {value} in {run}, which has no such bound"),
+            _ => format!("not held: {value} in {run}"),
+        }
+    }
 }
 
 /// By bench, in the order of [`ORDER`]: its ratios by name, in their own order.
@@ -112,6 +126,19 @@ struct Host {
 /// # Errors
 /// What the file system answers; [`io::ErrorKind::InvalidData`] for what is no result, with the file's name.
 pub fn markdown(folder: &Path) -> io::Result<String> {
+    let (hosts, ratios) = read(folder)?;
+    let reasons = folder.join("reasons.json");
+    let reasons = if reasons.exists() { parse(&reasons)? } else { Value::Null };
+    Ok(page(&hosts, ratios, &reasons))
+}
+
+/// The result of each ratio, by its name.
+pub(super) fn results(folder: &Path) -> io::Result<BTreeMap<String, String>> {
+    let (_, ratios) = read(folder)?;
+    Ok(ratios.into_values().flatten().map(|(name, ratio)| (name, ratio.result())).collect())
+}
+
+fn read(folder: &Path) -> io::Result<(Vec<Host>, Ratios)> {
     let mut hosts = Vec::new();
     let mut ratios = Ratios::new();
     for (host, run) in entries(&folder.join("results"))?.into_iter().enumerate() {
@@ -128,7 +155,7 @@ pub fn markdown(folder: &Path) -> io::Result<String> {
             let known = ratios.entry((order, bench)).or_default();
             for ratio in report["ratios"].as_array().into_iter().flatten() {
                 let name = ratio["name"].as_str().unwrap_or_default();
-                let measured = Measured::of(ratio);
+                let measured = Measured::of(ratio, &run);
                 let index = known.iter().position(|(it, _)| it == name).unwrap_or_else(|| {
                     known.push((name.to_owned(), Ratio::default()));
                     known.len() - 1
@@ -142,9 +169,7 @@ pub fn markdown(folder: &Path) -> io::Result<String> {
             }
         }
     }
-    let reasons = folder.join("reasons.json");
-    let reasons = if reasons.exists() { parse(&reasons)? } else { Value::Null };
-    Ok(page(&hosts, ratios, &reasons))
+    Ok((hosts, ratios))
 }
 
 fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
@@ -241,7 +266,7 @@ mod tests {
     use super::*;
 
     fn measured(value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Measured {
-        Measured { value: Some(value), at_least, at_most, is_fit: true }
+        Measured { value: Some(value), at_least, at_most, is_fit: true, run: "a".to_owned() }
     }
 
     #[test]
@@ -253,11 +278,12 @@ mod tests {
         ratio.quiet = Some(measured(1.0, Some(0.97), Some(1.03)));
         assert_eq!(ratio.status(), "missed when busy");
         ratio.busy.clear();
-        assert_eq!(ratio.status(), "holds");
+        assert_eq!((ratio.status(), ratio.result().as_str()), ("holds", "1 in a"));
         ratio.quiet = Some(measured(3.0, None, Some(0.0)));
-        assert_eq!(ratio.status(), "missed");
+        assert_eq!((ratio.status(), ratio.result().as_str()), ("missed", "not held: 3 in a"));
+        assert_eq!(Ratio::default().result(), "not held: not measured");
         let unfit = serde_json::json!({ "value": 0.5, "at_most": 1.0, "host_fit": false });
-        ratio.quiet = Some(Measured::of(&unfit));
+        ratio.quiet = Some(Measured::of(&unfit, "b"));
         assert_eq!(ratio.status(), "host unfit");
         assert_eq!(ratio.quiet.as_ref().map(Measured::told).as_deref(), Some("0.500 ‡"));
     }

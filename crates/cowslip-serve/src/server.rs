@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use cowslip::image::Image;
 use cowslip::image::served::{self, Answer, Request};
 use cowslip::units::ByteCount;
-use cowslip_sys::{AsFd, BorrowedFd, Errno, process, socket};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, process, regular, socket};
 
 use crate::metrics::count;
 use crate::residents::{Resident, Residents};
@@ -84,10 +84,10 @@ impl Server {
     /// with messages for a log.
     ///
     /// # Errors
-    /// `AddrInUse` if a server listens there, or something else is at `path`; `WouldBlock` if somebody else keeps a lock
-    /// (`flock(2)`) of its directory, by which servers begin one after the other; the system's.
+    /// `AddrInUse` if a server listens there, or something else is at `path`; `WouldBlock` if another process of this user keeps
+    /// a lock of the file `path.lock`, by which servers begin one after the other; the system's.
     pub fn bind(path: &Path, options: Options, tell: fn(&str)) -> io::Result<Self> {
-        let locked = lock_directory(path)?;
+        let locked = lock(path)?;
         let listener = match socket::listen_privately(path) {
             Err(Errno::ADDRINUSE) if is_left_over(path) => {
                 fs::remove_file(path)?;
@@ -212,12 +212,14 @@ fn file_id(path: &Path) -> io::Result<FileId> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Nobody else begins to listen in the directory of `path` until this is dropped.
-fn lock_directory(path: &Path) -> io::Result<File> {
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-    let directory = File::open(directory.unwrap_or(Path::new(".")))?;
+/// Keeps other servers from beginning to listen at `path` until it is dropped. The lock is on a file beside the socket that no
+/// other user can open, and so lock (`flock(2)`). It stays there: to remove it would let two in.
+fn lock(path: &Path) -> io::Result<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let file = regular::open_own(Path::new(&name))?;
     let deadline = Instant::now() + PATIENCE;
-    while let Err(refused) = directory.try_lock() {
+    while let Err(refused) = file.try_lock() {
         match refused {
             TryLockError::WouldBlock if Instant::now() < deadline => {
                 thread::sleep(Duration::from_millis(10));
@@ -225,7 +227,7 @@ fn lock_directory(path: &Path) -> io::Result<File> {
             refused => return Err(refused.into()),
         }
     }
-    Ok(directory)
+    Ok(file)
 }
 
 /// Whether a socket at `path` is one that nobody listens to any more.

@@ -164,6 +164,9 @@ impl Machine {
 pub(crate) fn of_file(what: &str, path: &Path, error: &io::Error) -> Trouble {
     let fix = match error.kind() {
         io::ErrorKind::PermissionDenied => "run it as root, outside containers",
+        io::ErrorKind::ReadOnlyFilesystem if path.starts_with("/sys") => {
+            "it is the host's setting: run `cowslip setup` there as well, or keep it by --keep-shmem-enabled"
+        }
         io::ErrorKind::ReadOnlyFilesystem => {
             "a system that is made of images is set up where they are built: --root"
         }

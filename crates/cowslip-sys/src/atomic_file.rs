@@ -1,4 +1,6 @@
 //! Files that are there whole or not at all: written without a name, synced, renamed.
+//!
+//! A device, a FIFO or a socket stays what it is: it is written to in place, or refused where that makes no sense.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
@@ -32,11 +34,43 @@ pub struct DurableFile {
     has_temporary: bool,
 }
 
-/// Puts `bytes` into a file of this mode (less the umask), in place of what has its name: whole or not at all.
+/// What a name stands for, for a writer.
+#[derive(Debug)]
+pub enum Target {
+    /// A regular file, or none yet: its path, without a link at its end.
+    File(PathBuf),
+    /// A device, a FIFO or a socket. It is written to in place.
+    Stream,
+}
+
+impl Target {
+    /// Follows links (`path_resolution(7)`).
+    ///
+    /// # Errors
+    /// The file system's (`stat(2)`); [`io::ErrorKind::InvalidInput`] for a folder, or a link to nothing.
+    pub fn find(path: &Path) -> io::Result<Self> {
+        let is_link = || fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink());
+        let refuse = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        match fs::metadata(path) {
+            Ok(there) if there.is_dir() => refuse("it is a folder"),
+            Ok(there) if !there.is_file() => Ok(Self::Stream),
+            Ok(_) if is_link() => Ok(Self::File(fs::canonicalize(path)?)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Err(_) if is_link() => refuse("it is a link to nothing"),
+            _ => Ok(Self::File(path.to_owned())),
+        }
+    }
+}
+
+/// Puts `bytes` into a file of this mode (less the umask), in place of what has its name: whole or not at all. A device, a
+/// FIFO or a socket is written to.
 ///
 /// # Errors
 /// The file system's; then the file is as it was.
 pub fn replace(target: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    if let Target::Stream = Target::find(target)? {
+        return fs::write(target, bytes);
+    }
     let file = DurableFile::with_mode(target, mode)?;
     file.write_at(bytes, 0)?;
     file.commit()
@@ -47,13 +81,14 @@ impl DurableFile {
     /// left of such files is removed.
     ///
     /// # Errors
-    /// The file system's (`open(2)`).
+    /// The file system's (`open(2)`); [`io::ErrorKind::InvalidInput`] for what is there and no regular file.
     pub fn create(target: &Path) -> io::Result<Self> {
         Self::with_mode(target, 0o600)
     }
 
     fn with_mode(target: &Path, mode: u32) -> io::Result<Self> {
         failpoints::check(Op::DurableCreate)?;
+        let target = &file_at(target)?;
         let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let mut hidden = OsString::from(".");
         hidden.push(name);
@@ -139,6 +174,7 @@ impl DurableFile {
             linkat(CWD, itself(&self.file), CWD, &self.temporary, AtFlags::SYMLINK_FOLLOW)?;
             self.has_temporary = true;
         }
+        file_at(&self.target)?;
         fs::rename(&self.temporary, &self.target)?;
         self.has_temporary = false;
         failpoints::check(Op::DurableSync)?;
@@ -150,6 +186,17 @@ impl Drop for DurableFile {
     fn drop(&mut self) {
         if self.has_temporary {
             let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// The path of a file that may be replaced.
+fn file_at(path: &Path) -> io::Result<PathBuf> {
+    match Target::find(path)? {
+        Target::File(path) => Ok(path),
+        Target::Stream => {
+            let message = "it is a device, a FIFO or a socket, not a regular file";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, message))
         }
     }
 }

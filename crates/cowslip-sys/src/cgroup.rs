@@ -95,6 +95,13 @@ impl Group {
         })
     }
 
+    /// Whether a limit on the way up is below `total_bytes`.
+    pub fn is_limited_below(&self, total_bytes: u64) -> bool {
+        let names = [self.version.limit, self.version.other[0]];
+        let is_below = |at: &Path, name| number(at, name).is_some_and(|limit| limit < total_bytes);
+        self.upwards().any(|at| names.iter().any(|name| is_below(at, name)))
+    }
+
     fn room_in(&self, directory: &Path) -> Option<Room> {
         let Version { limit, used, other, .. } = self.version;
         let left = |[limit, used]: [&str; 2]| {
@@ -210,6 +217,7 @@ mod tests {
         set(&mount, "8192\n", "3\n");
         assert_eq!(tightest(&group), Some(Limit { limit_bytes: 4096, used_bytes: 2 }));
         assert_eq!(group.room_bytes(1000), Some(4094));
+        assert!(group.is_limited_below(4097) && !group.is_limited_below(4096));
         let stat = "anon 5\ninactive_file 70\nactive_file 800\nactive_file_x 1\n";
         fs::write(mount.join("a/memory.stat"), stat).unwrap();
         assert_eq!(group.room_bytes(5000), Some(4094 + 870), "files can be taken back");

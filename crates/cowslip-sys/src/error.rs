@@ -22,15 +22,15 @@ pub enum ErrorKind {
     Denied,
     /// The process asked about is gone (5).
     Vanished,
-    /// There is not enough memory, pool or address space for it (1).
+    /// There is not enough memory, pool or address space for it (70).
     OutOfMemory,
-    /// Somebody still uses what would have to change (1).
+    /// What would have to change is still in use (70).
     Busy,
     /// What was received or read is not what it should be (6).
     Corrupt,
     /// A file cannot be read or written (2).
     File,
-    /// The kernel refused for another reason (1).
+    /// The kernel refused for another reason (70).
     System,
 }
 
@@ -129,6 +129,26 @@ impl Error {
         self.0.errno.map(Errno::raw_os_error)
     }
 
+    /// What failed and why, as a clause, and what to do about it where that is not the reason itself: for languages that
+    /// hand out the two apart.
+    pub fn told(&self) -> (String, Option<&str>) {
+        let Inner { operation, kind, file, range, errno, hint } = &*self.0;
+        let place = file.as_ref().map_or(String::new(), |file| format!("{}: ", file.display()));
+        let on = range.map_or(String::new(), |range| format!(" on {range}"));
+        let failed = format!("{place}cannot {operation}{on}");
+        let hint = hint.as_deref();
+        if let Some(errno) = errno {
+            let number = errno.raw_os_error();
+            return (format!("{failed}: {} (os error {number})", crate::reason(*errno)), hint);
+        }
+        match (hint, kind) {
+            (_, ErrorKind::OutOfMemory) => (format!("{failed}: there is not enough of it"), hint),
+            (Some(reason), _) if file.is_some() => (format!("{place}{reason}"), None),
+            (Some(reason), _) => (format!("{failed}: {reason}"), None),
+            (None, _) => (failed, None),
+        }
+    }
+
     /// What to do about it, if that is known.
     pub fn advice(&self) -> Option<&str> {
         self.0.hint.as_deref()
@@ -212,6 +232,31 @@ mod tests {
              12); raise vm.max_map_count"
         );
         assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    }
+
+    #[test]
+    fn told_apart_nothing_is_said_twice() {
+        let range = VirtRange::new(0x20_0000, 0x20_0000);
+        let told = |error: &Error| {
+            let (clause, advice) = error.told();
+            (clause, advice.map(str::to_owned))
+        };
+        let refused = Error::from_errno("write-protect a chunk", Errno::NOMEM).on(range);
+        let clause = "cannot write-protect a chunk on 0x200000..0x400000 (2 MiB): Out of memory (os error 12)";
+        let advice = "raise vm.max_map_count";
+        assert_eq!(told(&refused.hint(advice)), (clause.to_owned(), Some(advice.to_owned())));
+        let full =
+            Error::new(ErrorKind::OutOfMemory, "allocate from an arena").hint("make it larger");
+        let clause = "cannot allocate from an arena: there is not enough of it".to_owned();
+        assert_eq!(told(&full), (clause, Some("make it larger".to_owned())));
+        let wrong = Error::new(ErrorKind::Usage, "make an arena").hint("its capacity is zero");
+        assert_eq!(told(&wrong), ("cannot make an arena: its capacity is zero".to_owned(), None));
+        let store = Path::new("store");
+        let missing = file_error("open an image", store, io::Error::from(Errno::NOENT));
+        let clause = "store: cannot open an image: No such file or directory (os error 2)";
+        assert_eq!(told(&missing), (clause.to_owned(), None));
+        let pipe = Error::new(ErrorKind::File, "open an image").of_file(store).hint("it is a FIFO");
+        assert_eq!(told(&pipe), ("store: it is a FIFO".to_owned(), None));
     }
 
     #[test]

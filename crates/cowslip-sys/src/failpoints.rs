@@ -30,6 +30,7 @@ pub enum Op {
     PageFlags,
     Pwrite,
     Fallocate,
+    SeekHole,
     MemfileOpen,
     PidfdOpen,
     ThreadStart,

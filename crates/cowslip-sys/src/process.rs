@@ -52,13 +52,14 @@ pub(crate) fn last_errno() -> Errno {
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
-/// Blocks every signal of this thread until dropped, and keeps `errno` as it was.
+/// Blocks every signal of this thread until dropped, puts off its cancellation, and keeps `errno` as it was.
 ///
 /// A handler that ran while a lock of ours is held could call into the library again and wait for
-/// that lock forever.
+/// that lock forever. A thread that was cancelled, by a `read(2)` of ours for instance, would end with the lock.
 #[derive(Debug)]
 pub struct BlockedSignals {
     mask: libc::sigset_t,
+    cancel_state: i32,
     errno: i32,
 }
 
@@ -73,7 +74,8 @@ impl BlockedSignals {
             let errno = *libc::__errno_location();
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), mask.as_mut_ptr());
-            Self { mask: mask.assume_init(), errno }
+            let cancel_state = set_cancel_state(CANCEL_DISABLE);
+            Self { mask: mask.assume_init(), cancel_state, errno }
         }
     }
 
@@ -85,8 +87,10 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: `mask` is the mask this thread had; errno is a thread-local integer.
+        // SAFETY: `mask` is the mask this thread had; errno is a thread-local integer. Nothing of ours is on the stack that a
+        // thread must not end with.
         unsafe {
+            set_cancel_state(self.cancel_state);
             libc::pthread_sigmask(libc::SIG_SETMASK, &self.mask, core::ptr::null_mut());
             // After a fork a write copies the page.
             let errno = libc::__errno_location();
@@ -117,6 +121,49 @@ pub fn is_own_pidfd(pidfd: i32) -> bool {
     let is_told =
         pidfd >= 0 && unsafe { libc::ioctl(pidfd, GET_INFO as _, info.as_mut_ptr()) } == 0;
     SELF.contains(&pidfd) || is_told && info[PROCESS] == pid() as u32
+}
+
+/// Once the main thread has ended: how many others there are, those included that are about to end. `None` before, and where
+/// `/proc` cannot be read. Nothing is allocated.
+pub fn threads_without_main() -> Option<u64> {
+    let mut text = [0; 1024];
+    let [state, count] = stat_fields(read_own("stat", &mut text)?, [0, 17])?;
+    // The main thread is not taken off the list before the last of the others is.
+    let threads: u64 = count.parse().ok()?;
+    (state == "Z").then(|| threads.saturating_sub(1))
+}
+
+/// Fields of `/proc/PID/stat` (`proc_pid_stat(5)`), counted from behind the name.
+fn stat_fields<const N: usize>(stat: &str, fields: [usize; N]) -> Option<[&str; N]> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let found = fields.map(|field| rest.split(' ').nth(field).unwrap_or_default());
+    found.iter().all(|field| !field.is_empty()).then_some(found)
+}
+
+/// The beginning of a file of `/proc/self`, without allocating.
+fn read_own<'a>(name: &str, text: &'a mut [u8]) -> Option<&'a str> {
+    let file = crate::memfile::open_proc_self(name).ok()?;
+    let read = read_some(&file, text).ok()?;
+    core::str::from_utf8(&text[..read]).ok()
+}
+
+/// Has the calling thread block the signals that the main thread blocks, or blocked at its end.
+pub fn take_signal_mask_of_main() {
+    const SIGNALS: i32 = 64;
+    let mut text = [0; 4096];
+    let blocked = read_own("status", &mut text)
+        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("SigBlk:")))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let Some(blocked) = blocked else { return };
+    let mut mask = MaybeUninit::uninit();
+    // SAFETY: the set is written by sigemptyset before it is read; a signal that there is not is refused.
+    unsafe {
+        libc::sigemptyset(mask.as_mut_ptr());
+        for signal in (1..=SIGNALS).filter(|signal| blocked >> (signal - 1) & 1 == 1) {
+            libc::sigaddset(mask.as_mut_ptr(), signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, mask.as_ptr(), core::ptr::null_mut());
+    }
 }
 
 /// A counter that wakes a poll (`eventfd(2)`).
@@ -313,6 +360,13 @@ pub fn memory_and_swap() -> crate::units::ByteCount {
     crate::units::ByteCount((info.totalram + info.totalswap) * u64::from(info.mem_unit))
 }
 
+/// Memory of this machine that nothing uses, by one call (`sysinfo(2)`): programs can have it, and what else the kernel takes
+/// back for them.
+pub fn free_memory() -> crate::units::ByteCount {
+    let info = rustix::system::sysinfo();
+    crate::units::ByteCount(info.freeram * u64::from(info.mem_unit))
+}
+
 /// The field at `index` of a short file in `/proc`, without allocating.
 pub(crate) fn proc_field<T: core::str::FromStr>(name: &str, index: usize, end: char) -> Option<T> {
     let file = crate::memfile::open_proc(name).ok()?;
@@ -441,16 +495,27 @@ pub fn for_each_descriptor(mut act: impl FnMut(i32)) -> bool {
 /// Does `act` with the cancellation of this thread put off (`pthread_setcancelstate(3)`): one that may be cancelled
 /// at any instant would end with what `act` has locked.
 pub fn uncancelled(act: impl FnOnce()) {
-    const DISABLE: i32 = 1;
+    // SAFETY: nothing depends on the thread's going on here, before or after.
+    let before = unsafe { set_cancel_state(CANCEL_DISABLE) };
+    act();
+    // SAFETY: as it was. A thread that was cancelled meanwhile may end here, with nothing of ours to drop on its stack.
+    unsafe { set_cancel_state(before) };
+}
+
+const CANCEL_DISABLE: i32 = 1;
+
+/// The state before. Where it lets a thread be cancelled at any instant, one that was cancelled meanwhile ends here.
+///
+/// # Safety
+/// The caller can do with that.
+unsafe fn set_cancel_state(state: i32) -> i32 {
     unsafe extern "C-unwind" {
         fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
     }
     let mut before = 0;
-    // SAFETY: writes the state to where it is pointed to.
-    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
-    act();
-    // SAFETY: as it was. A thread that was cancelled meanwhile may end here, with nothing of ours to drop on its stack.
-    unsafe { pthread_setcancelstate(before, core::ptr::null_mut()) };
+    // SAFETY: writes the state to where it is pointed to; the rest is the caller's.
+    unsafe { pthread_setcancelstate(state, &raw mut before) };
+    before
 }
 
 /// Pages of this process that belong to no file, by `/proc/self/statm` (`proc_pid_statm(5)`).
@@ -465,4 +530,21 @@ pub fn thread_count() -> Option<u64> {
     const LINKS_OF_A_DIRECTORY: u64 = 2;
     let links = rustix::fs::stat(c"/proc/self/task").ok()?.st_nlink as u64;
     links.checked_sub(LINKS_OF_A_DIRECTORY).filter(|&threads| threads > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_counted_from_behind_the_name() {
+        let stat = "17 (a) b (c) Z 1 17 17 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 99";
+        assert_eq!(stat_fields(stat, [0, 17]), Some(["Z", "3"]));
+        assert_eq!(stat_fields("17 (a) Z 1", [0, 17]), None);
+    }
+
+    #[test]
+    fn as_long_as_the_main_thread_lives_nobody_is_without_it() {
+        assert_eq!(threads_without_main(), None);
+    }
 }

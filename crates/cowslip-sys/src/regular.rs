@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Opens a regular file to be read. Anything else is refused without a wait for a FIFO's writer.
@@ -17,6 +17,23 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
     let message = format!("it is {}, not a regular file", name(kind));
     Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+}
+
+/// Opens a file to be written that belongs to this user and that no other may open, empty if it was not there. A link is not
+/// followed.
+///
+/// # Errors
+/// The file system's (`open(2)`); [`io::ErrorKind::PermissionDenied`] for another user's file.
+pub fn open_own(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let file = options.open(path)?;
+    let there = file.metadata()?;
+    if there.uid() != crate::process::effective_uid() || there.mode() & 0o077 != 0 {
+        let message = format!("{} can be opened by another user", path.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    Ok(file)
 }
 
 /// All of a regular file.

@@ -12,9 +12,28 @@
 use core::ffi::{CStr, c_void};
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::failpoints::{self, Op};
-use crate::{Errno, Result};
+use crate::{Errno, Result, process};
+
+/// How many there are, below the number of the process that they are in: a forked child has none of its parent's.
+static LIVING: AtomicU64 = AtomicU64::new(0);
+
+fn living(of_process: u64, word: u64) -> u64 {
+    if word >> 32 == of_process { word & u64::from(u32::MAX) } else { 0 }
+}
+
+fn recount(change: fn(u64) -> u64) {
+    let pid = process::pid() as u64;
+    let _ =
+        LIVING.fetch_update(Relaxed, Relaxed, |word| Some(pid << 32 | change(living(pid, word))));
+}
+
+/// How many threads of this process are such as [`Thread::start`] starts. None is counted that does not live.
+pub fn ours() -> u64 {
+    living(process::pid() as u64, LIVING.load(Relaxed))
+}
 
 /// A thread of this process; dropped, it goes on by itself.
 #[derive(Debug)]
@@ -85,6 +104,10 @@ impl Thread {
 
     /// In a forked child, where the thread does not exist: forgets it.
     pub fn forget_in_child(self) {
+        // A descendant may be given the number of an ancestor that is gone.
+        let _ = LIVING.fetch_update(Relaxed, Relaxed, |word| {
+            (word >> 32 != process::pid() as u64).then_some(0)
+        });
         let _ = ManuallyDrop::new(self);
     }
 }
@@ -100,6 +123,9 @@ extern "C" fn begin<F: FnOnce()>(work: *mut c_void) -> *mut c_void {
     // SAFETY: `start` passes a box of this type, and gives it up.
     let (name, work) = *unsafe { Box::from_raw(work.cast::<(&'static CStr, F)>()) };
     let _ = rustix::thread::set_name(name);
+    recount(|living| living + 1);
     work();
+    // What libc has the last thread of a process do, this one does as one of the program's.
+    recount(|living| living.saturating_sub(1));
     ptr::null_mut()
 }

@@ -1,7 +1,8 @@
 //! What a writer that was killed left behind.
 
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 
 use cowslip_sys::atomic_file::{DurableFile, replace};
 
@@ -61,4 +62,45 @@ fn a_file_is_replaced_whole_with_its_mode_and_nothing_is_left_beside_it() {
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
     assert!(replace(&folder.join("none/state"), b"new", 0o600).is_err());
     fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_is_no_regular_file_is_written_to_or_refused_and_stays_what_it_is() {
+    let folder = std::env::temp_dir().join(format!("cowslip-special-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let [fifo, link, lost] = ["fifo", "link", "lost"].map(|name| folder.join(name));
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    symlink(&fifo, &link).unwrap();
+    symlink(folder.join("nothing"), &lost).unwrap();
+    for path in [&fifo, &link, &folder, &lost] {
+        let error = DurableFile::create(path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{}: {error}", path.display());
+    }
+    for path in [&fifo, &link] {
+        let reader = std::thread::spawn({
+            let fifo = fifo.clone();
+            move || fs::read(fifo).unwrap()
+        });
+        replace(path, b"content", 0o600).unwrap();
+        assert_eq!(reader.join().unwrap(), b"content");
+        assert!(fs::symlink_metadata(&fifo).unwrap().file_type().is_fifo());
+    }
+    let late = DurableFile::create(&folder.join("late")).unwrap();
+    fs::rename(&fifo, folder.join("late")).unwrap();
+    assert_eq!(late.commit().unwrap_err().kind(), ErrorKind::InvalidInput);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_link_goes_on_to_lead_to_the_file_that_is_replaced() {
+    let folder = std::env::temp_dir().join(format!("cowslip-link-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let [file, link] = ["file", "link"].map(|name| folder.join(name));
+    fs::write(&file, "old").unwrap();
+    symlink("file", &link).unwrap();
+    replace(&link, b"new", 0o600).unwrap();
+    assert_eq!(fs::read(&file).unwrap(), b"new");
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    fs::remove_dir_all(folder).unwrap();
 }

@@ -20,7 +20,7 @@ fn a_freeze_is_busy_or_waits() {
     assert_eq!(held.range(), counters.slice().range());
     let error = arena.freeze().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
-    assert!(error.to_string().contains("IoGuard"), "{error}");
+    assert!(error.to_string().contains("held for direct I/O"), "{error}");
     let began = Instant::now();
     assert_eq!(arena.freeze_timeout(A_WHILE).unwrap_err().kind(), ErrorKind::Busy);
     assert!(began.elapsed() >= A_WHILE);

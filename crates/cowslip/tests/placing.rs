@@ -148,3 +148,30 @@ fn a_closed_arena_takes_nothing_in_and_gives_its_space_back() {
     let taken = cowslip_sys::memory::reserve_at(freed);
     assert_eq!(taken, Err(cowslip_sys::Errno::EXIST), "what is not the arena's stays");
 }
+
+#[test]
+fn an_arena_that_is_cut_into_hundreds_of_protections_keeps_a_bounded_number() {
+    let arena = Arena::new(ByteCount::mib(256)).unwrap();
+    if !arena.raw().start_service() {
+        return skip("userfaultfd", "nothing holds writers off");
+    }
+    let mut slice = arena.slice::<u8>(128 << 20).unwrap();
+    slice.fill(3);
+    let range = slice.range();
+    // A dozen in each chunk: 768, a page each.
+    let step = CHUNK_BYTES / 12 / page_size_bytes() * page_size_bytes();
+    for start in (range.start..range.end()).step_by(step) {
+        // SAFETY: only read from here on.
+        unsafe { arena.protect(VirtRange::new(start, page_size_bytes()), Prot::READ) }.unwrap();
+    }
+    let parts = arena.raw().parts(range);
+    let used = parts.iter().filter(|(_, usage, _)| *usage == Usage::Used).count();
+    assert!(used <= 400, "a freeze makes two mappings of each: {used} of {}", parts.len());
+    let kept: usize = parts
+        .iter()
+        .filter(|(_, usage, _)| *usage == Usage::Used)
+        .map(|(range, ..)| range.len)
+        .sum();
+    assert!(kept >= CHUNK_BYTES, "a few protections are no reason to leave");
+    assert!(slice.iter().all(|&byte| byte == 3));
+}

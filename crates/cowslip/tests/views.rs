@@ -6,7 +6,7 @@ mod support;
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering::Relaxed;
 
-use cowslip::units::{ByteCount, CHUNK_BYTES};
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip::{Arena, Fork};
 use support::children::plain_fork;
 use support::{Counters, PATIENCE, Watchdog, Writers, checksum, fork_child, skip, status_of};
@@ -23,6 +23,52 @@ fn memory_handed_out_after_the_freeze_reads_zeroes_in_the_view() {
     small.fill(3);
     assert!(frozen.slice(&large).iter().chain(frozen.slice(&small)).all(|&value| value == 0));
     assert!(frozen.slice(&before).iter().all(|&value| value == 1));
+}
+
+#[test]
+fn what_is_held_of_a_view_outlives_it_and_holds_nothing_up() {
+    let _watchdog = Watchdog::start("a freeze after a copy");
+    let arena = Arena::new(ByteCount::mib(32)).unwrap();
+    let counters = Counters::new(&arena, ByteCount::mib(8));
+    let writers = Writers::start(&counters, 1);
+    let mut copies = Vec::new();
+    for _ in 0..5 {
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
+        let shown = frozen.slice(counters.slice());
+        let (words, first) = (shown.as_ptr_range(), checksum(shown));
+        let whole = counters.slice().range();
+        // Two parts that touch each other, and one apart: of the whole, all but the second chunk and a few bytes.
+        let end = VirtRange::new(whole.end() - CHUNK_BYTES, CHUNK_BYTES);
+        let parts =
+            [end, VirtRange::new(whole.start + 8, 8), VirtRange::new(whole.start, CHUNK_BYTES)];
+        let shown = |part: &VirtRange| {
+            let from = words.start.addr() + (part.start - whole.start);
+            // SAFETY: shown by the view, and kept by its copy; nobody writes to either.
+            checksum(unsafe { std::slice::from_raw_parts(from as *const u64, part.len / 8) })
+        };
+        let before = parts.each_ref().map(shown);
+        assert_eq!(first, checksum(frozen.slice(counters.slice())));
+        let Ok(copy) = frozen.into_copy(&parts) else { panic!("it is not copied") };
+        // Not busy, though all of the copies are there.
+        let again = arena.freeze_timeout(PATIENCE).unwrap();
+        assert_eq!(parts.each_ref().map(shown), before);
+        drop(again);
+        copies.push((copy, parts, before, words.start.addr(), whole.start));
+    }
+    let was_live = arena.wait_live(PATIENCE);
+    let written = writers.stop();
+    assert_eq!(counters.sum(), written);
+    for (_copy, parts, before, from, start) in &copies {
+        for (part, before) in parts.iter().zip(before) {
+            let at = (from + (part.start - start)) as *const u64;
+            // SAFETY: as above.
+            let now = checksum(unsafe { std::slice::from_raw_parts(at, part.len / 8) });
+            assert_eq!(now, *before);
+        }
+    }
+    if !was_live {
+        skip("userfaultfd", "nothing is thawed in the background");
+    }
 }
 
 #[test]

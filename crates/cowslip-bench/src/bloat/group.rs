@@ -1,6 +1,7 @@
 //! A control group that counts what a process holds, also memory that no page table shows any more.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
@@ -11,6 +12,8 @@ use crate::error::{Error, Result, during};
 /// The last process of a group leaves it a little after it was waited for.
 const TRIES: u32 = 50;
 const LOOK: Duration = Duration::from_millis(20);
+
+const V1_USAGE: &str = "memory.usage_in_bytes";
 
 /// A group of its own, gone with this value.
 #[derive(Debug)]
@@ -38,6 +41,25 @@ impl Group {
     pub(super) fn add(&self, pid: i32) -> Result<()> {
         fs::write(self.directory.join("cgroup.procs"), pid.to_string())
             .map_err(during("put a process into a control group"))
+    }
+
+    /// Has the kernel take back what it can, as under memory pressure in this group alone: it then splits huge pages of
+    /// which little is used, too.
+    pub(super) fn reclaim(&self) -> Result<()> {
+        let (file, text) = match self.usage {
+            V1_USAGE => ("memory.force_empty", "0".to_owned()),
+            _ => ("memory.reclaim", self.bytes()?.to_string()),
+        };
+        let path = self.directory.join(file);
+        match fs::write(&path, text) {
+            // Less than all was to be had.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ResourceBusy) =>
+            {
+                Ok(())
+            }
+            written => written.map_err(during(format_args!("write to {}", path.display()))),
+        }
     }
 
     /// Memory that it is charged with.
@@ -76,7 +98,7 @@ fn locate(groups: &str, mounts: &str) -> Option<(PathBuf, &'static str)> {
     let (path, mount, usage) = match v1 {
         Some(path) => {
             let mount = mount(&|kind, options| kind == "cgroup" && has_memory(options))?;
-            (path, mount, "memory.usage_in_bytes")
+            (path, mount, V1_USAGE)
         }
         None => {
             let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;

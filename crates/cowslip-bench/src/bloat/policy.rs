@@ -1,7 +1,7 @@
 //! Who gives huge pages to a program: the kernel, set up in several ways, or Cowslip.
 
 use super::coverage::COLLAPSE;
-use super::settings::{Settings, damos_is_missing};
+use super::settings::{Settings, damos_is_missing, mthp_is_there};
 use crate::error::{Error, Result};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,8 +18,11 @@ pub(super) enum HugePagePolicy {
     Eager,
     /// The same, but khugepaged leaves regions alone of which over a tenth is absent
     TenthAbsent,
-    /// Huge pages for everybody, split under memory pressure if over a tenth of them is not used
-    Shrinker,
+    /// Huge pages for everybody, and one write to the group's `memory.reclaim`: the kernel splits those of which over a
+    /// tenth is not used
+    Reclaim,
+    /// Pages of 64 KiB at faults, and no larger ones
+    Mthp,
     /// Schemes on what DAMON sees
     Damos,
     /// Base pages at faults, and all of it made huge by hand once it is filled
@@ -29,21 +32,29 @@ pub(super) enum HugePagePolicy {
 }
 
 impl HugePagePolicy {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Never,
         Self::Madvise,
         Self::Always,
         Self::Direct,
         Self::Eager,
         Self::TenthAbsent,
-        Self::Shrinker,
+        Self::Reclaim,
+        Self::Mthp,
         Self::Damos,
         Self::Collapse,
         Self::Cowslip,
     ];
     /// What is worth a minute: base pages, the kernel's defaults, what a knowing engineer would set, and Cowslip.
-    pub(super) const QUICK: [Self; 5] =
-        [Self::Never, Self::Always, Self::TenthAbsent, Self::Collapse, Self::Cowslip];
+    pub(super) const QUICK: [Self; 7] = [
+        Self::Never,
+        Self::Always,
+        Self::TenthAbsent,
+        Self::Reclaim,
+        Self::Mthp,
+        Self::Collapse,
+        Self::Cowslip,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -53,7 +64,8 @@ impl HugePagePolicy {
             Self::Direct => "thp-always-defrag",
             Self::Eager => "khugepaged-eager",
             Self::TenthAbsent => "khugepaged-51",
-            Self::Shrinker => "thp-shrinker",
+            Self::Reclaim => "thp-always-reclaim",
+            Self::Mthp => "mthp-64k",
             Self::Damos => "damos",
             Self::Collapse => COLLAPSE,
             Self::Cowslip => "cowslip",
@@ -71,7 +83,11 @@ impl HugePagePolicy {
             Self::Direct => Settings { defrag: "always", ..always },
             Self::Eager => Settings::EAGER,
             Self::TenthAbsent => Settings { max_ptes_none: 51, ..Settings::EAGER },
-            Self::Shrinker => Settings { shrinks: true, max_ptes_none: 51, ..always },
+            Self::Reclaim => Settings { shrinks: true, max_ptes_none: 51, ..always },
+            Self::Mthp if !mthp_is_there() => {
+                return Err(Error::Failed("pages of 64 KiB came with Linux 6.8".into()));
+            }
+            Self::Mthp => Settings { mthp_64k: "always", ..Settings::NEVER },
             Self::Damos => {
                 let why = damos_is_missing().unwrap_or_else(|| {
                     "DAMON is there for virtual addresses; this bench has no scheme for it".into()

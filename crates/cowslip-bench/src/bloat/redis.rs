@@ -9,7 +9,7 @@ use super::collapse::collapse;
 use super::daemon::Daemon;
 use super::group::Group;
 use super::policy::HugePagePolicy;
-use super::settings::{Settings, System, shrink};
+use super::settings::{Settings, System};
 use super::store::{Served, Store};
 use super::target::{mapped, part_of_resident, sleep, until_huge};
 use super::{BYTES_CHANGED, Bench, Options, Result};
@@ -290,8 +290,8 @@ fn settle(entry: &mut Entry, stop: &Interrupt) -> Result<()> {
     for step in 0..STEPS {
         entry.store.serve_pipelined(Duration::from_millis(20), stop)?;
         sleep(SETTLING / STEPS, stop)?;
-        if entry.policy == HugePagePolicy::Shrinker && step + 2 == STEPS {
-            shrink()?;
+        if entry.policy == HugePagePolicy::Reclaim && step + 2 == STEPS {
+            entry.group.as_ref().map_or(Ok(()), Group::reclaim)?;
         }
     }
     Ok(())

@@ -8,6 +8,7 @@ use crate::error::{Error, Result, during};
 
 const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
 const SHRINKS: &str = "shrink_underused";
+const MTHP_64K: &str = "hugepages-64kB/enabled";
 
 /// Longer than any measurement.
 const FOR_EVER_MS: u32 = 24 * 3_600_000;
@@ -19,6 +20,8 @@ pub(super) struct Settings {
     pub(super) defrag: &'static str,
     /// Whether huge pages of which little is used are split under memory pressure (Linux 6.12).
     pub(super) shrinks: bool,
+    /// Pages of 64 KiB for anonymous memory (Linux 6.8).
+    pub(super) mthp_64k: &'static str,
     pub(super) max_ptes_none: u32,
     pub(super) pages_to_scan: u32,
     pub(super) scan_sleep_ms: u32,
@@ -32,6 +35,7 @@ impl Settings {
         enabled: "always",
         defrag: "madvise",
         shrinks: false,
+        mthp_64k: "never",
         max_ptes_none: 511,
         pages_to_scan: 4096,
         scan_sleep_ms: 10_000,
@@ -49,12 +53,13 @@ impl Settings {
     pub(super) const EAGER: Self =
         Self { pages_to_scan: 1 << 20, scan_sleep_ms: 0, alloc_sleep_ms: 0, ..Self::ALWAYS };
 
-    fn texts(&self) -> [(&'static str, String); 7] {
+    fn texts(&self) -> [(&'static str, String); 8] {
         [
             // khugepaged reads the others when it wakes up, which the sleep makes it do.
             ("khugepaged/max_ptes_none", self.max_ptes_none.to_string()),
             ("khugepaged/pages_to_scan", self.pages_to_scan.to_string()),
             (SHRINKS, u8::from(self.shrinks).to_string()),
+            (MTHP_64K, self.mthp_64k.to_owned()),
             ("defrag", self.defrag.to_owned()),
             ("enabled", self.enabled.to_owned()),
             ("khugepaged/alloc_sleep_millisecs", self.alloc_sleep_ms.to_string()),
@@ -90,7 +95,12 @@ impl System {
 
     pub(super) fn set(&self, settings: &Settings) -> Result<()> {
         for (name, text) in settings.texts() {
-            if name == SHRINKS && !settings.shrinks && !is_there(name) {
+            let is_off = match name {
+                SHRINKS => !settings.shrinks,
+                MTHP_64K => settings.mthp_64k == Settings::NEVER.mthp_64k,
+                _ => false,
+            };
+            if is_off && !is_there(name) {
                 continue;
             }
             let path = path(name);
@@ -100,10 +110,8 @@ impl System {
     }
 }
 
-/// Has the kernel's shrinkers run as under memory pressure: also the one that splits huge pages of which
-/// little is used.
-pub(super) fn shrink() -> Result<()> {
-    fs::write("/proc/sys/vm/drop_caches", "2").map_err(during("write 2 to vm.drop_caches"))
+pub(super) fn mthp_is_there() -> bool {
+    is_there(MTHP_64K)
 }
 
 /// Why access-aware schemes cannot promote here; `None` if they can. They need DAMON for virtual addresses.

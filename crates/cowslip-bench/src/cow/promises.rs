@@ -80,11 +80,11 @@ pub(crate) const PROMISES: [Promise; 10] = [
         },
     },
     Promise {
-        name: "writer_stall_p999_collapse_over_thaw",
-        bound: Bound::AtLeast(3.0),
+        name: "writer_stalled_collapse_over_thaw",
+        bound: Bound::AtLeast(1.0),
         value: |it| {
-            let stall = |name| it.find(name, stall::METRIC, "p999", it.size_bytes, None);
-            over(stall("fork-thp"), stall(COWSLIP))
+            let stalled = |name| it.find(name, stall::STALLED, "mean", it.size_bytes, None);
+            over(stalled("fork-thp"), stalled(COWSLIP))
         },
     },
     Promise {

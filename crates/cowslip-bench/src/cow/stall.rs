@@ -18,7 +18,7 @@ use crate::memory::Memory;
 pub(super) const METRIC: &str = "huge_recovery_write";
 /// Time of all writes that took longer than [`SHORTEST_STALL`], a recovery. Unlike a percentile it does not become better
 /// where the recovery takes longer.
-const STALLED: &str = "huge_recovery_writer_stalled";
+pub(super) const STALLED: &str = "huge_recovery_writer_stalled";
 pub(super) const LOST: &str = "lost_updates";
 
 const SHORTEST_STALL: Duration = Duration::from_micros(1);

@@ -104,7 +104,7 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
     if !args.cold && args.method.is_of_template() {
         // What the others read from was read a moment ago.
         let clone = Held::Clone(template(args)?.map(Place::Anywhere)?);
-        read::read(View(clone.range(place)));
+        read::read(View(clone.range(place)), 0);
     }
     let span = Span::begin()?;
     let room = ByteCount((place.len + place.len / 8) as u64);
@@ -117,7 +117,7 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
     let held = restore(args, prepared, place)?;
     let view = View(held.range(place));
     let setup_ns = began.elapsed().as_nanos() as f64;
-    let reading = (args.work == Work::Read).then(|| read::read(view));
+    let reading = (args.work == Work::Read).then(|| read::read(view, order[0]));
     let touching = (args.work == Work::WorkingSet).then(|| working_set::touch(view, &order, began));
     if let Held::Arena(restored) = &held {
         if args.record {

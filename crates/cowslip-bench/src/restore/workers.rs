@@ -61,7 +61,7 @@ pub fn run(args: &WorkerArgs) -> Result<()> {
 fn work(view: View) -> Result<()> {
     black_box(view.page_word(0));
     tell("restored")?;
-    read::read(view);
+    read::read(view, 0);
     tell("read")?;
     tell(&view.wrong_bytes().to_string())
 }

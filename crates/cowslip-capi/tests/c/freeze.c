@@ -18,6 +18,25 @@ static void *freeze_often(void *arena)
     return NULL;
 }
 
+/* Whether no hugetlb page is to be had. */
+static int is_empty_pool(void)
+{
+    const char *counts[] = { "nr_hugepages", "nr_overcommit_hugepages" };
+    for (int i = 0; i < 2; i++) {
+        char path[100];
+        long count = -1;
+        snprintf(path, sizeof path, "/sys/kernel/mm/hugepages/hugepages-2048kB/%s", counts[i]);
+        FILE *file = fopen(path, "r");
+        if (file == NULL)
+            return 0;
+        int found = fscanf(file, "%ld", &count);
+        fclose(file);
+        if (found != 1 || count != 0)
+            return 0;
+    }
+    return 1;
+}
+
 int main(void)
 {
     CHECK(cowslip_abi() >= COWSLIP_ABI);
@@ -38,7 +57,11 @@ int main(void)
     CHECK(holds(then, COUNT, 1) && holds(words, COUNT, 100));
     CHECK(cowslip_frozen_view(view, &why) == NULL);
     CHECK(cowslip_frozen_view(NULL, words) == NULL);
-    FAILS(COWSLIP_BUSY, cowslip_freeze(arena, 0, &(cowslip_frozen *){ NULL }, &why), "");
+    CHECK(cowslip_freeze(arena, 0, &(cowslip_frozen *){ NULL }, &why) == COWSLIP_BUSY);
+    CHECK(strncmp(cowslip_error_text(why), "cannot freeze on 0x", 19) == 0);
+    CHECK(strstr(cowslip_error_text(why), "freeze_timeout") == NULL);
+    cowslip_error_free(why);
+    why = NULL;
     cowslip_frozen_free(view);
 
     OK(cowslip_discard(arena, words, 2 * MIB, &why));
@@ -46,7 +69,19 @@ int main(void)
     void *more = NULL;
     OK(cowslip_alloc(arena, 100, &more, &why));
     memset(more, 1, 100);
+    char on_the_stack;
+    FAILS(COWSLIP_USAGE, cowslip_dealloc(arena, (char *)more + 1, 100, &why), "begin at a page");
+    FAILS(COWSLIP_USAGE, cowslip_discard(arena, (char *)more + 1, 100, &why), "begin at a page");
+    FAILS(COWSLIP_USAGE, cowslip_dealloc(arena, more, SIZE_MAX, &why), "end of memory");
+    FAILS(COWSLIP_USAGE, cowslip_dealloc(arena, more, 64 * MIB, &why), "not of this arena");
+    FAILS(COWSLIP_USAGE, cowslip_dealloc(arena, more, MIB, &why), "never allocated");
+    void *page = (void *)((uintptr_t)&on_the_stack & ~(uintptr_t)4095);
+    FAILS(COWSLIP_USAGE, cowslip_dealloc(arena, page, 100, &why), "not of this arena");
     OK(cowslip_dealloc(arena, more, 100, &why));
+    FAILS(COWSLIP_USAGE, cowslip_dealloc(arena, more, 100, &why), "given back");
+    FAILS(COWSLIP_USAGE, cowslip_discard(arena, more, 100, &why), "given back");
+    OK(cowslip_alloc(arena, 0, &more, &why));
+    OK(cowslip_dealloc(arena, more, 0, &why));
 
     if (getenv("COWSLIP_TEST_PLAIN") == NULL) {
         pthread_t threads[2];
@@ -74,15 +109,31 @@ int main(void)
     FAILS(COWSLIP_USAGE, cowslip_arena_new(MIB, NULL, NULL, &why), "arena is NULL");
     FAILS(COWSLIP_USAGE, cowslip_alloc(NULL, 1, &more, &why), "arena is NULL");
     FAILS(COWSLIP_USAGE, cowslip_alloc(arena, 1, NULL, &why), "memory is NULL");
-    FAILS(COWSLIP_OUT_OF_MEMORY, cowslip_alloc(arena, 65 * MIB, &more, &why), "");
+    CHECK(cowslip_alloc(arena, 65 * MIB, &more, &why) == COWSLIP_OUT_OF_MEMORY);
+    CHECK(strncmp(cowslip_error_text(why), "cannot allocate", 15) == 0);
+    CHECK(strstr(cowslip_error_advice(why), "capacity") != NULL);
+    CHECK(strstr(cowslip_error_text(why), cowslip_error_advice(why)) == NULL);
+    cowslip_error_free(why);
+    why = NULL;
     FAILS(COWSLIP_USAGE, cowslip_freeze(arena, 0, NULL, &why), "frozen is NULL");
     CHECK(cowslip_freeze(NULL, 0, &view, NULL) == COWSLIP_USAGE);
     cowslip_arena_options options;
     memset(&options, 0, sizeof options);
     FAILS(COWSLIP_USAGE, cowslip_arena_new(MIB, &options, &none, &why), "size");
-    options.size = sizeof options;
+    options.size = sizeof(struct cowslip_arena_options);
     options.backing = 77;
     FAILS(COWSLIP_USAGE, cowslip_arena_new(MIB, &options, &none, &why), "77");
+    options.backing = COWSLIP_BACKING_BASE;
+    options.address = ((size_t)1 << 40) + 4096;
+    FAILS(COWSLIP_USAGE, cowslip_arena_new(MIB, &options, &none, &why), "1 GiB");
+    options.address = 0;
+    if (is_empty_pool()) {
+        options.backing = COWSLIP_BACKING_HUGETLB;
+        CHECK(cowslip_arena_new(2 * MIB, &options, &none, &why) == COWSLIP_OUT_OF_MEMORY);
+        CHECK(strstr(cowslip_error_advice(why), "vm.nr_hugepages") != NULL);
+        cowslip_error_free(why);
+        why = NULL;
+    }
     struct { cowslip_arena_options known; uint64_t later; } newer;
     memset(&newer, 0, sizeof newer);
     newer.known.size = sizeof newer;

@@ -35,7 +35,7 @@ int main(int argc, char **argv)
     cowslip_root root = { "words", words, COUNT * sizeof *words };
     cowslip_save_options options;
     memset(&options, 0, sizeof options);
-    options.size = sizeof options;
+    options.size = sizeof(struct cowslip_save_options);
     options.compression = "zstd:1";
     options.roots = &root;
     options.root_count = 1;
@@ -67,7 +67,7 @@ int main(int argc, char **argv)
 
     cowslip_restore_options how;
     memset(&how, 0, sizeof how);
-    how.size = sizeof how;
+    how.size = sizeof(struct cowslip_restore_options);
     how.eager = getenv("COWSLIP_TEST_PLAIN") != NULL;
     const char *files[] = { first, second };
     for (int i = 0; i < 2; i++) {

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use cowslip::image::Image;
 use cowslip::units::ByteCount;
 use cowslip_serve::{Options, Server, default_socket, inherited_listener, metrics_of};
 use cowslip_sys::process;
@@ -68,6 +69,10 @@ pub(super) fn run(args: Args) -> CommandResult {
         most_clients: args.clients as usize,
         most_memory: args.memory.unwrap_or(half),
     };
+    // A file that cannot be served is an error now. At a URL an image may be published later.
+    for image in options.images.iter().filter(|image| !remote::is_url(image.as_os_str())) {
+        Image::open(image)?;
+    }
     let server = match inherited {
         Some(listener) => Server::on(listener, options, tell),
         None => Server::bind(&path, options, tell)

@@ -226,6 +226,10 @@ fn a_configuration_is_checked_with_the_name_of_what_is_wrong() {
     let waits = check("[[target]]\ncgroup = \"/nowhere\"\n");
     assert!(waits.status.success() && waits.stdout.contains("makes sense"), "{}", waits.stderr);
     assert!(waits.stderr.contains("/nowhere") && waits.stderr.contains("waited for"));
+    let metrics = folder.0.join("promote.prom");
+    let writes = check(&format!("metrics_file = {metrics:?}\n[[target]]\nall = true\n"));
+    assert!(writes.status.success(), "{}", writes.stderr);
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "only the configuration stays");
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/promote.toml");
     let fine = check(&fs::read_to_string(shipped).unwrap());
     assert!(fine.status.success(), "{}", fine.stderr);
@@ -233,6 +237,9 @@ fn a_configuration_is_checked_with_the_name_of_what_is_wrong() {
         ("[[target]]\nmatch = \"a\"\n[settings]\nthreshold_percent = 0\n", "threshold_percent"),
         ("[[target]]\nmach = \"a\"\n", "mach"),
         ("[settings]\n", "[[target]]"),
+        ("metrics_file = \"promote.prom\"\n[[target]]\nall = true\n", "absolute path"),
+        ("metrics_file = \"/nowhere/a.prom\"\n[[target]]\nall = true\n", "/nowhere"),
+        ("metrics_file = \"/proc/a.prom\"\n[[target]]\nall = true\n", "cannot write in /proc"),
     ] {
         let refused = check(text);
         assert_eq!(refused.status.code(), Some(2), "{text}");

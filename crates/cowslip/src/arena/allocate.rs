@@ -32,6 +32,10 @@ const RELEASE: &str = "give memory back to an arena";
 
 /// A chunk of 2 MiB with more spans is not worth a huge page.
 const MANY_SPANS: usize = 32;
+/// With more than these a chunk takes longer to freeze than a fork takes to copy its page table, which matters in an arena
+/// with many.
+const SPANS_WORTH_A_PAGE_TABLE: usize = 8;
+const MANY_SPANS_IN_ALL: usize = 300;
 
 impl Shared {
     fn unit(&self) -> usize {
@@ -190,16 +194,16 @@ impl Shared {
         self.backing_file.check_identity()?;
         let file = self.backing_file.fd();
         let start = offset(self.range, range);
-        if memfile::next_data(file, start, start + range.len as u64)?.is_none() {
+        if memfile::data_at_or_after(file, start, start + range.len as u64)?.is_none() {
             return Ok(());
         }
-        for (_, part) in self.by_chunk(range) {
+        let whole = range.inner_aligned(CHUNK_BYTES);
+        if !whole.is_empty() {
+            memfile::punch_hole(file, offset(self.range, whole), whole.len as u64)?;
+        }
+        for (_, part) in self.by_chunk(range).filter(|(_, part)| part.len < CHUNK_BYTES) {
             let (mut at, end) =
                 (offset(self.range, part), offset(self.range, part) + part.len as u64);
-            if part.len == CHUNK_BYTES {
-                memfile::punch_hole(file, at, part.len as u64)?;
-                continue;
-            }
             while let Some((from, to)) = memfile::next_data(file, at, end)? {
                 memfile::write_zeroes(file, from, to - from)?;
                 at = to;
@@ -208,8 +212,21 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes memory back. Its place stays the arena's, so that all of it is few mappings to a freeze; who touches it all the
-    /// same may not notice.
+    /// `range` cut at the borders of chunks, but not between two that are live: each part with its first chunk.
+    fn by_chunk_or_live_run(&self, state: &State, range: VirtRange) -> Vec<(usize, VirtRange)> {
+        let is_live = |chunk| state.chunk(chunk) == Chunk::Live;
+        let mut parts: Vec<(usize, VirtRange)> = Vec::new();
+        for (i, part) in self.by_chunk(range) {
+            match parts.last_mut() {
+                Some((first, last)) if is_live(*first) && is_live(i) => last.len += part.len,
+                _ => parts.push((i, part)),
+            }
+        }
+        parts
+    }
+
+    /// Takes memory back. Its place stays the arena's: all of it is few mappings to a freeze. A later touch of it may go
+    /// unnoticed.
     pub(crate) fn release(&self, state: &mut State, range: VirtRange) -> Result<()> {
         self.take_back(state, range, Usage::Free)
     }
@@ -252,11 +269,11 @@ impl Shared {
         }
         .during(RELEASE)?;
         state.vma_map.set(range, vacant, Prot::NONE);
-        for (i, part) in self.by_chunk(range) {
+        for (i, part) in self.by_chunk_or_live_run(state, range) {
             match state.chunk(i) {
-                Chunk::Live if part.len == CHUNK_BYTES => {
-                    // If it fails the memory is cleaned when it is handed out again.
-                    let _ = self.clean(part);
+                Chunk::Live if part.len >= CHUNK_BYTES => {
+                    // If it fails, and beside whole chunks, the memory is cleaned when it is handed out again.
+                    let _ = self.clean(part.inner_aligned(CHUNK_BYTES));
                 }
                 Chunk::Poisoned if part.len == CHUNK_BYTES => {
                     self.revive(state, i).during(RELEASE)?
@@ -313,7 +330,7 @@ impl Shared {
             // touched again, which kills.
             return zero_in_place(state, range);
         }
-        for (i, part) in self.by_chunk(range) {
+        for (i, part) in self.by_chunk_or_live_run(state, range) {
             match state.chunk(i) {
                 Chunk::Live => self.clean(part).during(DISCARD)?,
                 Chunk::Anonymous => {
@@ -406,7 +423,9 @@ impl Shared {
     fn shed_fragments(&self, state: &mut State, range: VirtRange) {
         for chunk in self.chunks_of(range) {
             let whole = self.chunk_range(chunk, 1);
-            if state.vma_map.within(whole).count() <= MANY_SPANS {
+            let has_many = state.vma_map.span_count() > MANY_SPANS_IN_ALL;
+            let most = if has_many { SPANS_WORTH_A_PAGE_TABLE } else { MANY_SPANS };
+            if state.vma_map.within(whole).count() <= most {
                 continue;
             }
             // If it fails the memory stays, and a freeze takes as long as it does.

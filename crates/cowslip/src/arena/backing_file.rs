@@ -6,7 +6,7 @@ use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
-use cowslip_sys::units::{ByteCount, VirtRange};
+use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs};
 
 /// What an arena asks its memory to be made of.
@@ -82,7 +82,12 @@ impl BackingFile {
             ),
             Backing::Hugetlb => {
                 let file = memfile::memfd("cowslip", MemfdKind::Hugetlb2M, capacity.0);
-                (file.during(OPERATION).map_err(|e| e.hint(POOL_HINT))?, Pages::Hugetlb)
+                let file = file.during(OPERATION).map_err(|e| e.hint(POOL_HINT))?;
+                // An empty pool says so only when a page is taken of it.
+                let taken = memfile::allocate(file.as_fd(), 0, CHUNK_BYTES as u64);
+                taken.during(OPERATION).map_err(|e| e.hint(POOL_HINT))?;
+                memfile::punch_hole(file.as_fd(), 0, CHUNK_BYTES as u64).during(OPERATION)?;
+                (file, Pages::Hugetlb)
             }
         };
         // A file of a tmpfs refuses seals; nobody else can open it, so that it needs none.

@@ -27,11 +27,8 @@ impl Shared {
             // SAFETY: see the module.
             unsafe { memory::unmap(range) }.during(OPERATION)?;
             state.vma_map.set(range, Usage::Foreign, Prot::NONE);
-            let start = offset(self.range, range);
-            if !matches!(
-                memfile::next_data(self.backing_file.fd(), start, start + range.len as u64),
-                Ok(None)
-            ) {
+            let (file, start) = (self.backing_file.fd(), offset(self.range, range));
+            if memfile::data_at_or_after(file, start, start + range.len as u64) != Ok(None) {
                 let _ = self.give_back(state, range);
             }
         }

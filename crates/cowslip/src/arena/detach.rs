@@ -101,7 +101,9 @@ impl fmt::Display for Departure {
             Self::Advice => "locked, sealed, kept from children or keyed",
             Self::DirectIo => "target of O_DIRECT reads, or of a file system that pins like them",
             Self::Ring => "within reach of io_uring, AIO or AF_XDP",
-            Self::SharedFutex => "holds a shared futex or a thread's stack",
+            Self::SharedFutex => {
+                "holds a futex that is shared or written by the kernel, or a thread's stack"
+            }
             Self::Userfaultfd => "registered with the program's own userfaultfd",
             Self::Limit => "counted by a resource limit",
             Self::Fragmented => "cut into too many protections",

@@ -3,11 +3,15 @@
 //! ```text
 //!   freeze, thaw ──▶ nothing mapped ──▶ huge mappings ──first write to a chunk──▶ base pages, as they are touched
 //!                                            ▲  once                                       │
-//!                                            └──────────── now and then, while frozen ─────┘ base pages, all
+//!                                            └────────── once more, as writes grow few ────┘ base pages, all
 //! ```
 //! Both change mappings and no content: the program does not notice, but whoever watches it does. Its resident set
 //! (`VmRSS`, `proc_pid_status(5)`) would fall to next to nothing, and what a child alone maps counts as that child's private
 //! memory, which Redis reports as copies. One `MADV_POPULATE_READ` maps a chunk that nobody wrote to by one fault.
+//!
+//! A page that is mapped when it is written for the first time costs more than one that is not: processors have to forget the
+//! mapping. So what lost its huge mapping to writes is mapped singly once, and not while the program writes much: it maps
+//! what it touches itself.
 //!
 //! Only what is in memory is mapped: nothing is allocated in a hole, or read back from swap.
 
@@ -24,22 +28,48 @@ use super::vma_map::Usage;
 const STEP_BYTES: usize = 8 << 20;
 const FIRST_ROUND_NS: u64 = 50_000_000;
 const LAST_ROUND_NS: u64 = 2_000_000_000;
+/// A program that writes to a new page in less time than this writes much.
+const FEW_WRITES_NS: u64 = 100_000;
 
 /// What is to be mapped again.
 #[derive(Debug, Default)]
 pub(crate) struct Unmapped {
     ranges: Vec<VirtRange>,
-    next_round_ns: u64,
+    rounds: Rounds,
+}
+
+/// When all that is frozen is gone over again.
+#[derive(Debug, Default)]
+struct Rounds {
+    next_ns: u64,
     delay_ns: u64,
-    /// Private pages of the process at the last round.
+    /// The last look: when it was, and how many private pages the process had.
+    looked_ns: u64,
     pages: Option<u64>,
+    /// Pages were written since the last round.
+    is_behind: bool,
+}
+
+impl Rounds {
+    /// At a look, when it is time for one: whether a round is to be made now.
+    fn look(&mut self, now_ns: u64, pages: Option<u64>) -> bool {
+        let is_first = self.next_ns == 0;
+        let delay = backoff(&mut self.delay_ns, FIRST_ROUND_NS, LAST_ROUND_NS);
+        self.next_ns = now_ns + delay.as_nanos() as u64;
+        let written = pages.unwrap_or(0).saturating_sub(self.pages.unwrap_or(0));
+        let few = now_ns.saturating_sub(self.looked_ns) / FEW_WRITES_NS;
+        self.is_behind |= !is_first && pages != self.pages;
+        (self.looked_ns, self.pages) = (now_ns, pages);
+        let is_due = self.is_behind && written <= few;
+        self.is_behind &= !is_due;
+        is_due
+    }
 }
 
 impl Unmapped {
     /// A freeze unmapped this.
     pub(crate) fn add_frozen(&mut self, range: VirtRange) {
-        self.delay_ns = 0;
-        self.next_round_ns = 0;
+        self.rounds = Rounds::default();
         self.add(range);
     }
 
@@ -74,51 +104,98 @@ pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
         // Counted elsewhere, and paid for by a pool.
         return true;
     }
-    let state = &*state;
-    let is_file = |i| matches!(state.chunk(i), Chunk::Live | Chunk::Frozen | Chunk::Clean);
-    for span in state.vma_map.within(part) {
-        if span.usage == Usage::Used && span.prot.contains(Prot::READ) {
-            let chunks = shared.by_chunk(span.range).filter(|(i, _)| is_file(*i));
-            chunks.for_each(|(_, range)| map_resident(shared, range));
+    let is_file = |chunk| matches!(chunk, Chunk::Live | Chunk::Frozen | Chunk::Clean);
+    for (i, whole) in shared.by_chunk(part) {
+        if !is_file(state.chunk(i)) || is_mapped(shared, state, i, whole) {
+            continue;
+        }
+        for span in state.vma_map.within(whole) {
+            if span.usage == Usage::Used && span.prot.contains(Prot::READ) {
+                map_resident(shared, span.range);
+            }
+        }
+        // Writes may have taken the huge mapping already.
+        if state.chunk(i) == Chunk::Frozen && is_huge(shared, state, whole) == Some(false) {
+            state.set_mapped_singly(i, true);
         }
     }
     true
 }
 
+/// Whether a frozen chunk needs no look any more: a huge page maps it, or all that was in memory was mapped singly.
+fn is_mapped(shared: &Shared, state: &State, chunk: usize, whole: VirtRange) -> bool {
+    let is_frozen = state.chunk(chunk) == Chunk::Frozen;
+    is_frozen && (state.is_mapped_singly(chunk) || is_huge(shared, state, whole).unwrap_or(false))
+}
+
+/// `None` where that is not known.
+fn is_huge(shared: &Shared, state: &State, range: VirtRange) -> Option<bool> {
+    shared.service(state)?.scanner.is_huge(range).ok()
+}
+
 /// Maps what is in memory of a part of a chunk.
-fn map_resident(shared: &Shared, range: VirtRange) {
+pub(crate) fn map_resident(shared: &Shared, range: VirtRange) {
     let (file, start) = (shared.backing_file.fd(), offset(shared.range, range));
-    let is_swapped =
-        cache::cached(file, start, range.len as u64).is_ok_and(|cached| cached.evicted_bytes > 0);
     let (mut from, end) = (start, start + range.len as u64);
-    while !is_swapped && let Ok(Some((data, hole))) = memfile::next_data(file, from, end) {
-        let data = VirtRange::new(range.start + (data - start) as usize, (hole - data) as usize);
-        // What is not mapped now is when somebody touches it.
-        let _ = memory::populate(data);
+    // What is not mapped now is when the program touches it.
+    let map = |from: u64, to: u64| {
+        let part = VirtRange::new(range.start + (from - start) as usize, (to - from) as usize);
+        let _ = memory::populate(part);
+    };
+    match cache::cached(file, start, range.len as u64) {
+        Ok(cached) if cached.evicted_bytes > 0 || cached.bytes == 0 => return,
+        Ok(cached) if cached.bytes == range.len as u64 => return map(start, end),
+        _ => {}
+    }
+    while let Ok(Some((data, hole))) = memfile::next_data(file, from, end) {
+        map(data, hole);
         from = hole;
     }
 }
 
 /// Has all that is frozen gone over again, if it is time for that and something was written since. How long until the next
-/// time, if there is one.
+/// look, if there is one.
 pub(crate) fn begin_round(shared: &Shared, state: &mut State) -> Option<u64> {
     if state.not_live() == 0 {
         return None;
     }
-    let now = process::now_ns();
-    if now >= state.unmapped.next_round_ns {
-        let is_first = state.unmapped.next_round_ns == 0;
-        let delay = backoff(&mut state.unmapped.delay_ns, FIRST_ROUND_NS, LAST_ROUND_NS);
-        state.unmapped.next_round_ns = now + delay.as_nanos() as u64;
-        let pages = process::anonymous_pages();
-        if !is_first && pages != state.unmapped.pages {
-            let mut from = 0;
-            while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Frozen) {
-                from = run.end;
-                state.unmapped.add(shared.chunk_range(run.start, run.len()));
-            }
+    let now_ns = process::now_ns();
+    let rounds = &mut state.unmapped.rounds;
+    if now_ns >= rounds.next_ns && rounds.look(now_ns, process::anonymous_pages()) {
+        let mut from = 0;
+        while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Frozen) {
+            from = run.end;
+            state.unmapped.add(shared.chunk_range(run.start, run.len()));
         }
-        state.unmapped.pages = pages;
     }
-    Some(state.unmapped.next_round_ns - now)
+    Some(state.unmapped.rounds.next_ns - now_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_round_follows_writes_when_they_have_grown_few() {
+        let mut rounds = Rounds::default();
+        assert!(!rounds.look(SECOND_NS, Some(100)), "nothing to compare with");
+        assert!(!rounds.look(2 * SECOND_NS, Some(100)), "nothing was written");
+        assert!(!rounds.look(3 * SECOND_NS, Some(100_000)), "too much at a time");
+        assert!(rounds.look(4 * SECOND_NS, Some(100_000)), "made up for");
+        assert!(!rounds.look(5 * SECOND_NS, Some(100_000)), "once");
+        assert!(rounds.look(6 * SECOND_NS, Some(100_001)));
+    }
+
+    #[test]
+    fn looks_grow_rare() {
+        let mut rounds = Rounds::default();
+        let delays = [1; 9].map(|now_ns| {
+            rounds.look(now_ns, None);
+            rounds.next_ns - now_ns
+        });
+        assert_eq!((delays[0], delays[1]), (FIRST_ROUND_NS, 2 * FIRST_ROUND_NS));
+        assert_eq!(delays[8], LAST_ROUND_NS);
+    }
 }

@@ -1,6 +1,6 @@
 //! What an arena knows about itself, behind one lock.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
@@ -90,6 +90,8 @@ pub(crate) struct State {
     pub(crate) generations: Generations,
     /// The generation that each chunk was frozen for; of no meaning while it is live.
     since: Vec<u64>,
+    /// Frozen chunks that no huge page maps and all of whose pages in memory were mapped: once is enough.
+    mapped_singly: Vec<bool>,
     /// What borrowed chunks map.
     pub(crate) borrowed_base: Option<BorrowedBase>,
     /// Whether children forked now have what is frozen, and count as readers of the youngest generation.
@@ -185,6 +187,8 @@ pub(crate) struct Shared {
     pub(crate) counters: &'static Counters,
     pub(crate) wants_userfaultfd: bool,
     state: Mutex<State>,
+    /// How many threads wait for the state.
+    waiting: AtomicU32,
     pub(crate) services: Services,
     pub(crate) changed: Condvar,
     /// Children whose end is worth a look at the readers, or that give way. Locked for an instant only, and never waited
@@ -216,6 +220,7 @@ impl Shared {
             worker: None,
             generations: Generations::default(),
             since: vec![0; range.len / CHUNK_BYTES],
+            mapped_singly: vec![false; range.len / CHUNK_BYTES],
             borrowed_base: None,
             inheritance: ForkInheritance::None,
             users: Some(users),
@@ -240,6 +245,7 @@ impl Shared {
             counters,
             wants_userfaultfd,
             state,
+            waiting: AtomicU32::new(0),
             services: Services::default(),
             changed: Condvar::new(),
             children: Mutex::new(Vec::new()),
@@ -255,8 +261,24 @@ impl Shared {
 
     /// A panic while the lock was held leaves the state as consistent as a failed system call does.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        if let Some(state) = self.try_lock() {
+            return state;
+        }
+        self.waiting.fetch_add(1, Relaxed);
         let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        self.waiting.fetch_sub(1, Relaxed);
         self.with_honest_service(state)
+    }
+
+    /// Whether a thread waits in [`Self::lock`]. The release of the lock wakes it, and it comes too late if the service thread,
+    /// which wants the lock again after microseconds, does not stay away.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.waiting.load(Relaxed) > 0
+    }
+
+    /// In a forked child, which has no thread that waits.
+    pub(crate) fn forget_waiting(&self) {
+        self.waiting.store(0, Relaxed);
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
@@ -353,6 +375,19 @@ impl State {
         count(&mut self.lost, |chunk| chunk == Chunk::Poisoned);
         if !matches!(chunk, Chunk::Frozen | Chunk::Clean) {
             self.tracking.forget(index);
+        }
+        self.set_mapped_singly(index, false);
+    }
+
+    /// Whether [all of a frozen chunk was mapped](super::residency) though no huge page does.
+    pub(crate) fn is_mapped_singly(&self, index: usize) -> bool {
+        self.mapped_singly[index]
+    }
+
+    pub(crate) fn set_mapped_singly(&mut self, index: usize, is_mapped: bool) {
+        // What is not written a fork need not copy.
+        if self.mapped_singly[index] != is_mapped {
+            self.mapped_singly[index] = is_mapped;
         }
     }
 

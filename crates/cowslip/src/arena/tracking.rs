@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 /// What tells one image from all others.
 type Identity = [u8; 16];
 
-/// The number of a chunk that has none.
-const NEVER: u64 = u64::MAX;
+/// The number of a chunk that has none. Zero: what was never written is memory that a fork need not copy the tables of.
+const NEVER: u64 = 0;
 /// Images that are remembered as possible parents.
 const MOST_SAVES: usize = 64;
 
@@ -39,7 +39,9 @@ impl Tracking {
 
     /// The base of a chunk may be written from here on.
     pub(crate) fn forget(&mut self, chunk: usize) {
-        self.since[chunk] = NEVER;
+        if self.since[chunk] != NEVER {
+            self.since[chunk] = NEVER;
+        }
     }
 
     /// Numbers a freeze to a view, after which the base of the chunks that `is_frozen` holds their content.
@@ -87,12 +89,16 @@ impl Known {
 
     /// Whether a chunk's memory is what it was at an earlier freeze.
     pub(crate) fn is_unchanged_since(&self, chunk: usize, freeze: u64) -> bool {
-        self.since.get(chunk).is_some_and(|&since| since <= freeze)
+        self.since.get(chunk).is_some_and(|&since| since != NEVER && since <= freeze)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use cowslip_sys::memfile;
+    use cowslip_sys::pagemap::Scanner;
+    use cowslip_sys::units::{VirtRange, page_size_bytes};
+
     use super::*;
 
     #[test]
@@ -109,6 +115,23 @@ mod tests {
         assert_eq!(known(0), [true; 3]);
         assert_eq!(known(1), [false, false, true]);
         assert_eq!(known(2), [false, true, true]);
+    }
+
+    #[test]
+    fn a_chunk_that_was_live_at_a_freeze_is_unchanged_since_none() {
+        let mut tracking = Tracking::new(2);
+        tracking.is_on = true;
+        let first = tracking.freeze(|chunk| chunk == 0);
+        assert!(first.is_unchanged_since(0, 1) && !first.is_unchanged_since(1, u64::MAX));
+    }
+
+    #[test]
+    fn what_nothing_was_tracked_of_takes_no_memory() {
+        let tracking = Tracking::new(1 << 20);
+        let (start, len) = (tracking.since.as_ptr() as usize, tracking.since.len() * 8);
+        let whole_pages = VirtRange::new(start, len).inner_aligned(page_size_bytes());
+        let scanner = Scanner::new(memfile::open_proc_self("pagemap").unwrap());
+        assert_eq!(scanner.count_private(whole_pages, u64::MAX >> 1), Ok(0));
     }
 
     #[test]

@@ -53,6 +53,11 @@ impl VmaMap {
         Self { spans: vec![Span { range, usage: Usage::Free, prot: Prot::NONE }] }
     }
 
+    /// How many spans there are.
+    pub(crate) fn span_count(&self) -> usize {
+        self.spans.len()
+    }
+
     /// The spans that meet `range`, cut to it.
     pub(crate) fn within(&self, range: VirtRange) -> impl Iterator<Item = Span> + '_ {
         let first = self.spans.partition_point(|span| span.range.end() <= range.start);

@@ -16,7 +16,7 @@ use core::cell::{Cell, UnsafeCell};
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use cowslip_sys::error::{During, Result};
+use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::process::{self, BlockedSignals};
 
 use super::fork::PreparedFork;
@@ -123,7 +123,11 @@ extern "C" fn prepare() {
 
 fn prepare_or_leave(arenas: &[Arena]) -> Option<PreparedFork<'_>> {
     let all: Vec<&Arena> = arenas.iter().collect();
-    let left = |_| {
+    let left = |error: Error| {
+        if error.kind() == ErrorKind::Usage {
+            // What would take memory out of the arena allocates in it.
+            return Err(error);
+        }
         let mut owned = all.iter().filter(|arena| !arena.raw().is_reader());
         owned.try_for_each(|arena| arena.raw().detach_live(Departure::Refused))?;
         PreparedFork::prepare(&all)

@@ -26,6 +26,7 @@ use cowslip_sys::process;
 
 use super::at_fork;
 use super::method::FreezeMethod;
+use super::own_memory;
 use super::serve;
 use super::snapshot::{self, Snapshot};
 use super::thaw;
@@ -66,6 +67,7 @@ impl<'a> PreparedFork<'a> {
         let mut snapshots = Vec::with_capacity(order.len());
         for (arena, mut state) in order.iter().zip(io::lock_released(&order)) {
             let shared = arena.shared();
+            own_memory::check("fork with an arena", shared, &state)?;
             thaw::before_fork(shared, &mut state);
             snapshots.push(match state.role {
                 Role::Owner => Snapshot::plan(shared, state, false)?,
@@ -135,6 +137,7 @@ impl<'a> PreparedFork<'a> {
                 state.tracking.is_on = false;
             }
             state.role = Role::Reader;
+            snapshot.shared.forget_waiting();
             state.generations.in_child(shares_descriptors);
             if let Some(base) = &state.borrowed_base {
                 base.in_child(shares_descriptors);

@@ -65,8 +65,11 @@
 
 mod at_fork;
 mod colocate;
+mod copy;
 pub(crate) mod fork;
+mod last_thread;
 mod method;
+mod own_memory;
 mod pinned;
 pub(crate) mod serve;
 pub(crate) mod snapshot;
@@ -88,6 +91,7 @@ use crate::arena::state::{Chunk, Role, Shared, State};
 use crate::arena::tracking::Known;
 use crate::arena::{Arena, ArenaSlice, Handle, io};
 
+pub use copy::FrozenCopy;
 pub use fork::{Fork, PreparedFork, fork};
 pub use method::FreezeMethod;
 
@@ -115,7 +119,8 @@ impl Arena {
     /// # Errors
     /// [`ErrorKind::Busy`] while an earlier view, a child, or an unfinished thaw needs the base;
     /// [`ErrorKind::OutOfMemory`] if the kernel or the hugetlb pool cannot pay for it;
-    /// [`ErrorKind::Corrupt`] if a part of it could not be restored. The arena is as before then.
+    /// [`ErrorKind::Corrupt`] if a part of it could not be restored; [`ErrorKind::Usage`] if the program's global allocator
+    /// takes its memory from the arena. The arena is as before then.
     pub fn freeze(&self) -> Result<Frozen> {
         self.freeze_timeout(Duration::ZERO)
     }
@@ -242,6 +247,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(busy(&state).on(shared.range));
         }
+        own_memory::check("freeze", shared, &state)?;
         snapshots.push(snapshot::Snapshot::plan(shared, state, true)?);
     }
     let method = snapshot::take(&mut snapshots)?;
@@ -279,16 +285,16 @@ fn busy(state: &State) -> Error {
     } else if state.is_pinned {
         error.hint("its page frames are registered with the kernel or a device")
     } else if state.io.any() {
-        error.hint("an IoGuard holds its memory; use freeze_timeout")
+        error.hint("its memory is held for direct I/O: let go of that first, or wait longer")
     } else if state.views > 0 {
-        error.hint("drop the view of the last freeze first, or use freeze_timeout")
+        error.hint("there is a view of the last freeze: let it go first, or wait longer")
     } else if !state.generations.is_empty() {
         error.hint(
             "a forked child, a template or a clone of it may still read the last freeze; fork again \
              instead, or wait",
         )
     } else {
-        error.hint("the last freeze is still being thawed; use freeze_timeout")
+        error.hint("the last freeze is still being thawed: wait longer")
     }
 }
 
@@ -452,9 +458,11 @@ impl Drop for Frozen {
         let mut state = self.handle.shared.lock();
         state.views -= 1;
         if let Some(service) = self.handle.shared.service(&state) {
-            state.retired_views.push(self.view);
+            if !self.view.is_empty() {
+                state.retired_views.push(self.view);
+            }
             service.notify();
-        } else {
+        } else if !self.view.is_empty() {
             #[allow(unsafe_code)]
             // SAFETY: the view is this value's own and no reference into it outlives it.
             let _ = unsafe { memory::unmap(self.view) };

@@ -11,7 +11,8 @@
 //! A freeze waits in `mremap` until this thread has read the event. So the thread does not end as long as there is a
 //! call left by which it can wait and one by which it can read. If there is none, or it panics, it says so first
 //! ([`Sight`](crate::service::Sight)), and gives the userfaultfd up: the kernel then lets go whoever waits, for an event or a fault. Freezes take
-//! without userfaultfd, nothing is thawed, and the next [`ensure`] starts another.
+//! without userfaultfd, nothing is thawed, and the next [`ensure`] starts another. So it ends, too, when it is what keeps
+//! the process from ending ([`LastThread`]).
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,6 +24,7 @@ use cowslip_sys::failpoints::{self, Op};
 use cowslip_sys::thread::Thread;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, scheduling, waiting};
 
+use super::last_thread::LastThread;
 use super::thaw::{self, Step};
 use crate::arena::share::{self, Child};
 use crate::arena::state::{Role, Shared, State};
@@ -36,6 +38,9 @@ const STACK_BYTES: usize = 256 << 10;
 /// its child on.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
+/// When others wait for the lock: as long as a thread needs to wake up and take it, and a little more.
+const STAY_AWAY: Duration = Duration::from_micros(500);
+
 /// As long as there is no call that waits for an event, it looks so often for one: while a freeze waits for it, and else.
 const NAP_WHILE_MOVING: Duration = Duration::from_micros(20);
 const NAP: Duration = Duration::from_millis(1);
@@ -46,7 +51,7 @@ const MOST_FALSE_ALARMS: u32 = 3;
 /// After a slice of time in which nothing changed.
 const NO_PROGRESS: Duration = Duration::from_millis(5);
 
-/// How long it works at a time: who wants the arena's lock waits so long, and a step longer.
+/// How long it works at a time, unless others want the arena's lock: these wait for a step.
 const SLICE: Duration = Duration::from_micros(200);
 
 /// While others wait for a processor the thread rests so many times as long as it worked.
@@ -113,9 +118,14 @@ fn start(shared: &Shared, is_awaited: bool) -> Result<Running> {
             // Without it every page that is not present counts as private: slower, as right.
             let _ = theirs.scanner.learn_markers();
             let served = panic::catch_unwind(AssertUnwindSafe(|| serve(&theirs, &shared)));
-            if !matches!(served, Ok(Ok(()))) {
+            if !matches!(served, Ok(Ok(End::Told))) {
                 // A freeze that nobody reads events for would wait for ever (I6).
                 go_blind(&theirs, &shared);
+            }
+            drop((theirs, shared));
+            if matches!(served, Ok(Ok(End::Alone))) {
+                // libc runs what the program wants to be run at its end.
+                process::take_signal_mask_of_main();
             }
         })
     };
@@ -148,12 +158,21 @@ fn go_blind(service: &Service, shared: &Weak<Shared>) {
     service.let_go(shared.range);
 }
 
-/// Works until it is told to end; an error if it cannot go on.
-fn serve(service: &Service, shared: &Weak<Shared>) -> Result<(), Errno> {
+/// Why the thread ends, though it could go on.
+enum End {
+    Told,
+    /// The program has no thread any more.
+    Alone,
+}
+
+/// Works until there is a reason to end; an error if it cannot go on.
+fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
+    let mut last = LastThread::new();
     let mut due_ns = None;
     let mut false_alarms = 0;
+    let mut has_stayed_away = false;
     while !service.is_closing() {
-        let Some(shared) = shared.upgrade() else { return Ok(()) };
+        let Some(shared) = shared.upgrade() else { return Ok(End::Told) };
         failpoints::panic_if_told(Op::ServicePanic);
         let listed = share::try_watched(&shared).map(|children| children.clone());
         let again = listed.is_none().then_some(LOOK_AGAIN);
@@ -165,8 +184,11 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<(), Errno> {
         let left =
             due_ns.map(|due| Duration::from_nanos(u64::saturating_sub(due, process::now_ns())));
         let look = children.iter().any(|child| child.is_looked_at()).then_some(share::LOOK);
-        let patience = left.into_iter().chain(look).chain(again).min();
+        let patience = left.into_iter().chain(look).chain(again).chain([last.patience()]).min();
         let has_slept = !wait(service, &fds, &mut ready, patience)?;
+        if last.is_over() {
+            return Ok(End::Alone);
+        }
         let mut told = ready.iter().skip(2);
         let mut is_told = |child: &Child| child.end.is_some() && told.next() == Some(&true);
         let is_over = |child: &&Arc<Child>| {
@@ -196,6 +218,12 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<(), Errno> {
             continue;
         }
         false_alarms = 0;
+        // Every other time: a thread that never comes for the lock must not end all thaws.
+        has_stayed_away = !has_stayed_away && shared.is_wanted();
+        if has_stayed_away {
+            due_ns = Some(process::now_ns() + STAY_AWAY.as_nanos() as u64);
+            continue;
+        }
         let Some(mut state) = shared.try_lock() else {
             due_ns = Some(process::now_ns() + LOOK_AGAIN.as_nanos() as u64);
             continue;
@@ -204,7 +232,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<(), Errno> {
         drop(state);
         due_ns = pause.map(|pause| process::now_ns() + pause.as_nanos() as u64);
     }
-    Ok(())
+    Ok(End::Told)
 }
 
 /// Waits for one of `fds`. Where no call does that it sleeps for a moment, and the answer is `false`: whoever has something to
@@ -236,7 +264,7 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
     let (step, took) = loop {
         let step = thaw::step(shared, state);
         let took = Duration::from_nanos(process::now_ns() - began_ns);
-        if !matches!(step, Step::Again) || took >= SLICE {
+        if !matches!(step, Step::Again) || took >= SLICE || shared.is_wanted() {
             break (step, took);
         }
     };
@@ -274,4 +302,61 @@ fn progress(shared: &Shared, state: &State) -> [u64; 7] {
         counters.thawed_pages.load(Relaxed) + counters.thawed_chunks.load(Relaxed),
         counters.thaws.load(Relaxed),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use cowslip_sys::units::ByteCount;
+
+    use super::*;
+    use crate::arena::Arena;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn who_waits_for_the_lock_is_known_until_it_has_it() {
+        let arena = Arena::new(ByteCount::mib(4)).unwrap();
+        let shared = arena.shared();
+        let state = shared.lock();
+        assert!(!shared.is_wanted(), "it was free");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(shared.lock()));
+            while !shared.is_wanted() {
+                thread::yield_now();
+            }
+            drop(state);
+            waiting.join().unwrap();
+        });
+        assert!(!shared.is_wanted());
+    }
+
+    #[test]
+    fn a_slice_ends_after_a_step_while_others_wait() {
+        let arena = Arena::new(ByteCount::mib(64)).unwrap();
+        if !ensure(arena.shared()) {
+            return println!("SKIPPED: userfaultfd: no service thread");
+        }
+        let mut slice = arena.slice::<u8>(ByteCount::mib(64).0 as usize).unwrap();
+        slice.fill(1);
+        let shared = arena.shared();
+        let frozen = arena.freeze().unwrap();
+        // The view is unmapped in two steps, and by this thread.
+        shared.lock().quiet_until_ns = u64::MAX;
+        drop(frozen);
+        let mut state = shared.lock();
+        state.quiet_until_ns = 0;
+        let service = shared.service(&state).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| drop(shared.lock()));
+            while !shared.is_wanted() {
+                thread::yield_now();
+            }
+            work(&service, shared, &mut state);
+            assert_eq!(state.retired_views[0].len, (64 << 20) - thaw::VIEW_STEP_BYTES);
+            drop(state);
+        });
+        assert!(arena.wait_live(PATIENCE));
+    }
 }

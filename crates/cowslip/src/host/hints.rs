@@ -38,6 +38,12 @@ fn set_up(uid: u32) -> String {
 
 /// Lets memfds have huge pages where a program asks for them.
 pub(super) fn allow_shmem_huge() -> String {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if is_read_only("/sys", &mounts) {
+        return format!(
+            "{ALLOW_SHMEM_HUGE}    # outside of this container, whose /sys is read-only"
+        );
+    }
     match cowslip_sys::process::effective_uid() {
         // Somebody ruled them out: no setup takes that back.
         uid if uid != 0 && cowslip_sys::procfs::shmem_setting().as_deref() != Some("deny") => {
@@ -45,6 +51,15 @@ pub(super) fn allow_shmem_huge() -> String {
         }
         _ => ALLOW_SHMEM_HUGE.to_owned(),
     }
+}
+
+/// Reads the options of the last mount at `folder` (`proc_pid_mountinfo(5)`).
+fn is_read_only(folder: &str, mountinfo: &str) -> bool {
+    let mut at_folder = mountinfo.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(4);
+        (fields.next()? == folder).then(|| fields.next())?
+    });
+    at_folder.next_back().is_some_and(|options| options.split(',').any(|option| option == "ro"))
 }
 
 /// What the refusal of userfaultfd depends on besides this process.
@@ -112,6 +127,16 @@ mod tests {
         let it = Capability::new("", Need::Full, "", Err(explain(own, around)));
         let crate::host::Answer::Denied { hint } = it.answer else { panic!("{it:?}") };
         (hint, it.fix)
+    }
+
+    #[test]
+    fn a_read_only_sys_is_known_by_its_last_mount() {
+        let writable = "24 1 0:22 / /sys rw,nosuid shared:7 - sysfs sysfs rw\n";
+        let read_only = "30 1 0:22 / /sys ro,nosuid - sysfs sysfs rw\n";
+        assert!(!is_read_only("/sys", writable) && is_read_only("/sys", read_only));
+        assert!(is_read_only("/sys", &[writable, read_only].concat()));
+        assert!(!is_read_only("/sys", &[read_only, writable].concat()));
+        assert!(!is_read_only("/sys", "31 1 0:22 / /sys/fs ro - sysfs sysfs rw\n"));
     }
 
     #[test]

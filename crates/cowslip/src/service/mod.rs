@@ -18,7 +18,7 @@ use cowslip_sys::uffd::{self, Features, Uffd};
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile, process, scheduling};
 
-use pressure::Gauge;
+pub(crate) use pressure::{Gauge, Look};
 pub(crate) use sight::Sight;
 pub(crate) use window::Window;
 

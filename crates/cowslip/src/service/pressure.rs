@@ -13,17 +13,25 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use cowslip_sys::cgroup::Group;
 use cowslip_sys::{process, procfs};
 
-/// What is looked at is looked at so often.
+/// Copies may use up [`ENOUGH_BYTES`] in this time, and the last look is believed as long as what was left then lasts at that
+/// pace.
 const LOOK_NS: u64 = 5_000_000;
-/// A process may be moved to another group.
+/// And no longer.
+const LONGEST_LOOK_NS: u64 = 100_000_000;
+/// A process may be moved to another group, and limits may change.
 const FIND_GROUP_NS: u64 = 1_000_000_000;
-/// More than several threads copy until the next look, and while the thaw catches up.
+/// More than several threads copy in [`LOOK_NS`], and while the thaw catches up.
 const ENOUGH_BYTES: u64 = 256 << 20;
 
 /// Whether copies must not linger: there is less room than those of the next fork may come to, which freezes all that is in
 /// use, copies too.
 fn is_short(room_bytes: u64, used_bytes: u64) -> bool {
     room_bytes < used_bytes.min(ENOUGH_BYTES)
+}
+
+/// How long a look is believed.
+fn lasts_ns(room_bytes: u64) -> u64 {
+    (room_bytes / ENOUGH_BYTES).saturating_mul(LOOK_NS).clamp(LOOK_NS, LONGEST_LOOK_NS)
 }
 
 /// The last look.
@@ -35,19 +43,30 @@ pub(crate) struct Gauge {
 
 #[derive(Debug, Default)]
 struct Seen {
+    /// That of this process, if it or one above it has a limit that is less than the machine has.
     group: Option<Group>,
     group_found_ns: u64,
     room_bytes: u64,
     looked_ns: u64,
 }
 
+/// What a look may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    /// Some hundred microseconds, now and then: the service thread's.
+    Thorough,
+    /// A call or a few: a fork's. Limits are those that the service thread has found.
+    Quick,
+}
+
 impl Gauge {
     /// Whether a thaw is to begin at once, in a program that uses so much. The answer may be some milliseconds old.
-    pub(crate) fn is_short(&self, used_bytes: u64) -> bool {
+    pub(crate) fn is_short(&self, used_bytes: u64, look: Look) -> bool {
         let Ok(mut seen) = self.seen.try_lock() else { return false };
         let now_ns = process::now_ns();
-        if seen.looked_ns == 0 || now_ns.saturating_sub(seen.looked_ns) >= LOOK_NS {
-            seen.look(now_ns);
+        let is_old = now_ns.saturating_sub(seen.looked_ns) >= lasts_ns(seen.room_bytes);
+        if seen.looked_ns == 0 || is_old {
+            seen.look(now_ns, look);
         }
         let is_short = is_short(seen.room_bytes, used_bytes);
         self.was_short.store(is_short, Relaxed);
@@ -61,13 +80,21 @@ impl Gauge {
 }
 
 impl Seen {
-    fn look(&mut self, now_ns: u64) {
-        if self.group_found_ns == 0 || now_ns - self.group_found_ns >= FIND_GROUP_NS {
-            self.group = Group::of_this_process();
+    fn look(&mut self, now_ns: u64, look: Look) {
+        let is_old = now_ns.saturating_sub(self.group_found_ns) >= FIND_GROUP_NS;
+        if look == Look::Thorough && (self.group_found_ns == 0 || is_old) {
+            let total_bytes = process::memory_and_swap().0;
+            let limits = |group: &Group| group.is_limited_below(total_bytes);
+            self.group = Group::of_this_process().filter(limits);
             self.group_found_ns = now_ns;
         }
         let of_group = self.group.as_ref().and_then(|group| group.room_bytes(ENOUGH_BYTES));
-        let of_machine = procfs::available_bytes().ok().map(|(available, _)| available);
+        let free_bytes = process::free_memory().0;
+        let of_machine = if free_bytes >= ENOUGH_BYTES {
+            Some(free_bytes)
+        } else {
+            procfs::available_bytes().ok().map(|(available, _)| available)
+        };
         // What cannot be read limits nothing.
         self.room_bytes = of_group.into_iter().chain(of_machine).min().unwrap_or(u64::MAX);
         self.looked_ns = now_ns;
@@ -94,14 +121,35 @@ mod tests {
     }
 
     #[test]
+    fn a_look_lasts_until_what_was_left_may_be_used_up() {
+        assert_eq!(lasts_ns(0), LOOK_NS);
+        assert_eq!(lasts_ns(2 * ENOUGH_BYTES), 2 * LOOK_NS);
+        assert_eq!(lasts_ns(u64::MAX), LONGEST_LOOK_NS);
+    }
+
+    #[test]
+    fn a_fork_opens_no_files_to_find_a_limit() {
+        let mut seen = Seen::default();
+        seen.look(FIND_GROUP_NS, Look::Quick);
+        assert_eq!((seen.group_found_ns, seen.looked_ns), (0, FIND_GROUP_NS));
+        seen.look(FIND_GROUP_NS + 1, Look::Thorough);
+        assert_eq!(seen.group_found_ns, FIND_GROUP_NS + 1);
+        // A second later it is looked for again, and not by a fork.
+        seen.look(3 * FIND_GROUP_NS, Look::Quick);
+        assert_eq!(seen.group_found_ns, FIND_GROUP_NS + 1);
+        seen.look(3 * FIND_GROUP_NS, Look::Thorough);
+        assert_eq!(seen.group_found_ns, 3 * FIND_GROUP_NS);
+    }
+
+    #[test]
     fn what_was_seen_is_believed_for_a_while() {
         let mut seen = Seen::default();
-        seen.look(1_000_000_000_000);
+        seen.look(1_000_000_000_000, Look::Thorough);
         assert!(seen.room_bytes > 0);
         let gauge = Gauge::default();
         // Later than now: the look is young for as long as this test takes.
         gauge.seen.lock().unwrap().looked_ns = u64::MAX;
-        let is_short = || gauge.is_short(4096);
+        let is_short = || gauge.is_short(4096, Look::Thorough);
         assert!(is_short(), "no room at all, a moment ago");
         gauge.seen.lock().unwrap().looked_ns = 1;
         let left = procfs::available_bytes().unwrap().0;

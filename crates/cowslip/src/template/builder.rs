@@ -76,7 +76,7 @@ impl TemplateBuilder {
         let shared = &handle.shared;
         if shared.backing_file.pages == Pages::Hugetlb {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION)
-                .hint("a clone's write would copy 2 MiB of hugetlb; use Backing::Thp"));
+                .hint("a clone's write would copy 2 MiB of hugetlb; use transparent huge pages"));
         }
         shared.backing_file.check()?;
         let layout = self.layout(shared.range)?;

@@ -61,9 +61,9 @@ impl TemplateClone {
             Place::Original => match memory::reserve_at(extent) {
                 Ok(()) => extent,
                 Err(Errno::EXIST) => {
-                    return Err(Error::new(ErrorKind::Busy, OPERATION)
-                        .on(extent)
-                        .hint("something else is mapped there in this process; Place::Anywhere"));
+                    return Err(Error::new(ErrorKind::Busy, OPERATION).on(extent).hint(
+                        "something else is mapped there in this process: let it go anywhere",
+                    ));
                 }
                 Err(errno) => return Err(Error::from_errno(OPERATION, errno).on(extent)),
             },

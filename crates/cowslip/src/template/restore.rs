@@ -111,7 +111,7 @@ impl Template {
         let shared = arena.shared();
         if shared.backing_file.pages == Pages::Hugetlb {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION).hint(
-                "a file of hugetlb pages cannot be written to; restore it with Backing::Thp",
+                "a file of hugetlb pages cannot be written to; restore it with transparent huge pages",
             ));
         }
         let needed = ByteCount(base.layout.file_len());

@@ -38,6 +38,7 @@ pub(crate) fn run(args: &PromoteArgs) -> CommandResult {
     }
     let plan = plan::of(args)?;
     if args.check_config {
+        plan.check_metrics_file()?;
         for (path, errno) in session::missing(&plan) {
             errln!("cowslip: control group {}: {errno}; it will be waited for", path.display());
         }

@@ -43,8 +43,8 @@ fn of_program(pid: i32, args: &Args) -> Result<Vec<String>, Failure> {
         return Err(Failure::new(
             NO,
             format!(
-                "process {pid} has no arena: it was not started with `cowslip run`, or needs no more memory \
-                 than a fork copies at once (4 MiB)"
+                "process {pid} has no arena: it was not started with `cowslip run`, was left alone by it (its log \
+                 says why), or needs no more memory than a fork copies at once (4 MiB)"
             ),
         ));
     }

@@ -30,7 +30,8 @@ use cowslip_sys::uffd::{Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
-use crate::arena::backing_file::offset;
+use crate::arena::backing_file::{Pages, offset};
+use crate::arena::residency;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::service::{Service, Window};
 use copy::copy_out;
@@ -122,6 +123,7 @@ impl<'a> Thawing<'a> {
         let mut mapped_to = part.start;
         let moved = (|| {
             if let Some(uffd) = self.guard {
+                self.map_singly(state, uffd, &pieces)?;
                 for (piece, _) in &pieces {
                     write_protect(uffd, *piece, true)?;
                 }
@@ -152,6 +154,31 @@ impl<'a> Thawing<'a> {
         moved
     }
 
+    /// Where markers of write protection look like pages in swap: has what is in memory of `pieces` mapped by single pages. A
+    /// page that is mapped is known as the file's, protected or not; of one that is not, and of all behind a huge mapping, the
+    /// protection leaves markers, which would be copied as private pages.
+    fn map_singly(
+        &self,
+        state: &State,
+        uffd: &Uffd<ReservedFd>,
+        pieces: &[(VirtRange, Prot)],
+    ) -> Result<(), Errno> {
+        let shared = self.shared;
+        if self.scanner.knows_markers() || shared.backing_file.pages == Pages::Hugetlb {
+            return Ok(());
+        }
+        for (piece, _) in pieces.iter().filter(|(_, prot)| prot.contains(Prot::READ)) {
+            // That splits a huge mapping, and keeps another from coming.
+            write_protect(uffd, VirtRange::new(piece.start, page_size_bytes()), true)?;
+            for (_, part) in
+                shared.by_chunk(*piece).filter(|(i, _)| state.chunk(*i) == Chunk::Frozen)
+            {
+                residency::map_resident(shared, part);
+            }
+        }
+        Ok(())
+    }
+
     /// Copies the private pages of `pieces`, of a `part` of `chunks`, into the file: how many they were.
     fn save_private(
         &self,
@@ -163,9 +190,10 @@ impl<'a> Thawing<'a> {
         let shared = self.shared;
         let mut runs = Vec::new();
         for (piece, prot) in pieces {
-            self.scanner.private_runs(*piece, |run| {
-                runs.extend(shared.by_chunk(run).map(|(_, part)| (part, *prot)));
-            })?;
+            // One by one: a chunk's entries are read, which a scan of several, all full of markers, would be followed by.
+            for (_, part) in shared.by_chunk(*piece) {
+                self.scanner.private_runs(part, |run| runs.push((run, *prot)))?;
+            }
         }
         for chunk in chunks {
             let range = shared.chunk_range(chunk, 1);

@@ -30,10 +30,10 @@ use crate::arena::chunk::{self, Thawing, at_once, private_pages, thaw_alone};
 use crate::arena::inheritance::youngest_read;
 use crate::arena::residency;
 use crate::arena::state::{Chunk, Role, Shared, State};
-use crate::service::{Service, Window};
+use crate::service::{Look, Service, Window};
 pub(crate) use step::Step;
 
-/// Clean chunks thawed in one step at most.
+/// Clean chunks thawed in one step at most, where they are known to be clean once they are protected.
 const RUN_CHUNKS: usize = 16;
 /// Borrowed chunks whose base is copied before they become live. Each is held twice meanwhile.
 const FILLED_CHUNKS: usize = 8;
@@ -63,7 +63,7 @@ const RETRY_LAST_NS: u64 = 5_000_000_000;
 /// Does one small piece of background work.
 pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
     let quiet_ns = state.quiet_until_ns.saturating_sub(process::now_ns());
-    let is_short = is_short_of_memory(shared, state);
+    let is_short = is_short_of_memory(shared, state, Look::Thorough);
     if quiet_ns > 0 && !is_short && state.retired_views.len() < MANY_VIEWS {
         return Step::Later(Duration::from_nanos(quiet_ns));
     }
@@ -81,13 +81,13 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
 }
 
 /// Whether copies must not linger, for the lack of memory.
-fn is_short_of_memory(shared: &Shared, state: &State) -> bool {
+fn is_short_of_memory(shared: &Shared, state: &State, look: Look) -> bool {
     // The hugetlb pool has set aside what copies need.
     if state.not_live() == 0 || shared.backing_file.pages == Pages::Hugetlb {
         return false;
     }
     let used_bytes = shared.counters.used_bytes.load(Relaxed);
-    shared.service(state).is_some_and(|service| service.gauge.is_short(used_bytes))
+    shared.service(state).is_some_and(|service| service.gauge.is_short(used_bytes, look))
 }
 
 /// The next piece of a thaw.
@@ -208,7 +208,9 @@ fn thaw_run(
     let first = first_clean_when_short(shared, state, service, read)?.unwrap_or(0);
     let is_short = service.gauge.was_short();
     let wanted = |chunk| can_thaw(chunk, is_short);
-    let Some(run) = state.next_unread(first, RUN_CHUNKS, read, wanted) else {
+    // Else what was not mapped counts as private then, and all of it is one stall.
+    let most = if service.scanner.knows_markers() { RUN_CHUNKS } else { 1 };
+    let Some(run) = state.next_unread(first, most, read, wanted) else {
         return Ok(());
     };
     let first = run.start;
@@ -300,7 +302,7 @@ fn first_clean_when_short(
 /// While memory is short: thaws what can be before it is frozen again. Else each copy that is there now would be made once
 /// more, and the first would stay until the child has ended.
 pub(super) fn before_fork(shared: &Shared, state: &mut State) {
-    if !is_short_of_memory(shared, state) {
+    if !is_short_of_memory(shared, state, Look::Quick) {
         return;
     }
     // It can wait, and this thread not for itself.

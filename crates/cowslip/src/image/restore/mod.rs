@@ -272,8 +272,9 @@ fn threads(wanted: usize, chunks: usize) -> usize {
 
 fn builder(described: &ArenaDescription, options: &RestoreOptions) -> Result<ArenaBuilder> {
     if options.backing == Backing::Hugetlb {
-        return Err(Error::new(ErrorKind::Unsupported, OPERATION)
-            .hint("a file of hugetlb pages cannot be written to; restore it with Backing::Thp"));
+        return Err(Error::new(ErrorKind::Unsupported, OPERATION).hint(
+            "a file of hugetlb pages cannot be written to; restore it with transparent huge pages",
+        ));
     }
     let builder = Arena::builder(ByteCount(described.length_bytes)).backing(options.backing);
     Ok(match options.place {

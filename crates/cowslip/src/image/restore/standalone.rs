@@ -180,7 +180,7 @@ impl Space {
                 Ok(()) => Ok(Self(range)),
                 Err(Errno::EXIST) => Err(Error::new(ErrorKind::Busy, OPERATION)
                     .on(range)
-                    .hint("something else is mapped there in this process; Place::Anywhere")),
+                    .hint("something else is mapped there in this process: let it go anywhere")),
                 Err(errno) => Err(Error::from_errno(OPERATION, errno).on(range)),
             },
         }

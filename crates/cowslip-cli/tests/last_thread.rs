@@ -1,0 +1,42 @@
+//! A process ends with the last thread of its program, whatever threads of ours there are.
+
+mod support;
+
+use std::process::Command;
+
+use support::{COWSLIP, Folder, compile, run};
+
+const WAYS: [&str; 7] = [
+    "exit",
+    "system call",
+    "cancelled",
+    "worker",
+    "worker by a system call",
+    "child",
+    // Its parent has ended, so that it has two arenas of its own.
+    "heir",
+];
+
+#[test]
+fn a_process_ends_with_the_last_thread_of_its_program() {
+    let folder = Folder::new("last-thread");
+    let Some(program) = compile(&folder, "last_thread") else { return };
+    for way in WAYS {
+        let native = run(Command::new(&program).arg(way));
+        for options in [&[][..], &["--without-userfaultfd"]] {
+            let log = folder.0.join("log");
+            let mut command = Command::new(COWSLIP);
+            command.arg("run").args(options).arg("--log").arg(&log).arg("--").arg(&program);
+            let ran = run(command.arg(way));
+            assert_eq!(
+                (ran.status, &ran.stdout),
+                (native.status, &native.stdout),
+                "{way} {options:?}"
+            );
+            // Or there was nothing but the program that could keep the process.
+            let said = std::fs::read_to_string(&log).unwrap();
+            assert!(said.contains("frozen"), "{way} {options:?}: {said}");
+            std::fs::remove_file(log).unwrap();
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The end of a program's last thread: the service thread must not be what keeps the process.
+//!
+//! Without its main thread a process goes on as long as it has another (`pthread_exit(3)`). No call waits for that thread's
+//! end alone, so the service thread looks now and then, and more often once the main thread has ended. libc does the rest:
+//! the last thread that it knows of calls `exit(3)`, unless one before it ended by a system call of its own.
+
+use std::time::Duration;
+
+use cowslip_sys::{process, thread};
+
+/// While there is a main thread.
+const LOOK_NS: u64 = 1_000_000_000;
+/// After its end: the first look, and the longest time between two.
+const FIRST_NS: u64 = 1_000_000;
+const LONGEST_NS: u64 = 100_000_000;
+
+/// What is known of the program's threads.
+#[derive(Debug)]
+pub(super) struct LastThread {
+    due_ns: u64,
+    /// How long it is from one look to the next.
+    pause_ns: u64,
+}
+
+impl LastThread {
+    pub(super) fn new() -> Self {
+        Self { due_ns: process::now_ns() + LOOK_NS, pause_ns: LOOK_NS }
+    }
+
+    /// How long nothing is to be asked.
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from_nanos(self.due_ns.saturating_sub(process::now_ns()))
+    }
+
+    /// Whether the program has no thread any more, by the last look.
+    pub(super) fn is_over(&mut self) -> bool {
+        let now_ns = process::now_ns();
+        if now_ns < self.due_ns {
+            return false;
+        }
+        let threads = process::threads_without_main();
+        self.pause_ns = match threads {
+            None => LOOK_NS,
+            Some(_) if self.pause_ns == LOOK_NS => FIRST_NS,
+            Some(_) => (2 * self.pause_ns).min(LONGEST_NS),
+        };
+        self.due_ns = now_ns + self.pause_ns;
+        threads.is_some_and(|threads| threads == thread::ours())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_not_over_while_the_main_thread_lives() {
+        let mut last = LastThread { due_ns: 0, pause_ns: FIRST_NS };
+        assert_eq!(last.patience(), Duration::ZERO);
+        assert!(!last.is_over());
+        assert!(last.patience() > Duration::ZERO && last.pause_ns == LOOK_NS);
+    }
+}

@@ -1,0 +1,85 @@
+#!/bin/bash
+# In a root that systemd has booted, with the package installed: the units and `cowslip setup`, as docs/guides/fleet.md
+# and docs/setup.md tell an operator to use them. FLEET is the guide's own promote.toml. Says what goes wrong, exit 1.
+set -euo pipefail
+
+fail() {
+  echo "$*"
+  systemctl status --no-pager --full cowslip-promote redis-server 2>&1 | tail -40
+  exit 1
+}
+
+# until_true COMMAND...: it becomes true within 20 seconds.
+until_true() {
+  local end=$((SECONDS + 20))
+  until "$@"; do
+    [ "$SECONDS" -lt "$end" ] || return 1
+    sleep 0.1
+  done
+}
+
+metrics() {
+  exec 3<>/dev/tcp/127.0.0.1/9464 || return 1
+  printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+  cat <&3
+} 2>/dev/null
+
+has_metrics() { metrics | grep -q '^cowslip_promote_coverage_ratio'; }
+
+the_daemon() {
+  systemctl enable --now --quiet cowslip-promote || fail "the package's configuration: the unit does not start"
+  until_true has_metrics || fail "the package's configuration: no metrics"
+  [ "$(cowslip promote top --once --metrics 127.0.0.1:9464 2>&1 | wc -l)" -gt 0 ] || fail "promote top says nothing"
+
+  install -D -m 644 "$FLEET" /etc/cowslip/promote.toml
+  systemctl restart cowslip-promote || fail "the guide's configuration: the unit does not start"
+  until_true has_metrics || fail "the guide's configuration: no metrics"
+  systemctl reload cowslip-promote || fail "the guide's configuration: it is not read again"
+
+  sed '1i metrics_file = "/run/cowslip/promote.prom"' "$FLEET" >/etc/cowslip/promote.toml
+  systemctl restart cowslip-promote || fail "metrics in a file: the unit does not start"
+  until_true test -s /run/cowslip/promote.prom || fail "metrics in a file: there is no file"
+
+  # What cannot work fails where the operator looks.
+  sed '1i metrics_file = "/var/lib/promote.prom"' "$FLEET" >/etc/cowslip/promote.toml
+  ! systemctl restart cowslip-promote 2>/dev/null || fail "a folder that the unit cannot write: it started"
+  journalctl -u cowslip-promote --no-pager | grep -q 'cannot write in /var/lib' || fail "the journal does not say why"
+  rm /etc/cowslip/promote.toml
+  systemctl reset-failed cowslip-promote
+  ! systemctl restart cowslip-promote 2>/dev/null || fail "without a configuration: it started"
+  systemctl disable --now --quiet cowslip-promote
+}
+
+# What setup may change, and gives back.
+prepared() {
+  find /etc -name '*cowslip*' -not -path '/etc/cowslip*'
+  getent group cowslip || true
+  stat -c '%a %U %G' /dev/userfaultfd
+}
+
+redis() { redis-cli "$@" 2>/dev/null; }
+
+answers() { [ "$(redis ping)" = PONG ]; }
+
+a_service() {
+  systemctl start redis-server && until_true answers || fail "redis-server does not start"
+  prepared >/opt/trial/before
+  cowslip setup redis-server || fail "setup: exit code $?"
+  systemctl restart redis-server && until_true answers || fail "redis-server does not start by cowslip run"
+  redis eval 'for i = 1, 200000 do redis.call("set", "key:" .. i, string.rep("v", 200)) end' 0 >/dev/null
+  [ "$(redis bgsave)" = "Background saving started" ] || fail "bgsave"
+  saved() { [[ $(redis info persistence) == *rdb_bgsave_in_progress:0* ]]; }
+  until_true saved || fail "the save does not end"
+  [[ $(redis info persistence) == *rdb_last_bgsave_status:ok* ]] || fail "the save failed"
+  local pid said
+  pid=$(systemctl show -p MainPID --value redis-server)
+  said=$(cowslip status "$pid") || fail "status: $said"
+  grep -Eq "^ *so far +[1-9]" <<<"$said" || fail "it was not frozen: $said"
+  cowslip setup --undo || fail "setup --undo: exit code $?"
+  systemctl restart redis-server && until_true answers || fail "redis-server does not start after --undo"
+  prepared >/opt/trial/after
+  diff /opt/trial/before /opt/trial/after || fail "setup --undo left something"
+}
+
+the_daemon
+a_service
