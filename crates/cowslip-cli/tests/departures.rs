@@ -98,6 +98,21 @@ fn targets_of_aio_leave() {
 }
 
 #[test]
+fn so_do_those_that_a_file_system_pins() {
+    let Some(reports) = compared("pinning", &["FILE"], &[]) else { return };
+    for report in &reports {
+        assert_eq!(left_for(report), [Departure::DirectIo], "{report}");
+    }
+    assert_left(&reports, Departure::DirectIo, 9);
+}
+
+#[test]
+fn memory_for_packets_leaves() {
+    let Some(reports) = compared("packets", &[], &[]) else { return };
+    assert_left(&reports, Departure::Ring, 4);
+}
+
+#[test]
 fn memory_with_a_handler_of_the_program_leaves() {
     let Some(reports) = compared("faults", &[], &[]) else { return };
     assert_left(&reports, Departure::Userfaultfd, 2);

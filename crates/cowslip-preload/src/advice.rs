@@ -7,12 +7,13 @@
 //! See [`crate::mapping`].
 
 use core::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+use core::ops::ControlFlow;
 
 use cowslip::Arena;
 use cowslip::raw::{Departure, Usage};
 use cowslip::units::{VirtRange, page_size_bytes};
 use cowslip_sys::process::{self, BlockedSignals};
-use cowslip_sys::{Errno, passthrough};
+use cowslip_sys::{Errno, given, passthrough};
 
 use crate::filters;
 use crate::leaving;
@@ -100,7 +101,7 @@ fn request(
                 // To the program nothing is mapped there; the rest is done all the same.
                 (Usage::Free, _) => whole = Err(Errno::NOMEM),
                 (Usage::Left, Answer::Wipe(wiped)) => arena.raw().wipe_on_fork(part, *wiped),
-                (Usage::Foreign | Usage::Detached, _)
+                (Usage::Foreign | Usage::Hole | Usage::Detached, _)
                 | (Usage::Used | Usage::Left, Answer::Kernel)
                 | (Usage::Left, Answer::Leave | Answer::Undo) => match asked(part) {
                     Err(Errno::NOMEM) => whole = Err(Errno::NOMEM),
@@ -142,6 +143,40 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c
     let kernel =
         |r: VirtRange| unsafe { passthrough::madvise(r.start as *mut c_void, r.len, advice) };
     request(addr, len, &answer(advice), kernel)
+}
+
+/// What another process may be advised changes no content; this one may be advised anything (Linux 6.13).
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn process_madvise(
+    pidfd: c_int,
+    vectors: *const libc::iovec,
+    count: usize,
+    advice: c_int,
+    flags: c_uint,
+) -> isize {
+    // SAFETY: the program's own call, or one without vectors.
+    let kernel =
+        |count| unsafe { passthrough::process_madvise(pidfd, vectors, count, advice, flags) };
+    let kept = BlockedSignals::enter();
+    let is_ours = (1..=libc::UIO_MAXIOV as usize).contains(&count)
+        && given::is_readable(vectors as usize, count * size_of::<libc::iovec>())
+        && process::is_own_pidfd(pidfd);
+    drop(kept);
+    if !is_ours {
+        return kernel(count);
+    }
+    if kernel(0) != 0 {
+        return -1;
+    }
+    let mut done = 0;
+    let mut failed = false;
+    given::each(vectors as usize, count, |[addr, len]: [u64; 2]| {
+        // SAFETY: a part of the program's own call.
+        failed = unsafe { madvise(addr as *mut c_void, len as usize, advice) } != 0;
+        done += if failed { 0 } else { len as isize };
+        if failed { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    if failed && done == 0 { -1 } else { done }
 }
 
 /// `mlock(2)` and the like take any address.

@@ -15,7 +15,7 @@ use cowslip_sys::process::BlockedSignals;
 
 use crate::{
     advice, cloning, descriptors, direct_io, faults, filters, futexes, limits, mapping, moving,
-    rings,
+    rings, segments,
 };
 
 const SYS_MSEAL: c_long = 462;
@@ -49,6 +49,11 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_io_uring_setup,
         libc::SYS_io_uring_enter,
         libc::SYS_io_uring_register,
+        libc::SYS_setsockopt,
+        libc::SYS_shmat,
+        libc::SYS_process_madvise,
+        libc::SYS_creat,
+        libc::SYS_dup,
         libc::SYS_futex,
         futexes::SYS_FUTEX_WAITV,
         futexes::SYS_FUTEX_WAIT,
@@ -155,6 +160,14 @@ unsafe extern "C-unwind" fn handle(
                 return advice::pkey_mprotect(at, len, int(c), int(d)).into();
             }
             libc::SYS_madvise => return advice::madvise(at, len, int(c)).into(),
+            libc::SYS_shmat => {
+                return segments::shmat(int(a), b as *const c_void, int(c)) as c_long;
+            }
+            libc::SYS_process_madvise => {
+                let (vectors, advice) = (b as *const libc::iovec, int(d));
+                return advice::process_madvise(int(a), vectors, c as usize, advice, e as c_uint)
+                    as c_long;
+            }
             libc::SYS_mlock => return advice::mlock(at, len).into(),
             libc::SYS_mlock2 => return advice::mlock2(at, len, c as c_uint).into(),
             libc::SYS_munlock => return advice::munlock(at, len).into(),
@@ -185,8 +198,9 @@ unsafe extern "C-unwind" fn handle(
             | libc::SYS_io_submit
             | libc::SYS_io_uring_setup
             | libc::SYS_io_uring_enter
-            | libc::SYS_io_uring_register => {
-                if let Err(errno) = rings::before_call(number, b, c) {
+            | libc::SYS_io_uring_register
+            | libc::SYS_setsockopt => {
+                if let Err(errno) = rings::before_call(number, b, c, d) {
                     BlockedSignals::enter().set_errno(errno);
                     return -1;
                 }

@@ -8,6 +8,8 @@ use core::ffi::{c_int, c_uint};
 use cowslip_sys::passthrough;
 use cowslip_sys::reserved_fd::{is_held, next_held};
 
+use crate::direct_io;
+
 fn fail(errno: c_int) -> c_int {
     // SAFETY: errno is a thread-local integer that is always there.
     unsafe { *libc::__errno_location() = errno };
@@ -19,6 +21,7 @@ pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
     if is_held(fd) {
         return fail(libc::EBADF);
     }
+    direct_io::forget(fd);
     // SAFETY: the program's own call.
     unsafe { passthrough::close(fd) }
 }
@@ -59,6 +62,7 @@ pub(crate) unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_
     if is_held(to) {
         return fail(libc::EBUSY);
     }
+    direct_io::renew();
     // SAFETY: the program's own call.
     unsafe { passthrough::dup3(from, to, flags) }
 }

@@ -4,6 +4,9 @@
 //! before the read is issued. That costs everybody else a look at a flag, which is set by the first descriptor
 //! that may be such a one; then a read into an arena asks which kind its descriptor is (`F_GETFL`).
 //!
+//! Some file systems do so with every read (`process::pins_readers`). That is asked of a descriptor at its first read into
+//! an arena, and again once a descriptor was made that may have its number ([`renew`]).
+//!
 //! What is read inside libc is not seen: a stream over such a descriptor reads into any memory. When one is made
 //! all memory leaves.
 //!
@@ -12,14 +15,14 @@
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cowslip::raw::Departure;
 use cowslip_sys::{given, process};
 
 use crate::next::in_front_of;
 use crate::poked::is_address;
-use crate::program::{arena_part, guarded};
+use crate::program::{arena_part, arenas, guarded};
 use crate::{leaving, poked};
 
 /// Some descriptor of this process is, or may be, one.
@@ -28,6 +31,67 @@ static POSSIBLE: AtomicBool = AtomicBool::new(false);
 /// Takes note that a descriptor may be read past the page cache from now on.
 pub(crate) fn note() {
     POSSIBLE.store(true, Ordering::Relaxed);
+}
+
+/// Descriptors up to here are remembered.
+const REMEMBERED: usize = 4096;
+/// The age in which a descriptor was found to be none of those; an age ends when descriptors are made.
+static FOUND_PLAIN: [AtomicU32; REMEMBERED] = [const { AtomicU32::new(0) }; REMEMBERED];
+static AGE: AtomicU32 = AtomicU32::new(1);
+
+/// A number may be another file's from now on.
+pub(crate) fn renew() {
+    AGE.fetch_add(1, Ordering::Relaxed);
+}
+
+/// It is closed: its number may be another file's.
+pub(crate) fn forget(fd: c_int) {
+    if let Some(found) = usize::try_from(fd).ok().and_then(|fd| FOUND_PLAIN.get(fd)) {
+        found.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Whether a read of `fd` has to be looked at.
+#[inline(always)]
+fn may_pin(fd: c_int) -> bool {
+    let found = FOUND_PLAIN.get(fd as usize).map(|found| found.load(Ordering::Relaxed));
+    is_possible() || found != Some(AGE.load(Ordering::Relaxed))
+}
+
+/// Whether a read of `fd` writes into page frames.
+fn pins(fd: c_int) -> bool {
+    if is_possible() && process::is_direct(fd) {
+        return true;
+    }
+    let age = AGE.load(Ordering::Relaxed);
+    let found = usize::try_from(fd).ok().and_then(|fd| FOUND_PLAIN.get(fd));
+    if found.is_some_and(|found| found.load(Ordering::Relaxed) == age) {
+        return false;
+    }
+    let pins = process::pins_readers(fd);
+    if let Some(found) = found.filter(|_| !pins) {
+        found.store(age, Ordering::Relaxed);
+    }
+    pins
+}
+
+/// Before a descriptor is made.
+fn before_open(flags: c_int) {
+    renew();
+    if is_direct(flags) {
+        note();
+    }
+}
+
+fn makes_descriptor(command: c_int) -> bool {
+    matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
+}
+
+fn before_fcntl(command: c_int, argument: usize) {
+    renew();
+    if sets_direct(command, argument) {
+        note();
+    }
 }
 
 fn is_direct(flags: c_int) -> bool {
@@ -58,7 +122,7 @@ fn is_possible() -> bool {
 
 /// Before `fd` is read into a buffer.
 fn make_room(fd: c_int, addr: usize, len: usize) {
-    if arena_part(addr, len).is_some() && process::is_direct(fd) {
+    if arena_part(addr, len).is_some() && pins(fd) {
         process::uncancelled(|| leave(addr, len));
     }
 }
@@ -68,7 +132,7 @@ fn make_rooms(fd: c_int, buffers: usize, count: c_int) {
     const MOST: usize = libc::UIO_MAXIOV as usize;
     let count = usize::try_from(count).unwrap_or(0);
     // More are refused.
-    if count > MOST || !process::is_direct(fd) {
+    if count > MOST || arenas().next().is_none() || !pins(fd) {
         return;
     }
     process::uncancelled(|| {
@@ -86,78 +150,91 @@ fn leave(addr: usize, len: usize) {
 }
 
 in_front_of! {
-    read(fd: c_int, buffer: *mut c_void, len: usize) -> isize, if is_possible() => make_room(fd, buffer as usize, len);
-    __read(fd: c_int, buffer: *mut c_void, len: usize) -> isize, if is_possible() => make_room(fd, buffer as usize, len);
-    __read_chk(fd: c_int, buffer: *mut c_void, len: usize, room: usize) -> isize, if is_possible() => make_room(fd, buffer as usize, len);
-    pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if is_possible() || is_address(offset) => {
+    read(fd: c_int, buffer: *mut c_void, len: usize) -> isize, if may_pin(fd) => make_room(fd, buffer as usize, len);
+    __read(fd: c_int, buffer: *mut c_void, len: usize) -> isize, if may_pin(fd) => make_room(fd, buffer as usize, len);
+    __read_chk(fd: c_int, buffer: *mut c_void, len: usize, room: usize) -> isize, if may_pin(fd) => make_room(fd, buffer as usize, len);
+    pread(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
         make_room(fd, buffer as usize, len);
         poked::make_room(offset, len);
     };
-    pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if is_possible() || is_address(offset) => {
+    pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
         make_room(fd, buffer as usize, len);
         poked::make_room(offset, len);
     };
-    __pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if is_possible() || is_address(offset) => {
+    __pread64(fd: c_int, buffer: *mut c_void, len: usize, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
         make_room(fd, buffer as usize, len);
         poked::make_room(offset, len);
     };
-    __pread_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize, if is_possible() || is_address(offset) => {
+    __pread_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize, if may_pin(fd) || is_address(offset) => {
         make_room(fd, buffer as usize, len);
         poked::make_room(offset, len);
     };
-    __pread64_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize, if is_possible() || is_address(offset) => {
+    __pread64_chk(fd: c_int, buffer: *mut c_void, len: usize, offset: i64, room: usize) -> isize, if may_pin(fd) || is_address(offset) => {
         make_room(fd, buffer as usize, len);
         poked::make_room(offset, len);
     };
-    readv(fd: c_int, buffers: *const libc::iovec, count: c_int) -> isize, if is_possible() => make_rooms(fd, buffers as usize, count);
-    preadv(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_possible() || is_address(offset) => {
+    readv(fd: c_int, buffers: *const libc::iovec, count: c_int) -> isize, if may_pin(fd) => make_rooms(fd, buffers as usize, count);
+    preadv(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
         make_rooms(fd, buffers as usize, count);
         poked::make_room(offset, 1);
     };
-    preadv64(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_possible() || is_address(offset) => {
+    preadv64(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if may_pin(fd) || is_address(offset) => {
         make_rooms(fd, buffers as usize, count);
         poked::make_room(offset, 1);
     };
-    preadv2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, how: c_int) -> isize, if is_possible() || is_address(offset) => {
+    preadv2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, how: c_int) -> isize, if may_pin(fd) || is_address(offset) => {
         make_rooms(fd, buffers as usize, count);
         poked::make_room(offset, 1);
     };
-    preadv64v2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, how: c_int) -> isize, if is_possible() || is_address(offset) => {
+    preadv64v2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, how: c_int) -> isize, if may_pin(fd) || is_address(offset) => {
         make_rooms(fd, buffers as usize, count);
         poked::make_room(offset, 1);
     };
-    open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if is_direct(flags) => note();
-    open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if is_direct(flags) => note();
-    __open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if is_direct(flags) => note();
-    __open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if is_direct(flags) => note();
-    __open_2(path: *const c_char, flags: c_int) -> c_int, if is_direct(flags) => note();
-    __open64_2(path: *const c_char, flags: c_int) -> c_int, if is_direct(flags) => note();
-    openat(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if is_direct(flags) => note();
-    openat64(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if is_direct(flags) => note();
-    __openat_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int, if is_direct(flags) => note();
-    __openat64_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int, if is_direct(flags) => note();
-    open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int, if is_direct(flags) => note();
-    mkostemp(template: *mut c_char, flags: c_int) -> c_int, if is_direct(flags) => note();
-    mkostemp64(template: *mut c_char, flags: c_int) -> c_int, if is_direct(flags) => note();
-    mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, if is_direct(flags) => note();
-    mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, if is_direct(flags) => note();
-    pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int, if true => note();
-    fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, if sets_direct(command, argument) => note();
-    fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int, if sets_direct(command, argument) => note();
-    __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, if sets_direct(command, argument) => note();
+    open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
+    open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
+    __open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
+    __open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
+    __open_2(path: *const c_char, flags: c_int) -> c_int, if true => before_open(flags);
+    __open64_2(path: *const c_char, flags: c_int) -> c_int, if true => before_open(flags);
+    openat(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
+    openat64(folder: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int, if true => before_open(flags);
+    __openat_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int, if true => before_open(flags);
+    __openat64_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int, if true => before_open(flags);
+    open_by_handle_at(mount: c_int, handle: *mut c_void, flags: c_int) -> c_int, if true => before_open(flags);
+    mkostemp(template: *mut c_char, flags: c_int) -> c_int, if true => before_open(flags);
+    mkostemp64(template: *mut c_char, flags: c_int) -> c_int, if true => before_open(flags);
+    mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, if true => before_open(flags);
+    mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int, if true => before_open(flags);
+    pidfd_getfd(pidfd: c_int, target: c_int, flags: c_uint) -> c_int, if true => before_open(libc::O_DIRECT);
+    creat(path: *const c_char, mode: c_uint) -> c_int, if true => renew();
+    creat64(path: *const c_char, mode: c_uint) -> c_int, if true => renew();
+    mkstemp(template: *mut c_char) -> c_int, if true => renew();
+    mkstemp64(template: *mut c_char) -> c_int, if true => renew();
+    mkstemps(template: *mut c_char, suffix: c_int) -> c_int, if true => renew();
+    mkstemps64(template: *mut c_char, suffix: c_int) -> c_int, if true => renew();
+    dup(fd: c_int) -> c_int, if true => renew();
+    fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, if sets_direct(command, argument) || makes_descriptor(command) => before_fcntl(command, argument);
+    fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int, if sets_direct(command, argument) || makes_descriptor(command) => before_fcntl(command, argument);
+    __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int, if sets_direct(command, argument) || makes_descriptor(command) => before_fcntl(command, argument);
 }
+
+pub(crate) use helpers::before_stream_of;
 
 /// `aio_read(3)`: a thread of libc's reads, which nobody sees.
 mod helpers {
+    use cowslip_sys::process::BlockedSignals;
+
     use super::*;
 
     in_front_of! {
-        aio_read(request: *mut libc::aiocb) -> c_int, if is_possible() => before_aio(request);
-        aio_read64(request: *mut libc::aiocb) -> c_int, if is_possible() => before_aio(request);
-        lio_listio(mode: c_int, requests: *const *mut libc::aiocb, count: c_int, event: *mut c_void) -> c_int, if is_possible() => before_list(requests, count);
-        lio_listio64(mode: c_int, requests: *const *mut libc::aiocb, count: c_int, event: *mut c_void) -> c_int, if is_possible() => before_list(requests, count);
-        fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, if is_possible() => before_stream(fd);
-        _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, if is_possible() => before_stream(fd);
+        aio_read(request: *mut libc::aiocb) -> c_int, if true => before_aio(request);
+        aio_read64(request: *mut libc::aiocb) -> c_int, if true => before_aio(request);
+        lio_listio(mode: c_int, requests: *const *mut libc::aiocb, count: c_int, event: *mut c_void) -> c_int, if true => before_list(requests, count);
+        lio_listio64(mode: c_int, requests: *const *mut libc::aiocb, count: c_int, event: *mut c_void) -> c_int, if true => before_list(requests, count);
+        fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, if may_pin(fd) => before_stream(fd);
+        _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut c_void, if may_pin(fd) => before_stream(fd);
+        freopen(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void, if true => before_stream_of(path);
+        freopen64(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void, if true => before_stream_of(path);
     }
 
     fn before_aio(request: *const libc::aiocb) {
@@ -179,12 +256,28 @@ mod helpers {
     }
 
     fn before_stream(fd: c_int) {
-        if process::is_direct(fd) {
-            process::uncancelled(|| {
-                let left = || leaving::everything(Departure::DirectIo).is_ok();
-                let _ = guarded(left, || false);
-            });
+        if !leaving::is_closed() && pins(fd) {
+            leave_everything();
         }
+    }
+
+    pub(crate) fn before_stream_of(path: *const c_char) {
+        renew();
+        if leaving::is_closed() {
+            return;
+        }
+        let _kept = BlockedSignals::enter();
+        // SAFETY: the program hands libc the same path, which reads it to its end.
+        if unsafe { process::path_pins_readers(path) } {
+            leave_everything();
+        }
+    }
+
+    fn leave_everything() {
+        process::uncancelled(|| {
+            let left = || leaving::everything(Departure::DirectIo).is_ok();
+            let _ = guarded(left, || false);
+        });
     }
 }
 
@@ -210,7 +303,7 @@ mod messages {
             while !part.is_null() {
                 if (*part).cmsg_level == libc::SOL_SOCKET && (*part).cmsg_type == libc::SCM_RIGHTS {
                     // Which kind they are is asked when they are read.
-                    note();
+                    before_open(libc::O_DIRECT);
                     return;
                 }
                 part = libc::CMSG_NXTHDR(message, part);
@@ -230,7 +323,7 @@ mod messages {
         unsafe {
             let meant = core::mem::transmute::<*mut c_void, Meant>(RECVMSG.get());
             let answer = meant(fd, message, flags);
-            if answer >= 0 && !is_possible() {
+            if answer >= 0 {
                 look(message);
             }
             answer
@@ -256,7 +349,7 @@ mod messages {
         unsafe {
             let meant = core::mem::transmute::<*mut c_void, Meant>(RECVMMSG.get());
             let answer = meant(fd, messages, count, flags, timeout);
-            if answer > 0 && !is_possible() {
+            if answer > 0 {
                 (0..answer as usize).for_each(|i| look(&raw const (*messages.add(i)).msg_hdr));
             }
             answer
@@ -274,23 +367,23 @@ pub(crate) fn look_up() {
 /// The same by `syscall(2)`.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_call(number: c_long, a: c_long, b: c_long, c: c_long) {
-    let is_noted = match number {
-        libc::SYS_open => is_direct(b as c_int),
-        libc::SYS_openat | libc::SYS_open_by_handle_at => is_direct(c as c_int),
-        libc::SYS_fcntl => sets_direct(b as c_int, c as usize),
+    match number {
+        libc::SYS_open => before_open(b as c_int),
+        libc::SYS_openat | libc::SYS_open_by_handle_at => before_open(c as c_int),
+        libc::SYS_creat | libc::SYS_dup => renew(),
+        libc::SYS_fcntl if sets_direct(b as c_int, c as usize) || makes_descriptor(b as c_int) => {
+            before_fcntl(b as c_int, c as usize);
+        }
         // The flags are behind a pointer, and descriptors in what comes back.
-        libc::SYS_openat2 | libc::SYS_pidfd_getfd | libc::SYS_recvmsg | libc::SYS_recvmmsg => true,
-        libc::SYS_read | libc::SYS_pread64 if is_possible() => {
+        libc::SYS_openat2 | libc::SYS_pidfd_getfd | libc::SYS_recvmsg | libc::SYS_recvmmsg => {
+            before_open(libc::O_DIRECT);
+        }
+        libc::SYS_read | libc::SYS_pread64 if may_pin(a as c_int) => {
             make_room(a as c_int, b as usize, c as usize);
-            false
         }
-        libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 if is_possible() => {
+        libc::SYS_readv | libc::SYS_preadv | libc::SYS_preadv2 if may_pin(a as c_int) => {
             make_rooms(a as c_int, b as usize, c as c_int);
-            false
         }
-        _ => false,
-    };
-    if is_noted {
-        note();
+        _ => {}
     }
 }

@@ -47,6 +47,7 @@ mod program;
 mod refusals;
 mod report;
 mod rings;
+mod segments;
 mod threads;
 
 #[global_allocator]

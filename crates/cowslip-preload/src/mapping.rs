@@ -89,6 +89,10 @@ fn place(
     if flags & libc::MAP_FIXED_NOREPLACE != 0 {
         let flags = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
         let free = |usage| part == range && usage == Usage::Free;
+        if !matches!(arena.raw().claim(part), Ok(true)) {
+            // Asked as it was, the kernel replaces nothing.
+            return Ok(None);
+        }
         let is_placed = is_given() || replace_mapping(range, &free, &mut || over(flags)).is_some();
         // What is in use the kernel refuses.
         return Ok(is_placed.then_some(range));
@@ -174,7 +178,7 @@ pub(crate) fn split(
 pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     let ours = |arena: &'static Arena, part| {
         // SAFETY: the program gives this memory up.
-        unsafe { arena.release(part) }.map_err(|error| errno_of(&error))
+        unsafe { arena.raw().unmap(part) }.map_err(|error| errno_of(&error))
     };
     // SAFETY: the program's own call, or a part of it.
     let kernel = |r: VirtRange| unsafe { passthrough::munmap(r.start as *mut c_void, r.len) };
@@ -208,6 +212,7 @@ static INIT: extern "C" fn() = {
         crate::cloning::look_up();
         crate::threads::look_up();
         crate::direct_io::look_up();
+        crate::rings::look_up();
         crate::futexes::look_up_all();
         crate::poked::look_up_all();
         crate::exec::look_up();

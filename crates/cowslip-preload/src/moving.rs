@@ -70,7 +70,7 @@ fn ours(addr: usize, old_len: usize, new_len: usize, flags: c_int) -> Option<Res
     let len = round_up(old_len, page)?;
     let (arena, part) = arena_part(addr, len.max(1))?;
     let parts = arena.raw().parts(part);
-    if parts.iter().all(|(_, usage, _)| *usage == Usage::Foreign) {
+    if parts.iter().all(|(_, usage, _)| matches!(usage, Usage::Foreign | Usage::Hole)) {
         return None;
     }
     let is_sound = addr.is_multiple_of(page) && len > 0 && new_len > 0 && flags & !KNOWN == 0;
@@ -133,7 +133,7 @@ fn in_arena(
             let tail = VirtRange::between(old.start + new_len, old.end());
             if !tail.is_empty() {
                 // SAFETY: the program gives the tail up. A failure leaves it mapped, which mremap may.
-                let _ = unsafe { arena.release(tail) };
+                let _ = unsafe { arena.raw().unmap(tail) };
             }
             return Ok(old.start as *mut c_void);
         }
@@ -170,7 +170,7 @@ fn in_arena(
         if stays {
             arena.discard(old).map_err(|error| errno_of(&error))?;
         } else {
-            let _ = arena.release(old);
+            let _ = arena.raw().unmap(old);
         }
         if prot != Prot::RW {
             mprotect(new, new_len, prot.bits() as c_int);

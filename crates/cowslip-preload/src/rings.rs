@@ -3,6 +3,8 @@
 //! What a ring's entries name lies in memory that ring and program share, where nobody sees it. So all memory leaves when
 //! a ring is made. AIO names its targets in a call: they leave then.
 //!
+//! Packet memory (`AF_XDP`) is named in a call, too.
+//!
 //! Rings that are made by system call instructions of the program's own are found by [`look`].
 //!
 //! # Safety
@@ -86,6 +88,43 @@ rings! {
     io_uring_register_buf_ring(ring: *mut c_void, request: *mut c_void, flags: c_uint)
 }
 
+/// The memory that packets are received into and sent from (`AF_XDP`): pinned, and counted nowhere.
+mod packets {
+    use super::{Departure, c_int, c_uint, c_void, given, guarded, leaving, process};
+    use crate::next::in_front_of;
+
+    const SOL_XDP: c_int = 283;
+    const XDP_UMEM_REG: c_int = 4;
+
+    fn is_registration(level: c_int, name: c_int) -> bool {
+        level == SOL_XDP && name == XDP_UMEM_REG
+    }
+
+    fn before_registration(value: usize) {
+        let Some([start, len]) = given::read::<[u64; 2]>(value) else { return };
+        process::uncancelled(|| {
+            // What could not leave is registered all the same, as the program wants it; the log says so.
+            let left = || leaving::chunks(start as usize, len as usize, Departure::Ring).is_ok();
+            let _ = guarded(left, || false);
+        });
+    }
+
+    pub(super) fn before_option(level: c_int, name: c_int, value: usize) {
+        if is_registration(level, name) {
+            before_registration(value);
+        }
+    }
+
+    in_front_of! {
+        setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: c_uint) -> c_int, if is_registration(level, name) => before_registration(value as usize);
+    }
+}
+
+/// All that is looked up.
+pub(crate) fn look_up() {
+    packets::look_up_all();
+}
+
 static IO_SETUP: Next = Next::new(c"io_setup");
 static IO_SUBMIT: Next = Next::new(c"io_submit");
 
@@ -138,10 +177,11 @@ fn before_submit(count: c_long, requests: usize) {
 
 /// The same by `syscall(2)`; the errno with which it fails.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn before_call(number: c_long, b: c_long, c: c_long) -> Result<(), Errno> {
+pub(crate) fn before_call(number: c_long, b: c_long, c: c_long, d: c_long) -> Result<(), Errno> {
     match number {
         libc::SYS_io_setup => AIO_IS_SEEN.store(true, Ordering::Relaxed),
         libc::SYS_io_submit => before_submit(b, c as usize),
+        libc::SYS_setsockopt => packets::before_option(b as c_int, c as c_int, d as usize),
         // Of a ring that came in a message, too.
         _ if !leaving::is_closed() => return before_ring(),
         _ => {}

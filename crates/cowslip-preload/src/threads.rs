@@ -11,6 +11,7 @@ use core::ffi::{CStr, c_char, c_void};
 use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::{AsFd, AsRawFd, memfile};
 
+use crate::direct_io;
 use crate::next::Next;
 use crate::program::{arenas, guarded};
 
@@ -58,6 +59,7 @@ unsafe fn open(next: &Next, path: *const c_char, mode: *const c_char) -> *mut li
     if let Some(file) = is_asked.then(|| guarded(retold, || None)).flatten() {
         return file;
     }
+    direct_io::before_stream_of(path);
     // SAFETY: libc's function of that name has this type; the call is the program's own.
     unsafe {
         core::mem::transmute::<

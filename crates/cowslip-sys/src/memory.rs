@@ -124,6 +124,16 @@ pub unsafe fn map_file(
     Ok(())
 }
 
+/// Maps `file` from `offset_bytes` on at exactly `range`, shared and without access, if nothing is mapped there (else
+/// `EEXIST`).
+pub fn map_file_in_hole(range: VirtRange, file: BorrowedFd<'_>, offset_bytes: u64) -> Result<()> {
+    failpoints::check(Op::Mmap)?;
+    let flags = MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE | MapFlags::SHARED;
+    // SAFETY: the kernel refuses to replace anything.
+    unsafe { mm::mmap(ptr(range), range.len, ProtFlags::empty(), flags, file, offset_bytes) }?;
+    Ok(())
+}
+
 /// Maps `file` anywhere, with reservation: for hugetlb, the pool pays for the whole range now or the
 /// call fails with `ENOMEM`.
 pub fn map_file_reserved(
@@ -288,6 +298,18 @@ pub unsafe fn advise_all(ranges: &[VirtRange], advice: Advice) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// How long a shared segment is (`shmctl(2)`).
+pub fn segment_bytes(id: i32) -> Result<usize> {
+    let mut described = core::mem::MaybeUninit::<libc::shmid_ds>::uninit();
+    // SAFETY: the kernel fills it in if it answers with zero.
+    unsafe {
+        match libc::shmctl(id, libc::IPC_STAT, described.as_mut_ptr()) {
+            0 => Ok(described.assume_init_ref().shm_segsz),
+            _ => Err(crate::process::last_errno()),
+        }
+    }
 }
 
 fn sharing_flag(sharing: Sharing) -> MapFlags {

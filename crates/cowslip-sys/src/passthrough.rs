@@ -55,6 +55,10 @@ pass!(/// `dup3(2)`
     dup3(from: c_int, to: c_int, flags: c_int) -> c_int = SYS_dup3);
 pass!(/// `mincore(2)`
     mincore(addr: *mut c_void, len: usize, residence: *mut u8) -> c_int = SYS_mincore);
+pass!(/// `shmat(2)`
+    shmat(id: c_int, addr: *const c_void, flags: c_int) -> *mut c_void = SYS_shmat);
+pass!(/// `process_madvise(2)`
+    process_madvise(pidfd: c_int, vectors: *const libc::iovec, count: usize, advice: c_int, flags: c_uint) -> isize = SYS_process_madvise);
 pass!(/// `msync(2)`
     msync(addr: *mut c_void, len: usize, flags: c_int) -> c_int = SYS_msync);
 pass!(/// `mlock(2)`

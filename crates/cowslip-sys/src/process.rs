@@ -108,6 +108,21 @@ pub fn pidfd(pid: i32) -> Result<OwnedFd> {
     rustix::process::pidfd_open(pid, PidfdFlags::empty())
 }
 
+/// Whether a descriptor of a process is of this one (`PIDFD_GET_INFO`, Linux 6.13; `false` before).
+pub fn is_own_pidfd(pidfd: i32) -> bool {
+    /// `PIDFD_SELF_THREAD_GROUP ..= PIDFD_SELF_THREAD`
+    const SELF: core::ops::RangeInclusive<i32> = -10_001..=-10_000;
+    const GET_INFO: libc::c_ulong = 0xc040_ff0b;
+    const PROCESS: usize = 5;
+    // `struct pidfd_info`: mask and control group of 64 bits, thread, process, parent, ...
+    let mut info = [0u32; 16];
+    info[0] = 1;
+    // SAFETY: the kernel writes as many bytes as the request says, and `info` has.
+    let is_told =
+        pidfd >= 0 && unsafe { libc::ioctl(pidfd, GET_INFO as _, info.as_mut_ptr()) } == 0;
+    SELF.contains(&pidfd) || is_told && info[PROCESS] == pid() as u32
+}
+
 /// Once the main thread has ended: how many others there are, those included that are about to end. `None` before, and where
 /// `/proc` cannot be read. Nothing is allocated.
 pub fn threads_without_main() -> Option<u64> {
@@ -428,6 +443,38 @@ pub fn is_direct(fd: i32) -> bool {
     // SAFETY: the number is used for one question; what is not open is answered with `EBADF`.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::DIRECT))
+}
+
+/// Whether a plain read of `fd` may write to the reader's page frames, as one past the page cache does.
+pub fn pins_readers(fd: i32) -> bool {
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: the number is used for one question; what is not open is answered with `EBADF`.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    // Where a server answers, it may not know how to; what it serves may be anything.
+    rustix::fs::fstatfs(fd).map_or_else(|errno| errno != Errno::BADF, |system| is_pinning(&system))
+}
+
+/// As [`pins_readers`], of the file at `path`; `false` if nothing readable is there.
+///
+/// # Safety
+/// What is readable at `path` ends with a zero byte.
+pub unsafe fn path_pins_readers(path: *const core::ffi::c_char) -> bool {
+    if !crate::given::is_readable(path as usize, 1) {
+        return false;
+    }
+    // SAFETY: it begins there, and the caller answers for its end.
+    let path = unsafe { core::ffi::CStr::from_ptr(path) };
+    rustix::fs::statfs(path)
+        .map_or_else(|errno| errno == Errno::NOSYS, |system| is_pinning(&system))
+}
+
+/// File systems that pin what a read fills, for as long as their server takes: FUSE and virtiofs with `direct_io`, 9p and SMB
+/// without a cache, Lustre. (`linux/magic.h`)
+fn is_pinning(system: &rustix::fs::StatFs) -> bool {
+    const PINNING: [u32; 5] = [0x6573_5546, 0x0102_1997, 0x0bd0_0bd0, 0xfe53_4d42, 0xff53_4d42];
+    PINNING.contains(&(system.f_type as u32))
 }
 
 /// The open descriptors of this process, without allocating; `false` if `/proc` cannot be read.

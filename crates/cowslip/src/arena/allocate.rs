@@ -20,7 +20,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 use cowslip_sys::{Errno, memfile};
 
 use super::backing_file::{POOL_HINT, Pages, offset};
-use super::chunk::{at_once, is_stood_on};
+use super::chunk::{at_once, halves, is_stood_on};
 use super::density::PageSet;
 use super::detach::Departure;
 use super::limbo;
@@ -53,11 +53,15 @@ impl Shared {
         let full = || Error::new(ErrorKind::OutOfMemory, ALLOCATE);
         let len = round_up(len.max(1), self.unit()).ok_or_else(full)?;
         let align = if len >= CHUNK_BYTES { CHUNK_BYTES } else { self.unit() };
-        let range = state
-            .vma_map
-            .find_free(len, align, |free| self.usable_parts(state, free))
-            .ok_or_else(|| full().hint("the arena is full; give it more capacity"))?;
-        self.hand_out(state, range, prot).map(|()| range)
+        loop {
+            let range = state
+                .vma_map
+                .find_free(len, align, |free| self.usable_parts(state, free))
+                .ok_or_else(|| full().hint("the arena is full; give it more capacity"))?;
+            if self.claim(state, range)? {
+                return self.hand_out(state, range, prot).map(|()| range);
+            }
+        }
     }
 
     /// Hands out exactly `range`; `false` if it is not free, or free space there cannot be used now.
@@ -67,7 +71,7 @@ impl Shared {
         range: VirtRange,
         prot: Prot,
     ) -> Result<bool> {
-        let is_free = self.is_free(state, range);
+        let is_free = self.is_free(state, range) && self.claim(state, range)?;
         if is_free {
             self.hand_out(state, range, prot)?;
         }
@@ -81,7 +85,7 @@ impl Shared {
         range: VirtRange,
         prot: Prot,
     ) -> Result<bool> {
-        let is_free = self.is_free(state, range);
+        let is_free = self.is_free(state, range) && self.claim(state, range)?;
         if is_free {
             self.give(state, range, prot)?;
         }
@@ -92,8 +96,40 @@ impl Shared {
         state.role == Role::Owner
             && self.backing_file.pages != Pages::Hugetlb
             && self.range.covers(range)
-            && state.vma_map.is_all(range, Usage::Free)
+            && state.vma_map.is_vacant(range)
             && self.usable_parts(state, range) == [range]
+    }
+
+    /// Maps the holes of `range`; `false` if something else is mapped in one of them, which is not the arena's from then on.
+    pub(crate) fn claim(&self, state: &mut State, range: VirtRange) -> Result<bool> {
+        for hole in state.vma_map.holes(range) {
+            if !self.claim_hole(state, hole).during(ALLOCATE)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn claim_hole(&self, state: &mut State, hole: VirtRange) -> Result<bool, Errno> {
+        match self.backing_file.map_in_hole(self.range, hole) {
+            Ok(()) => {
+                state.vma_map.set(hole, Usage::Free, Prot::NONE);
+                let pieces = state.vma_map.pieces(hole);
+                pieces.iter().for_each(|(piece, _)| self.mark_base(state, *piece));
+                Ok(true)
+            }
+            // The rest is of use without the part where that is.
+            Err(Errno::EXIST) if hole.len > CHUNK_BYTES => {
+                let (left, right) = halves(hole);
+                let is_whole = self.claim_hole(state, left)?;
+                Ok(self.claim_hole(state, right)? && is_whole)
+            }
+            Err(Errno::EXIST) => {
+                state.vma_map.set(hole, Usage::Foreign, Prot::NONE);
+                Ok(false)
+            }
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Hands out free space that can be used now.
@@ -193,17 +229,32 @@ impl Shared {
         parts
     }
 
-    /// Takes memory back (`munmap`).
+    /// Takes memory back. Its place stays the arena's: all of it is few mappings to a freeze. A later touch of it may go
+    /// unnoticed.
     pub(crate) fn release(&self, state: &mut State, range: VirtRange) -> Result<()> {
+        self.take_back(state, range, Usage::Free)
+    }
+
+    /// Unmaps memory (`munmap`): who touches it gets what he gets where nothing is mapped.
+    pub(crate) fn unmap(&self, state: &mut State, range: VirtRange) -> Result<()> {
+        self.take_back(state, range, Usage::Hole)?;
+        if state.role == Role::Owner {
+            self.shed_fragments(state, range);
+        }
+        Ok(())
+    }
+
+    /// What was handed out of `range` is for `vacant` from now on.
+    fn take_back(&self, state: &mut State, range: VirtRange, vacant: Usage) -> Result<()> {
         for span in state.vma_map.within(range).collect::<Vec<_>>() {
             match (span.usage, state.role) {
                 (Usage::Free, _) => {}
-                (Usage::Used, Role::Owner) => self.release_used(state, span.range)?,
-                (Usage::Foreign | Usage::Detached | Usage::Left, _)
+                (Usage::Used, Role::Owner) => self.take_back_used(state, span.range, vacant)?,
+                (Usage::Foreign | Usage::Hole | Usage::Detached | Usage::Left, _)
                 | (Usage::Used, Role::Reader) => {
-                    // SAFETY: see the module. What is unmapped here is never handed out again.
+                    // SAFETY: see the module. What others map there later stays theirs.
                     unsafe { memory::unmap(span.range) }.during(RELEASE)?;
-                    state.vma_map.set(span.range, Usage::Foreign, Prot::NONE);
+                    state.vma_map.set(span.range, Usage::Hole, Prot::NONE);
                 }
             }
         }
@@ -212,10 +263,16 @@ impl Shared {
         Ok(())
     }
 
-    fn release_used(&self, state: &mut State, range: VirtRange) -> Result<()> {
+    fn take_back_used(&self, state: &mut State, range: VirtRange, vacant: Usage) -> Result<()> {
         // SAFETY: see the module.
-        unsafe { memory::protect(range, Prot::NONE) }.during(RELEASE)?;
-        state.vma_map.set(range, Usage::Free, Prot::NONE);
+        unsafe {
+            match vacant {
+                Usage::Hole => memory::unmap(range),
+                _ => memory::protect(range, Prot::NONE),
+            }
+        }
+        .during(RELEASE)?;
+        state.vma_map.set(range, vacant, Prot::NONE);
         for (i, part) in self.by_chunk_or_live_run(state, range) {
             match state.chunk(i) {
                 Chunk::Live => self.release_live(state, part),
@@ -228,9 +285,11 @@ impl Shared {
                 }
                 Chunk::FreePrivate | Chunk::Missing | Chunk::Poisoned => {}
                 Chunk::Frozen | Chunk::Anonymous | Chunk::Clean | Chunk::Borrowed => {
-                    // SAFETY: see the module; this drops private copies only.
-                    let _ = unsafe { memory::advise(part, Advice::DontNeed) };
-                    if state.vma_map.is_all(self.chunk_range(i, 1), Usage::Free) {
+                    if vacant == Usage::Free {
+                        // SAFETY: see the module; this drops private copies only.
+                        let _ = unsafe { memory::advise(part, Advice::DontNeed) };
+                    }
+                    if state.vma_map.is_vacant(self.chunk_range(i, 1)) {
                         state.limbo.add(i);
                     }
                 }
@@ -243,7 +302,7 @@ impl Shared {
     pub(crate) fn discard(&self, state: &mut State, range: VirtRange) -> Result<()> {
         for span in state.vma_map.within(range).collect::<Vec<_>>() {
             match (span.usage, state.role) {
-                (Usage::Free, _) => {}
+                (Usage::Free | Usage::Hole, _) => {}
                 (Usage::Used, Role::Owner) => self.discard_used(state, span.range)?,
                 (Usage::Left, _) | (Usage::Used, Role::Reader) => {
                     // First: what is locked the kernel refuses.
@@ -353,7 +412,7 @@ impl Shared {
         for span in spans {
             // SAFETY: see the module.
             unsafe { memory::protect(span.range, prot) }.during(OPERATION)?;
-            if span.usage != Usage::Foreign {
+            if !matches!(span.usage, Usage::Foreign | Usage::Hole) {
                 state.vma_map.set(span.range, span.usage, prot);
             }
         }

@@ -134,6 +134,22 @@ impl BackingFile {
         // addresses show does not change: the file holds what the program last saw there.
         unsafe {
             memory::map_file(range, self.fd(), offset(arena, range), Sharing::Shared, prot)?;
+        }
+        self.advise_live(range);
+        Ok(())
+    }
+
+    /// As [`Self::map_live`] without a protection, where nothing is mapped (else `EXIST`).
+    pub(crate) fn map_in_hole(&self, arena: VirtRange, hole: VirtRange) -> Result<(), Errno> {
+        memory::map_file_in_hole(hole, self.fd(), offset(arena, hole))?;
+        self.advise_live(hole);
+        Ok(())
+    }
+
+    fn advise_live(&self, range: VirtRange) {
+        #[allow(unsafe_code)]
+        // SAFETY: a part of the arena that was mapped just now; the advice changes no content.
+        unsafe {
             // Best effort: without it a fork that goes around us shares the memory, and without huge
             // pages it is slower.
             let _ = memory::advise(range, Advice::DontFork);
@@ -141,7 +157,6 @@ impl BackingFile {
                 let _ = memory::advise(range, Advice::HugePage);
             }
         }
-        Ok(())
     }
 }
 

@@ -44,9 +44,9 @@ const OPERATION: &str = "take memory out of an arena";
 pub enum Departure {
     /// The program asked for what a freeze would undo: `mlock(2)`, `MADV_DONTFORK`, protection keys, `mseal(2)`.
     Advice,
-    /// A file opened with `O_DIRECT` is read into it (`open(2)`).
+    /// A file opened with `O_DIRECT` is read into it (`open(2)`), or one of a file system that pins what it reads into.
     DirectIo,
-    /// Its pages are, or may be, known to a ring: `io_uring(7)`, `io_setup(2)`.
+    /// Its pages are, or may be, known to a ring: `io_uring(7)`, `io_setup(2)`, `AF_XDP`.
     Ring,
     /// A futex in it is found by where its page lies, not by its address (`futex(2)`).
     SharedFutex,
@@ -99,8 +99,8 @@ impl fmt::Display for Departure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Advice => "locked, sealed, kept from children or keyed",
-            Self::DirectIo => "target of O_DIRECT reads",
-            Self::Ring => "within reach of io_uring or AIO",
+            Self::DirectIo => "target of O_DIRECT reads, or of a file system that pins like them",
+            Self::Ring => "within reach of io_uring, AIO or AF_XDP",
             Self::SharedFutex => {
                 "holds a futex that is shared or written by the kernel, or a thread's stack"
             }

@@ -9,7 +9,6 @@ use cowslip_sys::process;
 use super::backoff::backoff;
 use super::inheritance::youngest_read;
 use super::state::{Role, Shared, State};
-use super::vma_map::Usage;
 
 const LOOK_FIRST_NS: u64 = 500_000;
 const LOOK_LAST_NS: u64 = 250_000_000;
@@ -43,7 +42,7 @@ pub(crate) fn reuse(shared: &Shared, state: &mut State) {
     let mut left = std::mem::take(&mut state.limbo.chunks);
     let before = left.len();
     left.retain(|&chunk| {
-        let is_free = state.vma_map.is_all(shared.chunk_range(chunk, 1), Usage::Free);
+        let is_free = state.vma_map.is_vacant(shared.chunk_range(chunk, 1));
         // A thaw may have come first.
         if !state.chunk(chunk).is_private() || !is_free {
             return false;

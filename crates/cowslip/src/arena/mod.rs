@@ -136,7 +136,7 @@ impl ArenaBuilder {
         let len = self.len()?;
         let users = UsersToken::new()?;
         let range = match self.address {
-            None => memory::reserve(len, GIB_BYTES).during(BUILD)?,
+            None => reserve_apart(len).during(BUILD)?,
             Some(address) => reserve_at(address, len)?,
         };
         let counters = Counters::create()?;
@@ -159,6 +159,32 @@ impl ArenaBuilder {
         counters.is_huge.store(u64::from(shared.backing_file.pages.is_huge()), Relaxed);
         Ok(arena)
     }
+}
+
+/// Reserves `len` bytes where the kernel puts nothing of its own choice: holes in an arena stay holes then. Where that is
+/// depends on where it puts things; if there is no room they lie among those.
+fn reserve_apart(len: usize) -> Result<VirtRange, Errno> {
+    const BELOW_BYTES: usize = 96 << 40;
+    const LOWEST: usize = 16 << 40;
+    const MOST_TRIES: usize = 64;
+    let near = memory::reserve(len, GIB_BYTES)?;
+    let step = round_up(len, GIB_BYTES).ok_or(Errno::NOMEM)?;
+    let starts = (0..MOST_TRIES)
+        .map_while(|i| near.start.checked_sub(BELOW_BYTES)?.checked_sub(step.checked_mul(i)?));
+    for start in starts.take_while(|start| *start >= LOWEST) {
+        let apart = VirtRange::new(start, len);
+        match memory::reserve_at(apart) {
+            Ok(()) => {
+                #[allow(unsafe_code)]
+                // SAFETY: reserved above, and known to nobody.
+                unsafe { memory::unmap(near) }?;
+                return Ok(apart);
+            }
+            Err(Errno::EXIST) => {}
+            Err(_) => break,
+        }
+    }
+    Ok(near)
 }
 
 fn reserve_at(address: usize, len: usize) -> Result<VirtRange> {
@@ -286,8 +312,8 @@ impl Drop for Handle {
             let mut state = shared.lock();
             let services = shared.services.take().into_iter().chain(shared.services.take_buried());
             let services: Vec<_> = services.collect();
-            // What a closed arena gave back may be somebody else's by now.
-            let kept = if state.is_closed { state.vma_map.used() } else { vec![shared.range] };
+            // What was given back may be somebody else's by now.
+            let kept = if state.is_closed { state.vma_map.used() } else { state.vma_map.mapped() };
             (state.worker.take(), services, std::mem::take(&mut state.retired_views), kept)
         };
         if let Some(worker) = worker {

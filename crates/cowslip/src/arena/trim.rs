@@ -190,7 +190,7 @@ impl Shared {
     ) -> Result<Vec<VirtRange>, Errno> {
         let mut runs: Vec<VirtRange> = Vec::new();
         for page in kept.pages(chunk.start) {
-            if !state.vma_map.is_all(page, Usage::Free) && !self.is_zero(page)? {
+            if !state.vma_map.is_vacant(page) && !self.is_zero(page)? {
                 continue;
             }
             match runs.last_mut() {

@@ -12,8 +12,10 @@ use super::page_size::BaseChunks;
 /// What a part of an arena is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Usage {
-    /// Nobody's.
+    /// Nobody's, and mapped by the arena.
     Free,
+    /// Nobody's, and unmapped: it is handed out again if nothing else is mapped there by then.
+    Hole,
     /// Handed out.
     Used,
     /// Another mapping is there, and the arena has no part in it any more.
@@ -26,6 +28,11 @@ pub enum Usage {
 }
 
 impl Usage {
+    /// Whether the arena may hand it out.
+    pub(crate) fn is_vacant(self) -> bool {
+        matches!(self, Self::Free | Self::Hole)
+    }
+
     /// Whether it is handed out.
     pub fn is_used(self) -> bool {
         self == Self::Used
@@ -106,6 +113,17 @@ impl VmaMap {
         self.within(range).all(|span| span.usage == usage)
     }
 
+    /// Whether nothing of `range` is anybody's.
+    pub(crate) fn is_vacant(&self, range: VirtRange) -> bool {
+        self.within(range).all(|span| span.usage.is_vacant())
+    }
+
+    /// The unmapped parts of `range`.
+    pub(crate) fn holes(&self, range: VirtRange) -> Vec<VirtRange> {
+        let holes = self.within(range).filter(|span| span.usage == Usage::Hole);
+        holes.map(|span| span.range).collect()
+    }
+
     /// The free parts of `range`.
     pub(crate) fn free_within(&self, range: VirtRange) -> impl Iterator<Item = VirtRange> + '_ {
         let mut parts = self.within(range).peekable();
@@ -124,21 +142,30 @@ impl VmaMap {
         used.map(|span| span.range).collect()
     }
 
+    /// All but what the arena has no part in.
+    pub(crate) fn mapped(&self) -> Vec<VirtRange> {
+        let is_mapped = |span: &&Span| !matches!(span.usage, Usage::Hole | Usage::Foreign);
+        self.spans.iter().filter(is_mapped).map(|span| span.range).collect()
+    }
+
     /// Bytes handed out.
     pub(crate) fn used_bytes(&self) -> u64 {
         let used = self.spans.iter().filter(|span| span.usage == Usage::Used);
         used.map(|span| span.range.len as u64).sum()
     }
 
-    /// The first free range of `len` bytes aligned to `align` that `allowed` cuts a free span to.
+    /// The first vacant range of `len` bytes aligned to `align` that `allowed` cuts vacant space to.
     pub(crate) fn find_free(
         &self,
         len: usize,
         align: usize,
         mut allowed: impl FnMut(VirtRange) -> Vec<VirtRange>,
     ) -> Option<VirtRange> {
-        let free = self.spans.iter().filter(|s| s.usage == Usage::Free && s.range.len >= len);
-        free.flat_map(|span| allowed(span.range)).find_map(|part| {
+        let runs = self.spans.chunk_by(|a, b| a.usage.is_vacant() == b.usage.is_vacant());
+        let vacant = runs.filter(|run| run[0].usage.is_vacant());
+        let vacant = vacant
+            .map(|run| VirtRange::between(run[0].range.start, run[run.len() - 1].range.end()));
+        vacant.filter(|run| run.len >= len).flat_map(&mut allowed).find_map(|part| {
             let start = round_up(part.start, align)?;
             let found = VirtRange::new(start, len);
             part.covers(found).then_some(found)
@@ -253,7 +280,8 @@ mod tests {
             x ^= x << 17;
             let start = (x >> 8) as usize % 64;
             let end = start + 1 + (x >> 20) as usize % (64 - start);
-            let usage = [Usage::Free, Usage::Used, Usage::Foreign][(x >> 40) as usize % 3];
+            let usage =
+                [Usage::Free, Usage::Used, Usage::Foreign, Usage::Hole][(x >> 40) as usize % 4];
             vma_map.set(VirtRange::between(start, end), usage, Prot::NONE);
             model[start..end].fill(usage);
             let spans = whole(&vma_map);

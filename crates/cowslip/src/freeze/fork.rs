@@ -79,6 +79,7 @@ impl<'a> PreparedFork<'a> {
         } else {
             Some(snapshot::take(&mut snapshots)?)
         };
+        snapshots.iter().for_each(Snapshot::have_dumped);
         // Before the fork: whoever is woken after it runs, and then the child does, before the caller goes on.
         snapshots.iter().for_each(|snapshot| tell_service(snapshot, method));
         // Last: whatever failed before leaves nobody counted as a reader.

@@ -8,7 +8,6 @@ use cowslip_sys::units::ByteCount;
 use super::RawArena;
 use crate::arena::readers::UsersToken;
 use crate::arena::state::{Chunk, ForkInheritance, Role, State};
-use crate::arena::vma_map::Usage;
 use crate::freeze::fork;
 
 impl RawArena<'_> {
@@ -65,7 +64,7 @@ impl RawArena<'_> {
         state.role = Role::Owner;
         let is_limbo = |state: &State, chunk: &usize| {
             state.chunk(*chunk).is_private()
-                && state.vma_map.is_all(shared.chunk_range(*chunk, 1), Usage::Free)
+                && state.vma_map.is_vacant(shared.chunk_range(*chunk, 1))
         };
         for chunk in shared.chunks_of(shared.range) {
             if is_limbo(&state, &chunk) {

@@ -18,6 +18,30 @@ impl RawArena<'_> {
         state.vma_map.within(range).map(|span| (span.range, span.usage, span.prot)).collect()
     }
 
+    /// As [`Arena::release`](crate::Arena::release), and unmaps it (`munmap`): what others map there meanwhile is theirs, and
+    /// what is free then is handed out again.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn unmap(&self, range: VirtRange) -> Result<()> {
+        let shared = self.shared();
+        shared.unmap(&mut shared.lock_restored(range), range)
+    }
+
+    /// Has what was [unmapped](Self::unmap) of `range` be the arena's free space again; `false` if something else is mapped
+    /// in a part of it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn claim(&self, range: VirtRange) -> Result<bool> {
+        let shared = self.shared();
+        let range = range.intersect(shared.range);
+        shared.claim(&mut shared.lock_restored(range), range)
+    }
+
     /// Makes the allocation at `range` `len` bytes long without moving it; `false` if it cannot.
     ///
     /// # Errors

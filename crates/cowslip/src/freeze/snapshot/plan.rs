@@ -9,8 +9,9 @@ use std::sync::{Arc, MutexGuard};
 
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memory::{self, Advice, Prot};
-use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange};
+use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
+use crate::arena::backing_file::Pages;
 use crate::arena::chunk::at_once;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::vma_map::Usage;
@@ -143,6 +144,24 @@ impl<'a> Snapshot<'a> {
     /// Nothing is live that a fork would share.
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
+    }
+
+    /// Has a core dump hold what was made private. Of files' private mappings the kernel dumps those with a private page,
+    /// all of them then (`core(5)`): one page of each mapping is copied, here and for the child.
+    pub(in crate::freeze) fn have_dumped(&self) {
+        if self.shared.backing_file.pages == Pages::Hugetlb {
+            return;
+        }
+        for (piece, _) in
+            self.pieces[..self.done].iter().filter(|(_, prot)| prot.contains(Prot::RW))
+        {
+            let mut used = self.state.vma_map.within(*piece);
+            if let Some(used) = used.find(|span| span.usage == Usage::Used) {
+                let page = VirtRange::new(used.range.start, page_size_bytes());
+                // SAFETY: no content changes. If it fails, a dump lacks the mapping.
+                let _ = unsafe { memory::advise(page, Advice::PopulateWrite) };
+            }
+        }
     }
 
     /// Of its arena, which is locked.
