@@ -20,7 +20,10 @@ fn a_small_program_has_no_arena() {
     let ran = told(&["--log", "-"], &[TRUE]);
     assert!(ran.status.success() && ran.stderr.contains("loaded"), "{}", ran.stderr);
     assert!(!ran.stderr.contains("arena of"), "{}", ran.stderr);
-    let ran = told(&["--log", "-", "--arena-after", "0"], &[TRUE]);
+    let larger = ["/usr/bin/perl", "-e", "$x = 'x' x 600_000"];
+    let ran = told(&["--log", "-"], &larger);
+    assert!(!ran.stderr.contains("arena of"), "{}", ran.stderr);
+    let ran = told(&["--log", "-", "--arena-after", "0"], &larger);
     assert!(ran.status.success() && ran.stderr.contains("arena of"), "{}", ran.stderr);
 }
 
