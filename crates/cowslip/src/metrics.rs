@@ -92,6 +92,10 @@ counters! {
     thaws,
     /// Chunks made live again.
     thawed_chunks,
+    /// Chunks given a place in another file while their base was read, since much was written to them.
+    moved_chunks,
+    /// Places of 2 MiB that chunks were moved out of, and that others read still.
+    vacated_chunks,
     /// Private pages copied back into the base.
     thawed_pages,
     /// The longest time a writer could be held up by a thaw.
@@ -102,6 +106,10 @@ counters! {
     failed_thaw_chunks,
     /// The errno of the last failed chunk.
     last_thaw_errno,
+    /// Moves that failed; the chunks stayed frozen.
+    failed_moves,
+    /// The errno of the last failed move.
+    last_move_errno,
     /// Threads that waited for a freeze or a thaw.
     waits,
     /// Longest time a thread could be held up, by any of them.

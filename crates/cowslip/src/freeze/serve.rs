@@ -290,7 +290,7 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
 }
 
 /// What changes whenever something is done.
-fn progress(shared: &Shared, state: &State) -> [u64; 8] {
+fn progress(shared: &Shared, state: &State) -> [u64; 9] {
     let stale_bytes: usize = state.retired_views.iter().map(|view| view.len).sum();
     let counters = shared.counters;
     [
@@ -301,6 +301,9 @@ fn progress(shared: &Shared, state: &State) -> [u64; 8] {
         state.borrowed_base.as_ref().map_or(0, |base| base.filled().end as u64),
         counters.thawed_pages.load(Relaxed) + counters.thawed_chunks.load(Relaxed),
         counters.thaws.load(Relaxed),
+        counters.moved_chunks.load(Relaxed)
+            + state.files.vacated_bytes()
+            + state.files.all().count() as u64,
         state.density.tending.next as u64,
     ]
 }

@@ -16,10 +16,12 @@
 //! (the callers of [`Thawing::thaw`] made sure), and no store to them completes between the protection
 //! and the new mapping (I1), so that every address shows the same content throughout.
 
+mod base;
 mod copy;
 mod stream;
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::memory::Prot;
@@ -30,9 +32,9 @@ use cowslip_sys::uffd::{Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
-use crate::arena::backing_file::{Pages, offset};
+use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::arena::residency;
-use crate::arena::state::{Chunk, Shared, State};
+use crate::arena::state::{Chunk, Event, Shared, State};
 use crate::service::{Service, Window};
 use copy::copy_out;
 
@@ -57,17 +59,37 @@ impl<'a> Thawing<'a> {
         Self { shared, guard: Some(uffd), scanner, window }
     }
 
-    /// Makes chunks live: one, or several without private pages.
+    /// Makes chunks live in their file: one, or several without private pages.
     pub(crate) fn thaw(&self, state: &mut State, chunks: Range<usize>) -> Result<(), Errno> {
         let range = self.shared.chunk_range(chunks.start, chunks.len());
-        self.in_parts(state, chunks, [range])
+        self.in_parts(state, chunks, [range], None)
     }
 
     /// As [`Self::thaw`], for a chunk with many private pages.
     pub(crate) fn thaw_gently(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
+        self.in_parts(state, chunk..chunk + 1, self.parts(chunk), None)
+    }
+
+    /// Makes a chunk live in the file of that number, which has no readers, while its base may have some. A live chunk is one
+    /// mapping.
+    pub(crate) fn move_out(
+        &self,
+        state: &mut State,
+        chunk: usize,
+        target: u8,
+        is_gentle: bool,
+    ) -> Result<(), Errno> {
         let range = self.shared.chunk_range(chunk, 1);
-        let part = |i| VirtRange::new(range.start + i * PART_BYTES, PART_BYTES);
-        self.in_parts(state, chunk..chunk + 1, (0..CHUNK_BYTES / PART_BYTES).map(part))
+        match is_gentle {
+            true => self.in_parts(state, chunk..chunk + 1, self.parts(chunk), Some(target)),
+            false => self.in_parts(state, chunk..chunk + 1, [range], Some(target)),
+        }
+    }
+
+    fn parts(&self, chunk: usize) -> impl Iterator<Item = VirtRange> + use<> {
+        let range = self.shared.chunk_range(chunk, 1);
+        (0..CHUNK_BYTES / PART_BYTES)
+            .map(move |i| VirtRange::new(range.start + i * PART_BYTES, PART_BYTES))
     }
 
     fn in_parts(
@@ -75,19 +97,27 @@ impl<'a> Thawing<'a> {
         state: &mut State,
         chunks: Range<usize>,
         parts: impl IntoIterator<Item = VirtRange>,
+        target: Option<u8>,
     ) -> Result<(), Errno> {
         let shared = self.shared;
         let range = shared.chunk_range(chunks.start, chunks.len());
         let began_ns = process::now_ns();
         let mut pages = 0;
-        shared.backing_file.check_identity()?;
+        let number = target.unwrap_or_else(|| state.map.file(chunks.start));
+        let file = Arc::clone(state.files.get(number));
+        file.check_identity()?;
         // Writers need not wait for it.
-        shared.fill_borrowed(state, chunks.clone())?;
+        match target {
+            // Its writers have to.
+            Some(_) if state.chunk(chunks.start) == Chunk::Live => {}
+            Some(_) => base::fill(shared, state, chunks.start, &file, self.window)?,
+            None => shared.fill_borrowed(state, chunks.clone())?,
+        }
         chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
         let mut last = VirtRange::default();
         for part in parts {
             let part_began_ns = process::now_ns();
-            let moved = self.part(state, chunks.clone(), part);
+            let moved = self.part(state, chunks.clone(), part, number, &file);
             if self.guard.is_some() {
                 shared.counters.stalled(process::now_ns() - part_began_ns);
             }
@@ -95,31 +125,56 @@ impl<'a> Thawing<'a> {
             last = part;
         }
         if last != range {
-            for (piece, prot) in state.vma_map.pieces(range) {
-                if let Err(errno) = shared.map_live(state, piece, prot) {
-                    mark_partial(shared, state, chunks, range);
+            for (piece, prot) in state.pieces(range) {
+                if let Err(errno) = self.map(state, &file, piece, prot) {
+                    mark_partial(shared, state, chunks, range, number);
                     return Err(errno);
                 }
             }
         }
-        for chunk in chunks.clone() {
-            state.set_chunk(chunk, Chunk::Live);
+        match target {
+            Some(target) => {
+                shared.vacate(state, chunks.start, target);
+                state.change(chunks.start, Event::Move);
+                shared.counters.moved_chunks.fetch_add(1, Relaxed);
+            }
+            None => {
+                state.change_all(chunks.clone(), Event::Thaw);
+                shared.counters.thawed_chunks.fetch_add(chunks.len() as u64, Relaxed);
+            }
         }
-        state.partial_chunks.retain(|chunk| !chunks.contains(chunk));
         shared.end_borrowing(state);
         state.unmapped.add(range);
         let counters = shared.counters;
-        counters.thawed_chunks.fetch_add(chunks.len() as u64, Relaxed);
         counters.thawed_pages.fetch_add(pages, Relaxed);
         counters.longest_thaw_chunk_ns.fetch_max(process::now_ns() - began_ns, Relaxed);
         counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
         Ok(())
     }
 
+    fn map(
+        &self,
+        state: &State,
+        file: &BackingFile,
+        piece: VirtRange,
+        prot: Prot,
+    ) -> Result<(), Errno> {
+        file.map_live(self.shared.range, piece, prot)?;
+        self.shared.mark_base(state, piece);
+        Ok(())
+    }
+
     /// Makes a part of `chunks` shared: how many private pages it had.
-    fn part(&self, state: &mut State, chunks: Range<usize>, part: VirtRange) -> Result<u64, Errno> {
+    fn part(
+        &self,
+        state: &mut State,
+        chunks: Range<usize>,
+        part: VirtRange,
+        number: u8,
+        file: &BackingFile,
+    ) -> Result<u64, Errno> {
         let shared = self.shared;
-        let pieces = state.vma_map.pieces(part);
+        let pieces = state.pieces(part);
         let mut mapped_to = part.start;
         let moved = (|| {
             if let Some(uffd) = self.guard {
@@ -128,9 +183,14 @@ impl<'a> Thawing<'a> {
                     write_protect(uffd, *piece, true)?;
                 }
             }
-            let pages = self.save_private(state, chunks.clone(), part, &pieces)?;
+            let pages = if state.chunk(chunks.start) == Chunk::Live {
+                base::fill(shared, state, chunks.start, file, self.window)?;
+                0
+            } else {
+                self.save_private(state, chunks.clone(), part, &pieces, file)?
+            };
             for (piece, prot) in &pieces {
-                shared.map_live(state, *piece, *prot)?;
+                self.map(state, file, *piece, *prot)?;
                 mapped_to = piece.end();
             }
             Ok(pages)
@@ -149,7 +209,8 @@ impl<'a> Thawing<'a> {
         let moved = moved.and_then(|pages| woken.map(|()| pages));
         if moved.is_err() {
             let first = shared.chunk_range(chunks.start, 1).start;
-            mark_partial(shared, state, chunks, VirtRange::between(first, mapped_to));
+            let done = VirtRange::between(first, mapped_to);
+            mark_partial(shared, state, chunks, done, number);
         }
         moved
     }
@@ -164,7 +225,7 @@ impl<'a> Thawing<'a> {
         pieces: &[(VirtRange, Prot)],
     ) -> Result<(), Errno> {
         let shared = self.shared;
-        if self.scanner.knows_markers() || shared.backing_file.pages == Pages::Hugetlb {
+        if self.scanner.knows_markers() || shared.pages == Pages::Hugetlb {
             return Ok(());
         }
         for (piece, _) in pieces.iter().filter(|(_, prot)| prot.contains(Prot::READ)) {
@@ -173,7 +234,7 @@ impl<'a> Thawing<'a> {
             for (_, part) in
                 shared.by_chunk(*piece).filter(|(i, _)| state.chunk(*i) == Chunk::Frozen)
             {
-                residency::map_resident(shared, part);
+                residency::map_resident(shared, state.file_at(part.start), part);
             }
         }
         Ok(())
@@ -186,6 +247,7 @@ impl<'a> Thawing<'a> {
         chunks: Range<usize>,
         part: VirtRange,
         pieces: &[(VirtRange, Prot)],
+        file: &BackingFile,
     ) -> Result<u64, Errno> {
         let shared = self.shared;
         let mut runs = Vec::new();
@@ -202,14 +264,13 @@ impl<'a> Thawing<'a> {
             if begins && (is_unused || state.chunk(chunk) == Chunk::Anonymous) {
                 // The base's content is nobody's any more. What the program wrote since follows.
                 let at = offset(shared.range, range);
-                memfile::punch_hole(shared.backing_file.fd(), at, range.len as u64)?;
+                memfile::punch_hole(file.fd(), at, range.len as u64)?;
             }
         }
         let mut pages = 0;
         for runs in runs.chunk_by(|(a, _), (b, _)| a.start / CHUNK_BYTES == b.start / CHUNK_BYTES) {
             let is_base = state.vma_map.is_base(runs[0].0.start);
-            let (file, range) = (&shared.backing_file, shared.range);
-            pages += copy_out(file, range, runs, is_base, self.window, self.scanner)?;
+            pages += copy_out(file, shared.range, runs, is_base, self.window, self.scanner)?;
         }
         Ok(pages)
     }
@@ -222,7 +283,7 @@ pub(crate) fn thaw_alone(
     chunk: usize,
     service: &Service,
 ) -> Result<(), Errno> {
-    let pieces = state.vma_map.pieces(shared.chunk_range(chunk, 1));
+    let pieces = state.pieces(shared.chunk_range(chunk, 1));
     // Without a file there are no markers for pages that are not there: missing faults wait too.
     let mode = RegisterMode::MISSING | RegisterMode::WP;
     let thawed = pieces
@@ -274,14 +335,20 @@ pub(crate) fn private_pages(
     scanner: &Scanner<ReservedFd>,
 ) -> Result<u64, Errno> {
     let mut pages = 0;
-    for (piece, _) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
+    for (piece, _) in state.pieces(shared.chunk_range(chunk, 1)) {
         pages += scanner.count_private(piece, most)?;
     }
     Ok(pages)
 }
 
-/// A thaw of `chunks` failed after it had mapped what lies in `done`.
-fn mark_partial(shared: &Shared, state: &mut State, chunks: Range<usize>, done: VirtRange) {
+/// A thaw of `chunks` failed after it had mapped what lies in `done` to the file of that number.
+fn mark_partial(
+    shared: &Shared,
+    state: &mut State,
+    chunks: Range<usize>,
+    done: VirtRange,
+    number: u8,
+) {
     for chunk in chunks {
         let range = shared.chunk_range(chunk, 1);
         if range.intersect(done).is_empty() {
@@ -289,10 +356,10 @@ fn mark_partial(shared: &Shared, state: &mut State, chunks: Range<usize>, done: 
         }
         // The file has all its content now, and private pages are newer. A chunk mapped whole needs
         // no more than to be called live, which the next attempt does.
-        state.set_chunk(chunk, Chunk::Frozen);
-        if !state.partial_chunks.contains(&chunk) {
-            state.partial_chunks.push(chunk);
+        if state.map.file(chunk) != number {
+            shared.vacate(state, chunk, number);
         }
+        state.change(chunk, Event::Break);
     }
 }
 

@@ -51,7 +51,6 @@ pub(super) fn move_out(from: VirtRange, to: VirtRange, moved_to: &mut usize) -> 
 pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
     let Some(service) = snapshot.service() else { return Ok(()) };
     let Snapshot { shared, state, clean, view, view_of, .. } = snapshot;
-    let tracking = &mut state.tracking;
     let mut pages = 0;
     for piece in clean {
         let shown = VirtRange::new(view.start + (piece.start - *view_of), piece.len);
@@ -62,10 +61,10 @@ pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
             }
             let run_in_arena = VirtRange::new(piece.start + (run.start - shown.start), run.len);
             // First: a part of it may be written.
-            shared.chunks_of(run_in_arena).for_each(|chunk| tracking.forget(chunk));
-            let at = offset(shared.range, run_in_arena);
+            shared.chunks_of(run_in_arena).for_each(|chunk| state.tracking.forget(chunk));
+            let (file, at) = (state.file_at(piece.start).fd(), offset(shared.range, run_in_arena));
             // SAFETY: the view is mapped there, and nobody knows it yet.
-            written = unsafe { memfile::write_range_at(shared.backing_file.fd(), run, at) };
+            written = unsafe { memfile::write_range_at(file, run, at) };
         })?;
         written?;
     }

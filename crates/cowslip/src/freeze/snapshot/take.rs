@@ -23,7 +23,7 @@ use crate::insist::insist;
 pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     let can_move = snapshots.iter().all(|snapshot| {
         snapshot.service().is_some_and(|service| !service.is_blind())
-            && snapshot.shared.backing_file.pages != Pages::Hugetlb
+            && snapshot.shared.pages != Pages::Hugetlb
             && !process::stands_in(snapshot.shared.range)
     });
     // A handler could touch what waits for this very thread.
@@ -142,7 +142,7 @@ fn try_map(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
             unsafe {
                 memory::map_file(
                     *piece,
-                    snapshot.shared.backing_file.fd(),
+                    snapshot.state.file_at(piece.start).fd(),
                     at,
                     Sharing::Private,
                     *prot,
