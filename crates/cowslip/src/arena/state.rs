@@ -116,6 +116,8 @@ pub(crate) struct ThawState {
     /// Until when it is worth waiting for that next child.
     pub(crate) linger_until_ns: u64,
     pub(crate) began_ns: Option<u64>,
+    /// Time for which writers waited since it was last looked at.
+    pub(crate) felt_ns: u64,
     /// Work that this thaw took, without its pauses.
     pub(crate) busy_ns: u64,
     /// Work that the last whole one took.

@@ -142,13 +142,12 @@ impl Service {
         }
     }
 
-    /// By the service thread: whether others wait for a processor, by a look that is no older than a millisecond.
-    pub(crate) fn look_for_crowd(&self, now_ns: u64) -> bool {
+    /// By the service thread: notes whether others wait for a processor, by a look that is no older than a millisecond.
+    pub(crate) fn look_for_crowd(&self, now_ns: u64) {
         if now_ns.saturating_sub(self.crowd_seen_ns.load(Relaxed)) >= CROWD_LOOK_NS {
             self.crowd_seen_ns.store(now_ns, Relaxed);
             self.is_crowded.store(scheduling::is_crowded(), Relaxed);
         }
-        self.is_crowded.load(Relaxed)
     }
 
     /// Readable when somebody has [notified](Self::notify) it.

@@ -119,8 +119,13 @@ impl<'a> Thawing<'a> {
             let part_began_ns = process::now_ns();
             let moved = self.part(state, chunks.clone(), part, number, &file);
             if self.guard.is_some() {
-                shared.counters.stalled(process::now_ns() - part_began_ns);
+                let stall_ns = process::now_ns() - part_began_ns;
+                shared.counters.stalled(stall_ns);
+                if let (Ok((_, writers)), None) = (moved, target) {
+                    state.thaw.felt_ns += stall_ns * writers;
+                }
             }
+            let moved = moved.map(|(pages, _)| pages);
             pages += moved?;
             last = part;
         }
@@ -164,7 +169,7 @@ impl<'a> Thawing<'a> {
         Ok(())
     }
 
-    /// Makes a part of `chunks` shared: how many private pages it had.
+    /// Makes a part of `chunks` shared: how many private pages it had, and how many writers waited.
     fn part(
         &self,
         state: &mut State,
@@ -172,7 +177,7 @@ impl<'a> Thawing<'a> {
         part: VirtRange,
         number: u8,
         file: &BackingFile,
-    ) -> Result<u64, Errno> {
+    ) -> Result<(u64, u64), Errno> {
         let shared = self.shared;
         let pieces = state.pieces(part);
         let mut mapped_to = part.start;
@@ -195,7 +200,13 @@ impl<'a> Thawing<'a> {
             }
             Ok(pages)
         })();
+        let mut writers = 0;
         let woken = self.guard.map_or(Ok(()), |uffd| {
+            // Those that are woken unread are not told of any more. No move of pages goes on while the arena is locked.
+            if moved.is_ok() {
+                writers = uffd.read_events().map_or(0, |events| events.faults);
+            }
+            shared.counters.waits.fetch_add(writers, Relaxed);
             if moved.is_err() {
                 for (piece, _) in &pieces {
                     // What is shared again has no protection to take away.
@@ -212,7 +223,7 @@ impl<'a> Thawing<'a> {
             let done = VirtRange::between(first, mapped_to);
             mark_partial(shared, state, chunks, done, number);
         }
-        moved
+        moved.map(|pages| (pages, writers))
     }
 
     /// Where markers of write protection look like pages in swap: has what is in memory of `pieces` mapped by single pages. A
