@@ -17,6 +17,7 @@ use crate::arena::chunk::Thawing;
 use crate::arena::chunk_map::MOST_FILES;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::vma_map::Usage;
+use crate::insist::insist;
 
 /// A move is followed by a pause so many times as long.
 const REST: u64 = 10;
@@ -98,6 +99,10 @@ fn move_next(shared: &Shared, state: &mut State, target: u8) -> Result<bool, Err
         service.uffd.register(range, RegisterMode::WP)?;
         let moved = Thawing::new(shared, &service).move_out(state, chunk, target, false);
         service.window.close();
+        if moved.is_err() {
+            // Or the next freeze would find two mappings where it expects one.
+            let _ = insist(|| service.uffd.unregister(range));
+        }
         return moved.map(|()| true);
     }
     let mut at = 0;
