@@ -200,9 +200,9 @@ fn fork_watches_its_child() {
 }
 
 #[test]
-fn thaw_registers_and_protects() {
-    thaw_at_each(Op::UffdRegister, &ERRNOS, 6);
-    thaw_at_each(Op::UffdWriteProtect, &ERRNOS, 7);
+fn thaw_registers_and_moves() {
+    thaw_at_each(Op::UffdRegister, &ERRNOS, 4);
+    thaw_at_each(Op::Mremap, &ERRNOS, 4);
 }
 
 #[test]
@@ -233,9 +233,9 @@ fn move_opens_a_file_and_maps() {
 }
 
 #[test]
-fn move_registers_and_protects() {
+fn move_registers_and_moves() {
     move_at_each(Op::UffdRegister, &ERRNOS, 2);
-    move_at_each(Op::UffdWriteProtect, &ERRNOS, 2);
+    move_at_each(Op::Mremap, &ERRNOS, 2);
     move_at_each(Op::UffdWake, &ERRNOS, 2);
 }
 
@@ -247,20 +247,6 @@ fn move_scans_and_writes() {
 }
 
 #[test]
-fn again_is_not_a_failure() {
-    let _alone = alone();
-    let _watchdog = Watchdog::start("write protection answers EAGAIN");
-    let world = World::new();
-    let views = freeze_all(&world.arenas()).unwrap();
-    let rule = fail(Op::UffdWriteProtect, 0, 20, Errno::AGAIN);
-    drop(views);
-    assert!(world.first.wait_live(PATIENCE) && world.second.wait_live(PATIENCE));
-    assert!(rule.is_spent());
-    assert_eq!(world.first.metrics().failed_thaw_chunks, 0);
-    world.check();
-}
-
-#[test]
 fn i4_what_cannot_be_thawed_stays_frozen_readable_and_writable() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a thaw that fails all the time");
@@ -268,7 +254,7 @@ fn i4_what_cannot_be_thawed_stays_frozen_readable_and_writable() {
         (Op::Pwrite, Errno::NOSPC),
         (Op::Mmap, Errno::NOMEM),
         (Op::PagemapScan, Errno::NOMEM),
-        (Op::UffdWriteProtect, Errno::AGAIN),
+        (Op::Mremap, Errno::NOMEM),
         (Op::UffdRegister, Errno::NOMEM),
     ] {
         let arena = Arena::new(ByteCount::mib(16)).unwrap();
@@ -330,7 +316,7 @@ impl Dropped {
 fn i5_dropped_memory_is_whole_after_a_thaw_that_failed_half_way() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a thaw of dropped memory");
-    let ops = [Op::Mmap, Op::Madvise, Op::Pwrite, Op::UffdRegister, Op::UffdWriteProtect];
+    let ops = [Op::Mmap, Op::Madvise, Op::Pwrite, Op::UffdRegister, Op::Mremap];
     for op in ops.into_iter().chain([Op::Fallocate]) {
         for pass in 0.. {
             let it = Dropped::new();

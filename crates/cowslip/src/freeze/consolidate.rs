@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use cowslip_sys::uffd::RegisterMode;
 use cowslip_sys::{Errno, process};
 
 use super::thaw::Step;
@@ -17,7 +16,6 @@ use crate::arena::chunk::Thawing;
 use crate::arena::chunk_map::MOST_FILES;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::vma_map::Usage;
-use crate::insist::insist;
 
 /// A move is followed by a pause so many times as long.
 const REST: u64 = 10;
@@ -96,13 +94,8 @@ fn move_next(shared: &Shared, state: &mut State, target: u8) -> Result<bool, Err
             continue;
         }
         let service = shared.service(state).ok_or(Errno::NODEV)?;
-        service.uffd.register(range, RegisterMode::WP)?;
         let moved = Thawing::new(shared, &service).move_out(state, chunk, target, false);
         service.window.close();
-        if moved.is_err() {
-            // Or the next freeze would find two mappings where it expects one.
-            let _ = insist(|| service.uffd.unregister(range));
-        }
         return moved.map(|()| true);
     }
     let mut at = 0;

@@ -232,9 +232,6 @@ fn move_one(
         return Ok(());
     }
     let target = shared.target(state)?;
-    for (piece, _) in state.pieces(range) {
-        service.uffd.register(piece, cowslip_sys::uffd::RegisterMode::WP)?;
-    }
     let private = service.scanner.count_private(range, MANY_PAGES)?;
     let moved = Thawing::new(shared, service).move_out(state, chunk, target, private > MANY_PAGES);
     service.window.close();
