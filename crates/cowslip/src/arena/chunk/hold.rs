@@ -20,7 +20,7 @@
 use std::io::Write;
 
 use cowslip_sys::Errno;
-use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{RegisterMode, Uffd};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
@@ -69,6 +69,9 @@ impl<'a> Hold<'a> {
                 Err(Errno::INVAL) => uffd.register(piece, RegisterMode::MISSING)?,
                 registered => registered?,
             }
+            // A child that is made around us meanwhile lacks this memory, as it lacks live memory.
+            // SAFETY: see the module; the advice changes no content.
+            unsafe { memory::advise(piece, Advice::DontFork) }?;
             let place = hold.content(piece);
             move_pages(piece, place, &mut hold.moved_to)?;
         }

@@ -34,7 +34,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
 use crate::arena::backing_file::{BackingFile, Pages, offset};
-use crate::arena::state::{Chunk, Event, Shared, State};
+use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
 use crate::service::{Service, Window};
 use copy::{Run, copy_out};
 use hold::Hold;
@@ -184,6 +184,10 @@ impl<'a> Thawing<'a> {
         let pieces = state.pieces(part);
         let mut mapped_to = part.start;
         let is_hugetlb = shared.pages == Pages::Hugetlb;
+        if self.guard.is_some() && state.inheritance == ForkInheritance::Whole {
+            // What is held is kept from children, and stays so after an error.
+            state.inheritance = ForkInheritance::Part;
+        }
         let hold = self.guard.map(|service| Hold::begin(service, part, &pieces, is_hugetlb));
         let mut hold = hold.transpose()?;
         let moved = (|| {
