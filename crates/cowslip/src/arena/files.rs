@@ -56,7 +56,7 @@ impl Files {
     }
 
     pub(crate) fn is_single(&self) -> bool {
-        self.slots.len() == 1
+        self.slots.iter().flatten().count() == 1
     }
 
     /// After a freeze or a fork: files may have readers that had none.

@@ -109,6 +109,7 @@ fn move_next(shared: &Shared, state: &mut State, target: u8) -> Result<bool, Err
             shared.map_live(state, piece, prot)?;
         }
     }
+    state.files.forget_target();
     shared.settle_files(state, None);
     Ok(false)
 }
