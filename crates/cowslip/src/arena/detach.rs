@@ -29,7 +29,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile};
 
 use super::allocate::lost;
-use super::backing_file::{Pages, offset, read_file};
+use super::backing_file::{Pages, offset, read_part};
 use super::chunk::{is_stood_on, write_protect};
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::{Span, Usage};
@@ -119,7 +119,7 @@ impl fmt::Display for Departure {
 impl Shared {
     /// Makes `range` private anonymous memory with the content it has.
     pub(crate) fn detach(&self, state: &mut State, range: VirtRange, why: Departure) -> Result<()> {
-        if self.backing_file.pages == Pages::Hugetlb {
+        if self.pages == Pages::Hugetlb {
             return Err(Error::from_errno(OPERATION, Errno::NOTSUP).on(range));
         }
         let spans: Vec<_> = state.vma_map.within(range).collect();
@@ -148,8 +148,6 @@ impl Shared {
             let leave = || run.iter().try_for_each(|span| self.leave_span(state, *span));
             let left = if is_left { leave() } else { moved };
             if let Err(errno) = left {
-                // What was registered for a thaw may not be any more.
-                state.thaw.armed = false;
                 done = Err(Error::from_errno(OPERATION, errno).on(whole));
                 break;
             }
@@ -196,7 +194,7 @@ impl Shared {
                     let at = offset(self.range, part);
                     memory::map_file(
                         part,
-                        self.backing_file.fd(),
+                        state.file_at(part.start).fd(),
                         at,
                         Sharing::Private,
                         span.prot,
@@ -386,7 +384,7 @@ impl Shared {
                     Some(base) if state.chunk(i) == Chunk::Borrowed => {
                         base.read(self.range, part, content)?;
                     }
-                    _ => drop(self.read_file(part, content)?),
+                    _ => drop(read_part(state.file_at(part.start), self.range, part, content)?),
                 }
             }
             if state.chunk(i) == Chunk::Live {
@@ -424,28 +422,6 @@ impl Shared {
         (part.start..part.end()).step_by(page).map(move |start| VirtRange::new(start, page))
     }
 
-    /// Reads what the file holds for `part`; its holes stay as they are, here and there. Whether there
-    /// was anything.
-    pub(crate) fn read_file(&self, part: VirtRange, content: &mut [u8]) -> Result<bool, Errno> {
-        let (file, start) = (self.backing_file.fd(), offset(self.range, part));
-        if self.backing_file.pages == Pages::Hugetlb {
-            // hugetlbfs does not say where its holes are.
-            return memfile::read_exact_at(file, content, start).map(|()| true);
-        }
-        read_file(file, start, content)
-    }
-
-    /// Whether the file is known to have no hole in `part`.
-    pub(crate) fn is_all_data(&self, part: VirtRange) -> Result<bool, Errno> {
-        // hugetlbfs does not say where its holes are.
-        if self.backing_file.pages == Pages::Hugetlb {
-            return Ok(false);
-        }
-        let start = offset(self.range, part);
-        let whole = (start, start + part.len as u64);
-        Ok(memfile::next_data(self.backing_file.fd(), whole.0, whole.1)? == Some(whole))
-    }
-
     /// Frees whole chunks of the file that nobody shows any more.
     pub(super) fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         let whole = range.inner_aligned(CHUNK_BYTES);
@@ -454,12 +430,10 @@ impl Shared {
         if state.role == Role::Reader {
             return Ok(());
         }
-        self.backing_file.check_identity()?;
-        for chunk in self.chunks_of(whole).filter(live) {
-            let at = offset(self.range, self.chunk_range(chunk, 1));
-            memfile::punch_hole(self.backing_file.fd(), at, CHUNK_BYTES as u64)?;
-        }
-        Ok(())
+        self.chunks_of(whole).filter(live).try_for_each(|chunk| {
+            let place = self.chunk_range(chunk, 1);
+            self.punch_in(state.file_at(place.start), place)
+        })
     }
 
     /// As in a thaw: stores to `range` wait from here on.

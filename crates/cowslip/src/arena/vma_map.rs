@@ -191,7 +191,23 @@ impl VmaMap {
 
     /// Whether faults at `address` give base pages.
     pub(crate) fn is_base(&self, address: usize) -> bool {
-        self.base_chunks.contains((address - self.start) / CHUNK_BYTES)
+        self.base_chunks.contains(self.chunk_at(address))
+    }
+
+    /// The chunk that `address` lies in.
+    pub(crate) fn chunk_at(&self, address: usize) -> usize {
+        (address - self.start) / CHUNK_BYTES
+    }
+
+    /// The address that a chunk begins at.
+    pub(crate) fn chunk_start(&self, chunk: usize) -> usize {
+        self.start + chunk * CHUNK_BYTES
+    }
+
+    /// The first chunk that `range` touches, and the one after the last; `None` if it is empty.
+    pub(crate) fn chunks_of(&self, range: VirtRange) -> Option<(usize, usize)> {
+        let end = (range.end() - self.start).div_ceil(CHUNK_BYTES);
+        (!range.is_empty()).then(|| (self.chunk_at(range.start), end))
     }
 
     /// The mappings that `range` consists of: parts of one protection and one size of pages, without those that are not the
@@ -216,12 +232,11 @@ impl VmaMap {
     fn by_page_size(&self, piece: (VirtRange, Prot)) -> impl Iterator<Item = (VirtRange, Prot)> {
         let (mut rest, prot) = piece;
         std::iter::from_fn(move || {
-            let first = (rest.start - self.start) / CHUNK_BYTES;
-            let chunks = (rest.end() - self.start).div_ceil(CHUNK_BYTES);
-            let end = self.start + self.base_chunks.run_end(first, chunks) * CHUNK_BYTES;
+            let (first, end) = self.chunks_of(rest)?;
+            let end = self.chunk_start(self.base_chunks.run_end(first, end));
             let part = VirtRange::between(rest.start, end.min(rest.end()));
             rest = VirtRange::between(part.end(), rest.end());
-            (!part.is_empty()).then_some((part, prot))
+            Some((part, prot))
         })
     }
 }

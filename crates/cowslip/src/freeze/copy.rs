@@ -82,8 +82,8 @@ impl Frozen {
         // SAFETY: the caller's own, and nobody else knows it.
         unsafe { memory::map_anonymous(copy, Prot::RW) }.during(OPERATION)?;
         // What was not in use at the freeze shows zeroes.
-        for (piece, _) in &self.layout {
-            let piece = piece.intersect(part);
+        for piece in &self.layout {
+            let piece = piece.range.intersect(part);
             if piece.is_empty() {
                 continue;
             }
