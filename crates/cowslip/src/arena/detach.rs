@@ -10,7 +10,8 @@
 //!
 //! Writers wait while their memory is copied, in the arena's userfaultfd or in one opened for this alone. Without any,
 //! in a process that has other threads, and where the caller stands on it, memory is *left*: it is mapped privately where it lies, in one step that nobody
-//! has to wait for, and never thawed. Its base stays in the file as long as the arena.
+//! has to wait for, and never thawed. Its base stays in the file as long as the arena, and its place is never handed out
+//! again: children that inherited it read that base, and are not counted for it.
 //!
 //! # Safety
 //! The ranges were checked to be handed out. Nobody writes to what is copied, as said above. Every address shows the
@@ -155,7 +156,7 @@ impl Shared {
             }
             for span in run {
                 match is_left {
-                    true => state.vma_map.set(span.range, Usage::Left, span.prot),
+                    true => state.vma_map.leave(span.range, span.prot),
                     false => {
                         self.keep_wiped(state, span.range);
                         self.set_detached(state, span.range, span.prot);
