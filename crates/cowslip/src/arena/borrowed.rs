@@ -65,7 +65,7 @@ impl BorrowedBase {
     ) -> Result<Self, Errno> {
         let identity = FileIdentity::of(file.as_fd())?;
         let file = ReservedFd::hold(file);
-        let view = memory::reserve(extent.len, CHUNK_BYTES)?;
+        let view = memory::reserve_apart(extent.len, CHUNK_BYTES)?;
         let (known_data, filled) = (Cell::default(), Cell::default());
         let base = Self { extent, view, file, identity, known_data, filled, pin };
         let at = offset(arena, extent);
@@ -258,7 +258,7 @@ impl Drop for BorrowedBase {
 /// A write(2) to a memfd gets base pages unless a mapping asked for a huge one first.
 fn take_huge_page(own: &BackingFile, arena: VirtRange, part: VirtRange) -> Result<(), Errno> {
     let chunk = part.outer_aligned(CHUNK_BYTES).intersect(arena);
-    let place = memory::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
+    let place = memory::reserve_apart(CHUNK_BYTES, CHUNK_BYTES)?;
     let first = VirtRange::new(place.start, page_size_bytes());
     // SAFETY: the place is this function's own.
     unsafe {

@@ -283,7 +283,7 @@ impl Shared {
         service: Option<&Service>,
         guard: Option<&Uffd<ReservedFd>>,
     ) -> Result<(), Errno> {
-        let copy = memory::reserve(whole.len, page_size_bytes())?;
+        let copy = memory::reserve_apart(whole.len, page_size_bytes())?;
         // A handler could store to what waits for this very thread.
         let _blocked = guard.map(|_| BlockedSignals::enter());
         let mut moved_to = whole.start;
