@@ -67,11 +67,13 @@ pub enum Departure {
     Namespace,
     /// It could be frozen but never thawed: there is no userfaultfd to be had.
     NoThaw,
+    /// A thread, or a process that shares it, has a table of descriptors of its own (`unshare(2)`, `clone(2)`).
+    Descriptors,
 }
 
 impl Departure {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Advice,
         Self::DirectIo,
         Self::Ring,
@@ -84,6 +86,7 @@ impl Departure {
         Self::Filter,
         Self::Namespace,
         Self::NoThaw,
+        Self::Descriptors,
     ];
 
     /// Those that [`Metrics::left_for`](crate::Metrics::left_for) names.
@@ -113,6 +116,7 @@ impl fmt::Display for Departure {
             Self::Filter => "the program is about to filter its system calls",
             Self::Namespace => "the program loads libraries into a namespace of their own",
             Self::NoThaw => "it could not be thawed without userfaultfd",
+            Self::Descriptors => "used with descriptors that are not the process' own",
         })
     }
 }
