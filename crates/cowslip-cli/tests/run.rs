@@ -50,6 +50,23 @@ fn the_heap_of_a_program_on_glibc_malloc_is_in_the_arena() {
     assert!(report["anonymous_in_arena_percent"].as_f64() >= Some(90.0), "{report}");
 }
 
+/// A fork that was just made leaves nothing of the arena mapped.
+#[test]
+fn what_the_arena_holds_counts_though_little_of_it_is_mapped() {
+    let script = r#"
+        my $text = "text" x 10_000_000;
+        pipe(my $told, my $tell);
+        my $child = fork // die "fork: $!";
+        if (!$child) { close $tell; exit(sysread($told, my $word, 1)); }
+    "#;
+    let Some((_, report)) = perl(&[], script) else { return };
+    let report = report.expect("a report");
+    let bytes = |name: &str| report[name].as_u64().expect("a number");
+    assert!(bytes("resident_bytes") < bytes("held_bytes") / 4, "{report}");
+    assert!(bytes("held_bytes") >= 40_000_000, "{report}");
+    assert!(report["anonymous_in_arena_percent"].as_f64() >= Some(95.0), "{report}");
+}
+
 #[test]
 fn a_malloc_that_is_to_be_kept_is() {
     let Some((_, report)) = perl(&["--malloc", "keep"], FORKING) else { return };

@@ -15,7 +15,7 @@ use cowslip_sys::process::BlockedSignals;
 
 use crate::{
     advice, cloning, descriptors, direct_io, faults, filters, futexes, limits, mapping, moving,
-    rings, segments,
+    rings, segments, tables,
 };
 
 const SYS_MSEAL: c_long = 462;
@@ -75,6 +75,7 @@ static KINDS: [u8; NUMBERS] = {
         SYS_MSEAL,
         libc::SYS_close,
         libc::SYS_close_range,
+        libc::SYS_unshare,
         libc::SYS_dup2,
         libc::SYS_dup3,
         libc::SYS_prctl,
@@ -180,6 +181,7 @@ unsafe extern "C-unwind" fn handle(
             libc::SYS_close_range => {
                 return descriptors::close_range(a as c_uint, b as c_uint, int(c)).into();
             }
+            libc::SYS_unshare => return tables::unshare(int(a)).into(),
             libc::SYS_dup2 => return descriptors::dup2(int(a), int(b)).into(),
             libc::SYS_dup3 => return descriptors::dup3(int(a), int(b), int(c)).into(),
             libc::SYS_prctl => {

@@ -158,7 +158,7 @@ impl Counters {
         const OPERATION: &str = "make the page of counters";
         let len = page_size_bytes();
         let file = memfile::memfd(PAGE_NAME, MemfdKind::Shmem, len as u64).during(OPERATION)?;
-        let page = memory::reserve(len, len).during(OPERATION)?;
+        let page = memory::reserve_apart(len, len).during(OPERATION)?;
         #[allow(unsafe_code)]
         // SAFETY: the range was reserved just now for this page, which is never unmapped; all-zero
         // bytes are a valid `Counters`, which is smaller than any page and made of atomics.

@@ -264,7 +264,7 @@ impl Shared {
                 | (Usage::Used, Role::Reader) => {
                     // SAFETY: see the module. What others map there later stays theirs.
                     unsafe { memory::unmap(span.range) }.during(RELEASE)?;
-                    state.vma_map.set(span.range, Usage::Hole, Prot::NONE);
+                    state.vma_map.vacate(span.range);
                 }
             }
         }

@@ -188,7 +188,7 @@ pub(crate) fn take_huge_page(
     part: VirtRange,
 ) -> Result<(), Errno> {
     let chunk = part.outer_aligned(CHUNK_BYTES).intersect(arena);
-    let place = memory::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
+    let place = memory::reserve_apart(CHUNK_BYTES, CHUNK_BYTES)?;
     let first = VirtRange::new(place.start, cowslip_sys::units::page_size_bytes());
     #[allow(unsafe_code)]
     // SAFETY: the place is this function's own.

@@ -65,7 +65,7 @@ impl BorrowedBase {
     ) -> Result<Self, Errno> {
         let identity = FileIdentity::of(file.as_fd())?;
         let file = ReservedFd::hold(file);
-        let view = memory::reserve(extent.len, CHUNK_BYTES)?;
+        let view = memory::reserve_apart(extent.len, CHUNK_BYTES)?;
         let (known_data, filled) = (Cell::default(), Cell::default());
         let base = Self { extent, view, file, identity, known_data, filled, pin };
         let at = offset(arena, extent);

@@ -10,7 +10,8 @@
 //!
 //! Writers wait while their memory is copied, in the arena's userfaultfd or in one opened for this alone. Without any,
 //! in a process that has other threads, and where the caller stands on it, memory is *left*: it is mapped privately where it lies, in one step that nobody
-//! has to wait for, and never thawed. Its base stays in the file as long as the arena.
+//! has to wait for, and never thawed. Its base stays in the file as long as the arena, and its place is never handed out
+//! again: children that inherited it read that base, and are not counted for it.
 //!
 //! # Safety
 //! The ranges were checked to be handed out. Nobody writes to what is copied, as said above. Every address shows the
@@ -66,11 +67,13 @@ pub enum Departure {
     Namespace,
     /// It could be frozen but never thawed: there is no userfaultfd to be had.
     NoThaw,
+    /// A thread, or a process that shares it, has a table of descriptors of its own (`unshare(2)`, `clone(2)`).
+    Descriptors,
 }
 
 impl Departure {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Advice,
         Self::DirectIo,
         Self::Ring,
@@ -83,6 +86,7 @@ impl Departure {
         Self::Filter,
         Self::Namespace,
         Self::NoThaw,
+        Self::Descriptors,
     ];
 
     /// Those that [`Metrics::left_for`](crate::Metrics::left_for) names.
@@ -112,6 +116,7 @@ impl fmt::Display for Departure {
             Self::Filter => "the program is about to filter its system calls",
             Self::Namespace => "the program loads libraries into a namespace of their own",
             Self::NoThaw => "it could not be thawed without userfaultfd",
+            Self::Descriptors => "used with descriptors that are not the process' own",
         })
     }
 }
@@ -153,7 +158,7 @@ impl Shared {
             }
             for span in run {
                 match is_left {
-                    true => state.vma_map.set(span.range, Usage::Left, span.prot),
+                    true => state.vma_map.leave(span.range, span.prot),
                     false => {
                         self.keep_wiped(state, span.range);
                         self.set_detached(state, span.range, span.prot);
@@ -280,7 +285,7 @@ impl Shared {
         service: Option<&Service>,
         guard: Option<&Uffd<ReservedFd>>,
     ) -> Result<(), Errno> {
-        let copy = memory::reserve(whole.len, page_size_bytes())?;
+        let copy = memory::reserve_apart(whole.len, page_size_bytes())?;
         // A handler could store to what waits for this very thread.
         let _blocked = guard.map(|_| BlockedSignals::enter());
         let mut moved_to = whole.start;

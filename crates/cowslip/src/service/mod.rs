@@ -90,7 +90,7 @@ impl Service {
         Ok(Self {
             uffd,
             hold,
-            aside: memory::reserve(ASIDE_BYTES, CHUNK_BYTES).during(operation)?,
+            aside: memory::reserve_apart(ASIDE_BYTES, CHUNK_BYTES).during(operation)?,
             wake,
             identities,
             scanner: Scanner::new(pagemap),

@@ -30,7 +30,7 @@ pub(crate) struct Window {
 impl Window {
     /// Sets the address space aside.
     pub(crate) fn reserve() -> Result<Self, Errno> {
-        let place = memory::reserve(WINDOW_BYTES, CHUNK_BYTES)?;
+        let place = memory::reserve_apart(WINDOW_BYTES, CHUNK_BYTES)?;
         Ok(Self { place, shown: AtomicUsize::new(NOTHING), file: AtomicI32::new(0) })
     }
 

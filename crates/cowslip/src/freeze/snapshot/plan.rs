@@ -79,7 +79,7 @@ impl<'a> Snapshot<'a> {
         if keeps_view || !snapshot.pieces.is_empty() {
             snapshot.generation = snapshot.state.generations.begin()?;
             let whole = if keeps_view { shared.range } else { snapshot.moved_range() };
-            snapshot.view = memory::reserve(whole.len, GIB_BYTES).during(OPERATION)?;
+            snapshot.view = memory::reserve_apart(whole.len, GIB_BYTES).during(OPERATION)?;
             snapshot.view_of = whole.start;
         }
         Ok(snapshot)

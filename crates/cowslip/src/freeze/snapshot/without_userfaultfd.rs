@@ -70,7 +70,7 @@ fn private_elsewhere(
     let place = if is_hugetlb {
         memory::map_file_reserved(piece.len, file, at, Sharing::Private)?
     } else {
-        memory::reserve(piece.len, page_size_bytes())?
+        memory::reserve_apart(piece.len, page_size_bytes())?
     };
     // SAFETY: the place was made just now, for this alone.
     let made = unsafe {
