@@ -10,7 +10,7 @@ use crate::session::{ProcessTally, Tally};
 /// A metric of each process: its name, kind and help, and its value where that is known.
 type OfProcess = (&'static str, &'static str, &'static str, fn(&ProcessTally) -> Option<f64>);
 
-const OF_PROCESSES: [OfProcess; 14] = [
+const OF_PROCESSES: [OfProcess; 15] = [
     ("promotions_total", COUNTER, "Regions made huge.", |it| Some(it.promotions as f64)),
     ("splits_total", COUNTER, "Huge pages split.", |it| Some(it.splits as f64)),
     ("freed_bytes_total", COUNTER, "Memory that splits gave back.", |it| {
@@ -36,6 +36,9 @@ const OF_PROCESSES: [OfProcess; 14] = [
     }),
     ("arena_bytes", GAUGE, "Memory of its arenas, as far as it is mapped.", |it| {
         Some(it.seen.arena_bytes as f64)
+    }),
+    ("lazily_freed_bytes", GAUGE, "Memory given back by MADV_FREE, where asked for.", |it| {
+        Some(it.lazily_freed_bytes as f64)
     }),
     ("bloat_bytes", GAUGE, "Zero pages inside huge pages, where looked into.", |it| {
         Some(it.bloat_bytes as f64)

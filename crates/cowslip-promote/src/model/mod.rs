@@ -13,6 +13,8 @@ pub use coverage::Coverage;
 pub use heat_source::HeatSource;
 pub use limit::Limit;
 pub(crate) use limit::{added_bytes, kept_bytes, needed_bytes};
-pub use observation::{HugeSource, Look, ProcessId, ProcessLook, REGION_PAGES, Region, RegionKind};
+pub use observation::{
+    HugeSource, LazyFreeSource, Look, ProcessId, ProcessLook, REGION_PAGES, Region, RegionKind,
+};
 pub use settings::Settings;
 pub use system::{ORDERS, System};

@@ -47,6 +47,19 @@ pub enum HugeSource {
     Guess,
 }
 
+/// How it is known which pages are lazily freed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LazyFreeSource {
+    /// None are, where it matters.
+    #[default]
+    None,
+    /// From the page frames (`/proc/kpageflags`): those that bear the mark, and no more than the sum of the mapping.
+    Frames,
+    /// From the sums in `smaps`: in some mapping every page may be one of them.
+    Mappings,
+}
+
 /// 2 MiB of memory, aligned, with something in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -67,6 +80,9 @@ pub struct Region {
     /// Pages that another process maps too: copy-on-write after a fork.
     #[serde(skip_serializing_if = "is_zero")]
     pub shared_pages: u16,
+    /// Pages that may be lazily freed (`MADV_FREE`): in memory, and not in use.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub lazily_freed_pages: u16,
     /// Whether one huge page maps it.
     pub is_huge: bool,
     /// Whether pages of it are of a huge page of which the rest was released, as far as page frames may be known
@@ -82,6 +98,11 @@ pub struct Region {
 }
 
 impl Region {
+    /// Pages in memory that are in use for certain.
+    pub fn used_pages(&self) -> u16 {
+        self.pages.saturating_sub(self.lazily_freed_pages)
+    }
+
     pub(crate) fn range(&self) -> VirtRange {
         VirtRange::new(self.address as usize, CHUNK_BYTES)
     }
@@ -121,6 +142,12 @@ pub struct ProcessLook {
     /// How it is known which of its regions are huge.
     #[serde(default)]
     pub huge_source: HugeSource,
+    /// How it is known which of its pages are lazily freed.
+    #[serde(default)]
+    pub lazy_free_source: LazyFreeSource,
+    /// Memory that it has given back lazily, as far as that was asked for.
+    #[serde(default)]
+    pub lazily_freed_bytes: u64,
     /// The limits that it is subject to: of its control group and of those that this is a part of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
@@ -141,7 +168,7 @@ impl ProcessLook {
     pub fn coverage(&self) -> Coverage {
         let edges = Coverage { anonymous_bytes: self.edge_bytes, ..Coverage::default() };
         self.regions.iter().fold(edges, |sum, region| {
-            let bytes = u64::from(region.pages) * page_size_bytes() as u64;
+            let bytes = u64::from(region.used_pages()) * page_size_bytes() as u64;
             let huge_bytes = if region.is_huge { CHUNK_BYTES as u64 } else { 0 };
             sum.plus(match region.kind {
                 RegionKind::Private => {

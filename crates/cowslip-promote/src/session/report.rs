@@ -63,6 +63,8 @@ fn process_json(pid: i32, tally: &ProcessTally) -> Value {
         "heat_percent": tally.heat_percent,
         "heat_source": tally.heat_source,
         "huge_source": tally.huge_source,
+        "lazily_freed_bytes": tally.lazily_freed_bytes,
+        "lazy_free_source": tally.lazy_free_source,
         "before": coverage(tally.before),
         "after": coverage(tally.after),
         "promotions": tally.promotions,

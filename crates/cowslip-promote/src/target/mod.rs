@@ -3,6 +3,7 @@
 mod act;
 mod arenas;
 mod entries;
+mod lazily_freed;
 mod limits;
 mod observe;
 mod partially_mapped;
@@ -35,6 +36,7 @@ pub struct Target {
     next_content: u64,
     knows_heat: bool,
     arenas: Vec<ForeignArena>,
+    lazily_freed: lazily_freed::Sums,
     /// Without `PAGEMAP_SCAN`: the last look, and the regions that a collapse has made huge.
     known: BTreeMap<u64, Region>,
     agreed: BTreeSet<u64>,
@@ -65,6 +67,7 @@ impl Target {
                 next_content: 0,
                 knows_heat: false,
                 arenas: Vec::new(),
+                lazily_freed: lazily_freed::Sums::default(),
                 known: BTreeMap::new(),
                 agreed: BTreeSet::new(),
             })

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cowslip::units::ByteCount;
 use cowslip_promote::session::Session;
-use cowslip_promote::{Coverage, Reason};
+use cowslip_promote::{Coverage, LazyFreeSource, Reason};
 
 use super::args::PromoteArgs;
 use crate::exit::{self, Failure};
@@ -54,10 +54,25 @@ fn table(session: &Session, is_dry_run: bool) -> String {
     for (reason, count) in reasons(session) {
         lines.push(format!("  {count:>8}  {reason}: {}", told(reason, is_dry_run)));
     }
+    lines.extend(lazily_freed(session));
     let cpu = units::human(session.tally().look_cpu_ns as f64, "ns");
     let looks = text::count(session.tally().looks as usize, "look");
     lines.push(format!("  {looks} took {cpu} of processor time"));
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// What the programs have given back that is in memory still, if there is any.
+fn lazily_freed(session: &Session) -> Option<String> {
+    let all = || session.tally().processes.values().filter(|it| it.lazily_freed_bytes > 0);
+    let bytes = all().map(|it| it.lazily_freed_bytes).sum();
+    let guess = match all().any(|it| it.lazy_free_source == LazyFreeSource::Mappings) {
+        true => {
+            "; which pages is told to root alone, so that no page of such a mapping counts as used"
+        }
+        false => "",
+    };
+    (bytes > 0)
+        .then(|| format!("  {} lazily freed (MADV_FREE), not in use{guess}", ByteCount(bytes)))
 }
 
 fn told(reason: Reason, is_dry_run: bool) -> String {
