@@ -478,7 +478,7 @@ fn what_was_lazily_freed_is_not_made_huge_and_what_is_written_again_is() {
         regions.advise(regions.region(0), Advice::Free);
         regions.advise(some, Advice::Free);
         // The sums of a look are used for as long as reading them takes.
-        (0..4).for_each(|_| drop(regions.in_smaps()));
+        (0..4).for_each(|_| _ = regions.in_smaps());
         let outcome = promotion.promoter.act(&decided[0].1).unwrap();
         assert_eq!(outcome.effect, Effect::Overtaken, "{by:?}: freed between look and act");
         let left = Reason::LazilyFreed;

@@ -53,6 +53,16 @@ static void touch(size_t pages, int flags) {
   madvise(at, pages * PAGE, MADV_HUGEPAGE);
 }
 
+/* Memory in pieces of 256 KiB, each a mapping of its own as V8's are. */
+static void scatter(size_t pieces) {
+  for (size_t i = 0; i < pieces; i++) {
+    size_t bytes = 64 * PAGE;
+    char *at = mmap(0, bytes + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(at, bytes, PROT_READ | PROT_WRITE);
+    memset(at, 1, bytes);
+  }
+}
+
 /* With base pages, also where the system gives huge ones to everybody. */
 static void fill(size_t region, size_t pages) {
   int before = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
@@ -110,6 +120,9 @@ int main(void) {
       puts("done");
     } else if (!strcmp(command, "odd")) {
       touch(a, MAP_PRIVATE);
+      puts("done");
+    } else if (!strcmp(command, "scatter")) {
+      scatter(a);
       puts("done");
     } else if (!strcmp(command, "huge")) {
       printf("%d\n", madvise((char *)memory + a * REGION, b * REGION, MADV_COLLAPSE));

@@ -9,7 +9,7 @@ mod settings;
 mod system;
 
 pub use action::{Action, ActionOutcome, Effect};
-pub use coverage::Coverage;
+pub use coverage::{Coverage, percent};
 pub use heat_source::HeatSource;
 pub use limit::Limit;
 pub(crate) use limit::{added_bytes, kept_bytes, needed_bytes};

@@ -155,6 +155,9 @@ pub struct ProcessLook {
     /// known.
     #[serde(default)]
     pub pressure_percent: f64,
+    /// Its private anonymous memory, of all mappings.
+    #[serde(default)]
+    pub anonymous_bytes: u64,
     /// Private anonymous memory beside its regions, at the ends of mappings that have some: too little for a
     /// huge page.
     #[serde(default)]
@@ -166,13 +169,13 @@ pub struct ProcessLook {
 impl ProcessLook {
     /// How much of it is huge.
     pub fn coverage(&self) -> Coverage {
-        let edges = Coverage { anonymous_bytes: self.edge_bytes, ..Coverage::default() };
-        self.regions.iter().fold(edges, |sum, region| {
+        let edges = Coverage { fitting_bytes: self.edge_bytes, ..Coverage::default() };
+        let mut sum = self.regions.iter().fold(edges, |sum, region| {
             let bytes = u64::from(region.used_pages()) * page_size_bytes() as u64;
             let huge_bytes = if region.is_huge { CHUNK_BYTES as u64 } else { 0 };
             sum.plus(match region.kind {
                 RegionKind::Private => {
-                    Coverage { anonymous_bytes: bytes, huge_bytes, ..Coverage::default() }
+                    Coverage { fitting_bytes: bytes, huge_bytes, ..Coverage::default() }
                 }
                 RegionKind::Arena | RegionKind::FrozenArena => Coverage {
                     arena_bytes: bytes,
@@ -180,7 +183,10 @@ impl ProcessLook {
                     ..Coverage::default()
                 },
             })
-        })
+        });
+        let used_bytes = self.anonymous_bytes.saturating_sub(self.lazily_freed_bytes);
+        sum.anonymous_bytes = used_bytes.max(sum.fitting_bytes);
+        sum
     }
 }
 
@@ -205,8 +211,9 @@ impl Look {
     /// Brings it up to date with what was done since.
     pub fn take_in(&mut self, outcome: &ActionOutcome) {
         let process = self.processes.iter_mut().find(|it| it.process == outcome.process);
-        let regions = process.into_iter().flat_map(|it| &mut it.regions);
-        for region in regions.filter(|it| it.address == outcome.address) {
+        let Some(ProcessLook { regions, anonymous_bytes, .. }) = process else { return };
+        for region in regions.iter_mut().filter(|it| it.address == outcome.address) {
+            let before_bytes = u64::from(region.pages) * page_size_bytes() as u64;
             match (outcome.effect, outcome.action) {
                 (Effect::Done, Action::Promote) => {
                     let Region { address, kind, heat_percent, .. } = *region;
@@ -219,6 +226,10 @@ impl Look {
                     (region.is_huge, region.is_partially_mapped) = (false, false);
                 }
                 _ => {}
+            }
+            if region.kind == RegionKind::Private {
+                let bytes = u64::from(region.pages) * page_size_bytes() as u64;
+                *anonymous_bytes = (*anonymous_bytes + bytes).saturating_sub(before_bytes);
             }
         }
     }

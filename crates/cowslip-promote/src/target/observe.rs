@@ -56,6 +56,7 @@ impl Target {
             weight: self.weight,
             group: self.group.clone(),
             resident_bytes: procfs::resident_bytes(&status),
+            anonymous_bytes: procfs::field_bytes(&status, "RssAnon").unwrap_or(0),
             is_disabled: procfs::thp_is_disabled(&status),
             heat_source,
             huge_source,

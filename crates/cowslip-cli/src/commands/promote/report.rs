@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cowslip::units::ByteCount;
 use cowslip_promote::session::Session;
-use cowslip_promote::{Coverage, LazyFreeSource, Reason};
+use cowslip_promote::{Coverage, LazyFreeSource, Reason, percent};
 
 use super::args::PromoteArgs;
 use crate::exit::{self, Failure};
@@ -22,8 +22,16 @@ pub(super) fn deliver(session: &Session, args: &PromoteArgs) -> Result<(), Failu
 }
 
 fn table(session: &Session, is_dry_run: bool) -> String {
-    let heads =
-        ["process", "huge before", "huge after", "promoted", "split", "freed", "longest stall"];
+    let heads = [
+        "process",
+        "huge before",
+        "huge after",
+        "of what fits",
+        "promoted",
+        "split",
+        "freed",
+        "longest stall",
+    ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for (process, tally) in &session.tally().processes {
         let share = |it: Option<Coverage>| it.map_or("unknown".to_owned(), |it| it.to_string());
@@ -38,6 +46,7 @@ fn table(session: &Session, is_dry_run: bool) -> String {
             format!("{} ({})", text::clip(&tally.name), process.pid),
             share(tally.before),
             share(tally.after) + ended,
+            tally.after.map_or("unknown".to_owned(), |it| percent(it.fitting_ratio())),
             promoted.to_string(),
             split.to_string(),
             ByteCount(tally.freed_bytes).to_string(),
