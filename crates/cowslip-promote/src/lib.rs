@@ -34,8 +34,8 @@ pub use cowslip::{Error, ErrorKind, Result};
 pub use heat::{ProbedHeatSource, end_left_watching, probe_heat_sources};
 pub use khugepaged::{ManagedThp, interference};
 pub use model::{
-    Action, ActionOutcome, Coverage, Effect, HeatSource, HugeSource, Limit, Look, ORDERS,
-    ProcessId, ProcessLook, REGION_PAGES, Region, RegionKind, Settings, System,
+    Action, ActionOutcome, Coverage, Effect, HeatSource, HugeSource, LazyFreeSource, Limit, Look,
+    ORDERS, ProcessId, ProcessLook, REGION_PAGES, Region, RegionKind, Settings, System, percent,
 };
 pub use policy::{Decision, Policy, Reason};
 pub use promoter::{Promoter, RemovedTarget};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::scheduling::{self, Scheduling};
-use cowslip_sys::{Errno, process};
+use cowslip_sys::{Errno, process, procfs};
 
 use crate::heat::Sampling;
 use crate::huge_page_reserve::HugePageReserve;
@@ -106,15 +106,15 @@ impl Promoter {
         let mut groups = Groups::new(self.policy.settings(), look.system.total_bytes);
         let mut gone = Vec::new();
         let by_mapping = self.heat == HeatSource::Mappings;
-        self.targets.retain(|_, target| match target.look(content_ns, by_mapping, &mut groups) {
-            Ok(process) => {
-                look.processes.push(process);
-                true
+        let has_lazily_freed = procfs::has_lazily_freed();
+        self.targets.retain(|_, target| {
+            let seen = target.look(content_ns, by_mapping, has_lazily_freed, &mut groups);
+            let is_there = seen.is_ok();
+            match seen {
+                Ok(process) => look.processes.push(process),
+                Err(errno) => gone.push(removed(target, errno)),
             }
-            Err(errno) => {
-                gone.push(removed(target, errno));
-                false
-            }
+            is_there
         });
         if self.heat == HeatSource::Damon
             && self.sampling.add(&mut look.processes, self.targets.values()).is_err()

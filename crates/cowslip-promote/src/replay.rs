@@ -145,7 +145,7 @@ impl Counts {
         match action {
             Action::Promote => {
                 self.promotions += 1;
-                let pages = region.map_or(REGION_PAGES, |it| it.pages);
+                let pages = region.map_or(REGION_PAGES, Region::used_pages);
                 self.added_pages += u64::from(REGION_PAGES - pages.min(REGION_PAGES));
             }
             Action::Demote => self.splits += 1,

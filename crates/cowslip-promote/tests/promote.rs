@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use cowslip::{Arena, Backing, ErrorKind, Result};
 use cowslip_promote::{
-    Action, ActionOutcome, Decision, Effect, HeatSource, HugeSource, Promoter, Reason, Region,
-    Settings, Target,
+    Action, ActionOutcome, Decision, Effect, HeatSource, HugeSource, LazyFreeSource, Promoter,
+    Reason, Region, Settings, Target,
 };
 use cowslip_sys::failpoints::{self, Op};
 use cowslip_sys::memory::{self, Advice, Prot};
@@ -103,6 +103,8 @@ impl Drop for Regions {
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum By {
     Scan,
+    /// As others than root.
+    ScanAlone,
     /// As before Linux 6.7, with the privileges of this process.
     Entries,
     /// As before Linux 6.7, for others than root.
@@ -116,10 +118,10 @@ impl By {
     fn force(self) -> Vec<failpoints::Injection> {
         let always = |op, errno| failpoints::fail(op, 0, u32::MAX, errno);
         let mut rules = Vec::new();
-        if self != Self::Scan {
+        if matches!(self, Self::Entries | Self::EntriesAlone) {
             rules.push(always(Op::PagemapProbe, Errno::NOTTY));
         }
-        if self == Self::EntriesAlone {
+        if matches!(self, Self::ScanAlone | Self::EntriesAlone) {
             rules.push(always(Op::PageFlags, Errno::ACCESS));
         }
         rules
@@ -457,6 +459,44 @@ fn pages_that_were_only_read_are_not_taken_for_a_childs() {
         let address = regions.range.start as u64;
         let seen = look.processes[0].regions.iter().find(|it| it.address == address).unwrap();
         assert_eq!((seen.pages, seen.zero_pages, seen.shared_pages), (500, 12, 0), "{by:?}");
+    }
+}
+
+#[test]
+fn what_was_lazily_freed_is_not_made_huge_and_what_is_written_again_is() {
+    for by in [By::Scan, By::ScanAlone, By::Entries, By::EntriesAlone] {
+        let regions = Regions::new(&[512, 512, 512]);
+        let _rules = by.force();
+        let is_told = is_of_a_huge_page(regions.range.start).is_some();
+        let sees_frames = is_told && matches!(by, By::Scan | By::Entries);
+        let mut promotion = Promotion::of(&regions);
+        promotion.reasons();
+        let decided = promotion.decide();
+        assert!(decided.iter().all(|(_, it)| it.reason == Reason::Full), "{by:?}: {decided:?}");
+
+        let some = VirtRange::new(regions.region(1).start, 100 * page_size_bytes());
+        regions.advise(regions.region(0), Advice::Free);
+        regions.advise(some, Advice::Free);
+        // The sums of a look are used for as long as reading them takes.
+        (0..4).for_each(|_| _ = regions.in_smaps());
+        let outcome = promotion.promoter.act(&decided[0].1).unwrap();
+        assert_eq!(outcome.effect, Effect::Overtaken, "{by:?}: freed between look and act");
+        let left = Reason::LazilyFreed;
+        let third = if sees_frames { Reason::Full } else { left };
+        assert_eq!(promotion.reasons(), [(0, left), (1, left), (2, third)], "{by:?}");
+        let (look, _) = promotion.promoter.look(0).unwrap();
+        let seen = &look.processes[0];
+        let source = if sees_frames { LazyFreeSource::Frames } else { LazyFreeSource::Mappings };
+        assert_eq!(seen.lazy_free_source, source, "{by:?}");
+        assert!(seen.lazily_freed_bytes >= 500 * page_size_bytes() as u64, "{by:?}: {seen:?}");
+
+        for (number, page) in (0..2).flat_map(|number| (0..512).map(move |page| (number, page))) {
+            regions.word(number, page).store(page as u64 + 1, Relaxed);
+        }
+        let before = regions.checksum();
+        assert_eq!(promotion.act().len(), 3, "{by:?}: all of it is in use again");
+        assert_eq!(regions.in_smaps().0, 3 * CHUNK_BYTES as u64, "{by:?}");
+        assert_eq!(regions.checksum(), before);
     }
 }
 

@@ -53,6 +53,7 @@ pub enum Sharing {
 #[allow(missing_docs, reason = "named as in madvise(2)")]
 pub enum Advice {
     DontNeed = 4,
+    Free = 8,
     DontFork = 10,
     DoFork = 11,
     HugePage = 14,

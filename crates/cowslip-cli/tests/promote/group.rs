@@ -38,6 +38,15 @@ impl Group {
         Self(path)
     }
 
+    /// Has the kernel take back what it can of the group's memory.
+    pub(crate) fn reclaim(&self) {
+        // Version 2 says EAGAIN once there is no more.
+        let asked = [("memory.force_empty", "0"), ("memory.reclaim", "1G")];
+        let taken = asked.iter().find(|(file, _)| self.0.join(file).exists());
+        let (file, text) = taken.expect("one of both");
+        let _ = fs::write(self.0.join(file), text);
+    }
+
     /// Has a shell run that in it, with these as `$2` and so on.
     pub(crate) fn shell(&self, script: &str, arguments: &[&Path]) -> Command {
         let mut command = Command::new("sh");

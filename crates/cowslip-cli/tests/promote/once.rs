@@ -193,7 +193,8 @@ fn what_cannot_be_promoted_is_not_covered() {
     }
     let (report, _) = once(target.pid(), &["--coverage", "0"]);
     let coverage = &report["coverage"];
-    assert_eq!((&coverage["ratio"], &coverage["reached"]), (&Value::Null, &Value::Bool(false)));
+    assert_eq!((&coverage["ratio"], &coverage["reached"]), (&0.0.into(), &Value::Bool(false)));
+    assert_eq!(coverage["fitting_ratio"], Value::Null);
     let table = top(&target, &[]);
     assert!(table.contains(" – ") && table.contains(" 1 process by rss"), "{table}");
 
@@ -205,10 +206,37 @@ fn what_cannot_be_promoted_is_not_covered() {
     let ratio = report["coverage"]["ratio"].as_f64().unwrap();
     assert!(code == Some(1) && ratio > 0.5 && ratio < 1.0, "{report:#}");
     let seen: Value = serde_json::from_str(&top(&target, &["--json", "-"])).unwrap();
-    assert_eq!(seen["processes"][0]["coverage_ratio"], ratio, "{seen:#}");
-    let share = format!("{:.1} %", ratio * 100.0);
+    let seen = |name: &str| seen["processes"][0][name].as_f64().unwrap();
+    let fitting = report["coverage"]["fitting_ratio"].as_f64().unwrap();
+    assert!((fitting - seen("fitting_coverage_ratio")).abs() < 1e-9 && fitting > ratio);
+    // A counter for each processor, which are not summed up exactly.
+    assert!((ratio - seen("coverage_ratio")).abs() < 0.05, "{ratio}");
+    let share = format!("{:.1} %", (fitting * 1000.0).floor() / 10.0);
     assert!(promote(target.pid(), &["--once"]).stdout.contains(&share));
     assert!(top(&target, &[]).contains(&share));
+    assert_eq!(target.tell("check"), "0");
+}
+
+#[test]
+fn memory_in_pieces_that_fit_no_huge_page_counts_and_a_goal_is_of_all() {
+    let Some((_folder, program)) = place("promote-pieces") else { return };
+    let mut target = Program::start(&mut Command::new(program));
+    target.tell("map 4");
+    target.fill(0..4, 512);
+    // 24 MiB.
+    target.tell("scatter 96");
+    let (report, code) = once(target.pid(), &["--coverage", "0.7"]);
+    let coverage = &report["coverage"];
+    let of = |name: &str| coverage[name].as_f64().unwrap();
+    assert_eq!((code, &coverage["reached"]), (Some(1), &Value::Bool(false)), "{report:#}");
+    assert!(of("ratio") > 0.2 && of("ratio") <= 0.25, "8 of 32 MiB: {report:#}");
+    assert!(of("fitting_ratio") > 0.9, "{report:#}");
+    let after = &report["processes"][0]["after"];
+    let anonymous = target.sum("Anonymous:");
+    assert!(after["anonymous_bytes"].as_u64().unwrap().abs_diff(anonymous) < MIB, "{report:#}");
+    let said = promote(target.pid(), &["--once", "--coverage", "0.7"]).stderr;
+    assert!(said.contains("of all anonymous memory is huge, not 70.0 %; of what fits"), "{said}");
+    assert_eq!(once(target.pid(), &["--coverage", "0.2"]).1, Some(0));
     assert_eq!(target.tell("check"), "0");
 }
 

@@ -36,6 +36,11 @@ impl Program {
 
     pub(crate) fn tell(&mut self, command: &str) -> String {
         writeln!(self.commands, "{command}").unwrap();
+        self.hear()
+    }
+
+    /// The next line that it says.
+    pub(crate) fn hear(&mut self) -> String {
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
         answer.trim().to_owned()

@@ -86,7 +86,7 @@ fn publish(session: &mut Session, published: &Published, round: &Round) -> Resul
         1 => "1 process".to_owned(),
         several => format!("{several} processes"),
     };
-    notify::status(&format!("{processes}, {coverage} of their memory huge"));
+    notify::status(&format!("{processes}, {coverage} of their anonymous memory huge"));
     if round.acts > 0 {
         session.operator().tell(&Notice::Changed(round.acts, coverage));
     }

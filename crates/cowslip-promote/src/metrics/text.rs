@@ -10,7 +10,7 @@ use crate::session::{ProcessTally, Tally};
 /// A metric of each process: its name, kind and help, and its value where that is known.
 type OfProcess = (&'static str, &'static str, &'static str, fn(&ProcessTally) -> Option<f64>);
 
-const OF_PROCESSES: [OfProcess; 14] = [
+const OF_PROCESSES: [OfProcess; 17] = [
     ("promotions_total", COUNTER, "Regions made huge.", |it| Some(it.promotions as f64)),
     ("splits_total", COUNTER, "Huge pages split.", |it| Some(it.splits as f64)),
     ("freed_bytes_total", COUNTER, "Memory that splits gave back.", |it| {
@@ -31,11 +31,17 @@ const OF_PROCESSES: [OfProcess; 14] = [
     ("huge_bytes", GAUGE, "Its huge pages, those of arenas as well.", |it| {
         Some((it.seen.huge_bytes + it.seen.arena_huge_bytes) as f64)
     }),
-    ("anonymous_bytes", GAUGE, "Its memory that could be huge.", |it| {
+    ("anonymous_bytes", GAUGE, "Its private anonymous memory.", |it| {
         Some(it.seen.anonymous_bytes as f64)
+    }),
+    ("fitting_bytes", GAUGE, "The part of it in mappings with room for a huge page.", |it| {
+        Some(it.seen.fitting_bytes as f64)
     }),
     ("arena_bytes", GAUGE, "Memory of its arenas, as far as it is mapped.", |it| {
         Some(it.seen.arena_bytes as f64)
+    }),
+    ("lazily_freed_bytes", GAUGE, "Memory given back by MADV_FREE, where asked for.", |it| {
+        Some(it.lazily_freed_bytes as f64)
     }),
     ("bloat_bytes", GAUGE, "Zero pages inside huge pages, where looked into.", |it| {
         Some(it.bloat_bytes as f64)
@@ -43,8 +49,14 @@ const OF_PROCESSES: [OfProcess; 14] = [
     (
         "coverage_ratio",
         GAUGE,
-        "The huge part of its memory that could be huge, if there is any.",
+        "The huge part of its private anonymous memory and of its arenas.",
         |it| it.seen.ratio(),
+    ),
+    (
+        "fitting_coverage_ratio",
+        GAUGE,
+        "The huge part of what fits a huge page, if anything does.",
+        |it| it.seen.fitting_ratio(),
     ),
     ("heat_ratio", GAUGE, "Accesses of its memory lately, where known.", |it| {
         it.heat_percent.map(|percent| f64::from(percent) / 100.0)

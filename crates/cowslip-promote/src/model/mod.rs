@@ -9,10 +9,12 @@ mod settings;
 mod system;
 
 pub use action::{Action, ActionOutcome, Effect};
-pub use coverage::Coverage;
+pub use coverage::{Coverage, percent};
 pub use heat_source::HeatSource;
 pub use limit::Limit;
 pub(crate) use limit::{added_bytes, kept_bytes, needed_bytes};
-pub use observation::{HugeSource, Look, ProcessId, ProcessLook, REGION_PAGES, Region, RegionKind};
+pub use observation::{
+    HugeSource, LazyFreeSource, Look, ProcessId, ProcessLook, REGION_PAGES, Region, RegionKind,
+};
 pub use settings::Settings;
 pub use system::{ORDERS, System};

@@ -47,6 +47,19 @@ pub enum HugeSource {
     Guess,
 }
 
+/// How it is known which pages are lazily freed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LazyFreeSource {
+    /// None are, where it matters.
+    #[default]
+    None,
+    /// From the page frames (`/proc/kpageflags`): those that bear the mark, and no more than the sum of the mapping.
+    Frames,
+    /// From the sums in `smaps`: in some mapping every page may be one of them.
+    Mappings,
+}
+
 /// 2 MiB of memory, aligned, with something in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -67,6 +80,9 @@ pub struct Region {
     /// Pages that another process maps too: copy-on-write after a fork.
     #[serde(skip_serializing_if = "is_zero")]
     pub shared_pages: u16,
+    /// Pages that may be lazily freed (`MADV_FREE`): in memory, and not in use.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub lazily_freed_pages: u16,
     /// Whether one huge page maps it.
     pub is_huge: bool,
     /// Whether pages of it are of a huge page of which the rest was released, as far as page frames may be known
@@ -82,6 +98,11 @@ pub struct Region {
 }
 
 impl Region {
+    /// Pages in memory that are in use for certain.
+    pub fn used_pages(&self) -> u16 {
+        self.pages.saturating_sub(self.lazily_freed_pages)
+    }
+
     pub(crate) fn range(&self) -> VirtRange {
         VirtRange::new(self.address as usize, CHUNK_BYTES)
     }
@@ -121,6 +142,12 @@ pub struct ProcessLook {
     /// How it is known which of its regions are huge.
     #[serde(default)]
     pub huge_source: HugeSource,
+    /// How it is known which of its pages are lazily freed.
+    #[serde(default)]
+    pub lazy_free_source: LazyFreeSource,
+    /// Memory that it has given back lazily, as far as that was asked for.
+    #[serde(default)]
+    pub lazily_freed_bytes: u64,
     /// The limits that it is subject to: of its control group and of those that this is a part of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<Limit>,
@@ -128,6 +155,9 @@ pub struct ProcessLook {
     /// known.
     #[serde(default)]
     pub pressure_percent: f64,
+    /// Its private anonymous memory, of all mappings.
+    #[serde(default)]
+    pub anonymous_bytes: u64,
     /// Private anonymous memory beside its regions, at the ends of mappings that have some: too little for a
     /// huge page.
     #[serde(default)]
@@ -139,13 +169,13 @@ pub struct ProcessLook {
 impl ProcessLook {
     /// How much of it is huge.
     pub fn coverage(&self) -> Coverage {
-        let edges = Coverage { anonymous_bytes: self.edge_bytes, ..Coverage::default() };
-        self.regions.iter().fold(edges, |sum, region| {
-            let bytes = u64::from(region.pages) * page_size_bytes() as u64;
+        let edges = Coverage { fitting_bytes: self.edge_bytes, ..Coverage::default() };
+        let mut sum = self.regions.iter().fold(edges, |sum, region| {
+            let bytes = u64::from(region.used_pages()) * page_size_bytes() as u64;
             let huge_bytes = if region.is_huge { CHUNK_BYTES as u64 } else { 0 };
             sum.plus(match region.kind {
                 RegionKind::Private => {
-                    Coverage { anonymous_bytes: bytes, huge_bytes, ..Coverage::default() }
+                    Coverage { fitting_bytes: bytes, huge_bytes, ..Coverage::default() }
                 }
                 RegionKind::Arena | RegionKind::FrozenArena => Coverage {
                     arena_bytes: bytes,
@@ -153,7 +183,10 @@ impl ProcessLook {
                     ..Coverage::default()
                 },
             })
-        })
+        });
+        let used_bytes = self.anonymous_bytes.saturating_sub(self.lazily_freed_bytes);
+        sum.anonymous_bytes = used_bytes.max(sum.fitting_bytes);
+        sum
     }
 }
 
@@ -178,8 +211,9 @@ impl Look {
     /// Brings it up to date with what was done since.
     pub fn take_in(&mut self, outcome: &ActionOutcome) {
         let process = self.processes.iter_mut().find(|it| it.process == outcome.process);
-        let regions = process.into_iter().flat_map(|it| &mut it.regions);
-        for region in regions.filter(|it| it.address == outcome.address) {
+        let Some(ProcessLook { regions, anonymous_bytes, .. }) = process else { return };
+        for region in regions.iter_mut().filter(|it| it.address == outcome.address) {
+            let before_bytes = u64::from(region.pages) * page_size_bytes() as u64;
             match (outcome.effect, outcome.action) {
                 (Effect::Done, Action::Promote) => {
                     let Region { address, kind, heat_percent, .. } = *region;
@@ -192,6 +226,10 @@ impl Look {
                     (region.is_huge, region.is_partially_mapped) = (false, false);
                 }
                 _ => {}
+            }
+            if region.kind == RegionKind::Private {
+                let bytes = u64::from(region.pages) * page_size_bytes() as u64;
+                *anonymous_bytes = (*anonymous_bytes + bytes).saturating_sub(before_bytes);
             }
         }
     }

@@ -38,6 +38,10 @@ pub(super) fn judge(
     }
     if region.swapped_pages > settings.max_swapped_pages {
         Reason::Swapped
+    } else if !reaches(region.used_pages(), threshold_percent)
+        && reaches(region.pages, threshold_percent)
+    {
+        Reason::LazilyFreed
     } else if !reaches(region.pages, threshold_percent) {
         // A huge page of an arena's file is whole whatever of it is mapped.
         let is_partially_mapped =

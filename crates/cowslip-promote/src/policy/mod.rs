@@ -169,6 +169,7 @@ impl Policy {
 }
 
 fn decision(process: &ProcessLook, region: usize, reason: Reason) -> Decision {
-    let Region { address, pages, .. } = process.regions[region];
+    let region = &process.regions[region];
+    let (address, pages) = (region.address, region.used_pages());
     Decision { process: process.process, address, pages, reason }
 }

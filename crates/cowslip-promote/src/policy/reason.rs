@@ -24,6 +24,8 @@ pub enum Reason {
     Filling,
     /// Not enough of its pages are in use.
     BelowThreshold,
+    /// Enough of its pages are in memory, but without those that were lazily freed not enough are in use.
+    LazilyFreed,
     /// Another process maps pages of it: a promotion would copy them.
     Shared,
     /// It is part of an arena that is frozen, being thawed or being restored.
@@ -81,6 +83,10 @@ impl Reason {
             Self::Huge => "left: it is huge, and not known to be nearly empty",
             Self::Filling => "left: it is huge and nearly empty, and may be filling up",
             Self::BelowThreshold => "left: not enough of its pages are in use",
+            Self::LazilyFreed => {
+                "left: the program has given back pages of it, or may have, which the kernel has not \
+                 taken yet (MADV_FREE), and not enough of the others are in use"
+            }
             Self::Shared => {
                 "left: another process shares pages of it, as a child that saves does, and a \
                  promotion would copy them"

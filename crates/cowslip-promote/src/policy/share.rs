@@ -59,7 +59,11 @@ impl Claimant {
     pub(super) fn new(look: &ProcessLook, mut wanted: Vec<usize>, allowed: u64) -> Self {
         wanted.sort_by_key(|&index| {
             let region = &look.regions[index];
-            (region.heat_percent.unwrap_or(100), region.pages, std::cmp::Reverse(region.address))
+            (
+                region.heat_percent.unwrap_or(100),
+                region.used_pages(),
+                std::cmp::Reverse(region.address),
+            )
         });
         Self { own: Holdings::of(look), group: 0, allowed, wanted }
     }
@@ -115,7 +119,7 @@ impl<'a> Means<'a> {
         if self.is_pressed || process.pressure_percent >= self.settings.pressure_percent {
             return Err(Reason::Pressure);
         }
-        let added_bytes = added_bytes(region.pages);
+        let added_bytes = added_bytes(region.used_pages());
         let rest = self.available_bytes.saturating_sub(added_bytes);
         if rest < self.keep_bytes {
             return Err(Reason::MemoryLow);

@@ -88,6 +88,12 @@ fn a_region_gets_the_reason_that_fits() {
     assert_eq!(same(region(1, 460)), Reason::BelowThreshold);
     assert_eq!(of(region(1, 512), region(1, 511)), Reason::JustReleased);
     assert_eq!(same(Region { shared_pages: 1, ..region(1, 512) }), Reason::Shared);
+    let lazily_freed =
+        |pages, lazily_freed_pages| Region { lazily_freed_pages, ..region(1, pages) };
+    assert_eq!(same(lazily_freed(512, 51)), Reason::Full);
+    assert_eq!(same(lazily_freed(512, 52)), Reason::LazilyFreed);
+    assert_eq!(same(lazily_freed(460, 300)), Reason::BelowThreshold);
+    assert_eq!(of(huge(1, None), lazily_freed(512, 512)), Reason::LazilyFreed, "not to be split");
     assert_eq!(same(Region { swapped_pages: 65, ..region(1, 500) }), Reason::Swapped);
     assert_eq!(same(huge(1, None)), Reason::Huge);
     assert_eq!(same(huge(1, Some(103))), Reason::Huge);
@@ -359,9 +365,11 @@ fn who_has_its_share_is_told_so() {
 fn any_region(dice: &mut Dice, number: u64) -> Region {
     let is_huge = dice.one_in(4);
     let pages = if is_huge { 512 } else { [512, 480, 461, 460, 100, 1][dice.below(6) as usize] };
+    let lazily_freed = !is_huge && dice.one_in(4);
     Region {
         address: number << 21,
         pages,
+        lazily_freed_pages: if lazily_freed { 1 + dice.below(u64::from(pages)) as u16 } else { 0 },
         zero_pages: dice.below(3) as u16,
         swapped_pages: if dice.one_in(8) { dice.below(200) as u16 } else { 0 },
         shared_pages: if dice.one_in(8) { 1 + dice.below(u64::from(pages)) as u16 } else { 0 },
@@ -483,12 +491,12 @@ fn whatever_happens_each_region_is_decided_once_and_never_against_the_rules() {
                 promotions += 1;
                 let (_, earlier) = before.and_then(|it| find(it, decision)).unwrap();
                 assert!(earlier.pages <= region.pages, "just released");
-                assert!(!region.is_huge && region.pages >= 461 && !process.is_disabled);
+                assert!(!region.is_huge && region.used_pages() >= 461 && !process.is_disabled);
                 assert!(region.swapped_pages <= settings.max_swapped_pages);
                 assert!(look.system.pressure_percent < settings.pressure_percent);
                 for limit in &process.limits {
-                    added_bytes += u64::from(REGION_PAGES - region.pages) * 4096;
-                    let kept_mib = if region.pages < REGION_PAGES { 25 } else { 4 };
+                    added_bytes += u64::from(REGION_PAGES - region.used_pages()) * 4096;
+                    let kept_mib = if region.used_pages() < REGION_PAGES { 25 } else { 4 };
                     assert!(limit.room_bytes >= (kept_mib << 20) + added_bytes, "near a limit");
                 }
             }

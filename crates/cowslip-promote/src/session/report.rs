@@ -15,8 +15,7 @@ impl Session {
             .iter()
             .map(|(process, tally)| process_json(process.pid, tally))
             .collect();
-        let reached = tally.coverage(|it| it.after).ratio();
-        let is_reached = |wanted| reached.is_some_and(|reached| reached >= wanted);
+        let after = tally.coverage(|it| it.after);
         json!({
             "schema": "cowslip.promote/1",
             "dry_run": is_dry_run,
@@ -25,9 +24,10 @@ impl Session {
             "system": system::to_json(&tally.system),
             "processes": processes,
             "coverage": {
-                "ratio": reached,
+                "ratio": after.ratio(),
+                "fitting_ratio": after.fitting_ratio(),
                 "wanted": wanted,
-                "reached": wanted.map(is_reached),
+                "reached": wanted.map(|wanted| after.reaches(wanted)),
             },
             "looks": tally.looks,
             "look_cpu_ns": tally.look_cpu_ns,
@@ -41,10 +41,12 @@ fn process_json(pid: i32, tally: &ProcessTally) -> Value {
         it.map(|it| {
             json!({
                 "anonymous_bytes": it.anonymous_bytes,
+                "fitting_bytes": it.fitting_bytes,
                 "huge_bytes": it.huge_bytes,
                 "arena_bytes": it.arena_bytes,
                 "arena_huge_bytes": it.arena_huge_bytes,
                 "ratio": it.ratio(),
+                "fitting_ratio": it.fitting_ratio(),
             })
         })
     };
@@ -63,6 +65,8 @@ fn process_json(pid: i32, tally: &ProcessTally) -> Value {
         "heat_percent": tally.heat_percent,
         "heat_source": tally.heat_source,
         "huge_source": tally.huge_source,
+        "lazily_freed_bytes": tally.lazily_freed_bytes,
+        "lazy_free_source": tally.lazy_free_source,
         "before": coverage(tally.before),
         "after": coverage(tally.after),
         "promotions": tally.promotions,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::model::{
-    Action, ActionOutcome, Coverage, Effect, HeatSource, HugeSource, Limit, Look, ProcessId,
-    REGION_PAGES, System,
+    Action, ActionOutcome, Coverage, Effect, HeatSource, HugeSource, LazyFreeSource, Limit, Look,
+    ProcessId, REGION_PAGES, System,
 };
 use crate::policy::{Decision, Reason};
 use cowslip_sys::units::page_size_bytes;
@@ -34,6 +34,10 @@ pub struct ProcessTally {
     pub huge_source: HugeSource,
     /// Where its heat comes from.
     pub heat_source: HeatSource,
+    /// What it has given back lazily, as far as that was asked for; by the last look.
+    pub lazily_freed_bytes: u64,
+    /// How it is known which pages those are.
+    pub lazy_free_source: LazyFreeSource,
     /// Zero pages inside huge pages, as far as they were looked into; by the last look that did.
     pub bloat_bytes: u64,
     /// Regions made huge.
@@ -91,6 +95,8 @@ impl Tally {
             tally.limits.clone_from(&process.limits);
             tally.heat_source = process.heat_source;
             tally.huge_source = process.huge_source;
+            tally.lazily_freed_bytes = process.lazily_freed_bytes;
+            tally.lazy_free_source = process.lazy_free_source;
             let huge = process.regions.iter().filter(|it| it.is_huge);
             tally.before.get_or_insert(tally.seen);
             tally.after = Some(tally.seen);

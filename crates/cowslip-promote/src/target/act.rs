@@ -38,11 +38,14 @@ impl Target {
     fn try_act(&mut self, decision: &Decision, action: Action) -> sys::Result<(Effect, u64, u16)> {
         let address = decision.address;
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
-        let before = self.look_again(&scanner, address)?;
+        let mut before = self.look_again(&scanner, address)?;
+        if action == Action::Promote {
+            before.lazily_freed_pages = self.lazily_freed_now(&scanner, &before)?;
+        }
         let is_wanted = match (action, before.kind) {
             (_, RegionKind::FrozenArena) => false,
             // What an allocator has released meanwhile it may never release again: it counts that as done.
-            (Action::Promote, _) => !before.is_huge && before.pages >= decision.pages.max(1),
+            (Action::Promote, _) => !before.is_huge && before.used_pages() >= decision.pages.max(1),
             (Action::Demote, kind) => before.is_huge && kind == RegionKind::Private,
         };
         if !is_wanted || before.shared_pages > 0 {

@@ -23,7 +23,7 @@ use crate::model::{HugeSource, REGION_PAGES, Region};
 pub(super) struct Entries<'a> {
     scanner: &'a Scanner,
     /// `None` for others than root.
-    flags: Option<PageFlags>,
+    flags: Option<&'a PageFlags>,
     /// How good the worst answer was.
     pub(super) huge_source: HugeSource,
 }
@@ -35,8 +35,8 @@ struct Seen {
 }
 
 impl<'a> Entries<'a> {
-    pub(super) fn new(scanner: &'a Scanner) -> Self {
-        Self { scanner, flags: PageFlags::open().ok(), huge_source: HugeSource::Sums }
+    pub(super) fn new(scanner: &'a Scanner, flags: Option<&'a PageFlags>) -> Self {
+        Self { scanner, flags, huge_source: HugeSource::Sums }
     }
 
     /// Adds every region of `range` (whole regions of one mapping, with this use) that has something in it.
@@ -78,7 +78,7 @@ impl<'a> Entries<'a> {
                 suspects.push(entry.frame());
             }
         })?;
-        if let Some(flags) = self.flags.as_ref().filter(|_| region.pages < REGION_PAGES) {
+        if let Some(flags) = self.flags.filter(|_| region.pages < REGION_PAGES) {
             region.is_partially_mapped = heads.any(flags)?;
         }
         for suspect in suspects {
@@ -112,7 +112,7 @@ impl<'a> Entries<'a> {
             all.iter_mut().filter(full()).for_each(|seen| seen.region.is_huge = true);
             return Ok(());
         }
-        if let Some(flags) = &self.flags {
+        if let Some(flags) = self.flags {
             for seen in all.iter_mut().filter(full()) {
                 if let Some(frame) = seen.frame {
                     seen.region.is_huge = known(flags.begins_huge(frame, REGION_PAGES.into()))?;

@@ -3,6 +3,7 @@
 mod act;
 mod arenas;
 mod entries;
+mod lazily_freed;
 mod limits;
 mod observe;
 mod partially_mapped;
@@ -35,6 +36,7 @@ pub struct Target {
     next_content: u64,
     knows_heat: bool,
     arenas: Vec<ForeignArena>,
+    lazily_freed: lazily_freed::Sums,
     /// Without `PAGEMAP_SCAN`: the last look, and the regions that a collapse has made huge.
     known: BTreeMap<u64, Region>,
     agreed: BTreeSet<u64>,
@@ -65,6 +67,7 @@ impl Target {
                 next_content: 0,
                 knows_heat: false,
                 arenas: Vec::new(),
+                lazily_freed: lazily_freed::Sums::default(),
                 known: BTreeMap::new(),
                 agreed: BTreeSet::new(),
             })
@@ -104,19 +107,26 @@ impl Target {
         let mappings: Vec<_> = all.iter().map(|(mapping, _)| *mapping).collect();
         let arenas =
             arenas::find(&self.handle, &mappings).during("read the counters of its arenas")?;
-        let sums = all.iter().filter(|(mapping, _)| !regions_of(mapping, &arenas).is_empty());
-        Ok(sums.fold(Coverage::default(), |sum, (mapping, usage)| {
+        Ok(all.iter().fold(Coverage::default(), |sum, (mapping, usage)| {
+            let fits = !regions_of(mapping, &arenas).is_empty();
             sum.plus(match arenas.iter().any(|arena| arena.has(mapping)) {
-                false => Coverage {
-                    anonymous_bytes: usage.anonymous_bytes,
-                    huge_bytes: usage.huge_bytes,
-                    ..Coverage::default()
-                },
-                true => Coverage {
+                true if fits => Coverage {
                     arena_bytes: usage.resident_bytes,
                     arena_huge_bytes: usage.shmem_huge_bytes,
                     ..Coverage::default()
                 },
+                true => Coverage::default(),
+                false => {
+                    // Huge pages that were lazily freed are huge still.
+                    let used_bytes = usage.anonymous_bytes.saturating_sub(usage.lazily_freed_bytes);
+                    let anonymous_bytes = used_bytes.max(usage.huge_bytes);
+                    Coverage {
+                        anonymous_bytes,
+                        fitting_bytes: if fits { anonymous_bytes } else { 0 },
+                        huge_bytes: if fits { usage.huge_bytes } else { 0 },
+                        ..Coverage::default()
+                    }
+                }
             })
         }))
     }

@@ -10,16 +10,20 @@ use cowslip_sys::{self as sys, process, procfs};
 use super::Target;
 use super::arenas;
 use super::entries::Entries;
+use super::lazily_freed::{Sums, may_have_some};
 use super::limits::Groups;
 use super::partially_mapped::Heads;
 use super::regions_of;
-use crate::model::{HeatSource, HugeSource, ProcessLook, REGION_PAGES, Region, RegionKind};
+use crate::model::{
+    HeatSource, HugeSource, LazyFreeSource, ProcessLook, REGION_PAGES, Region, RegionKind,
+};
 
 /// What is where.
 struct Survey {
     regions: Vec<Region>,
     edge_bytes: u64,
     huge_source: HugeSource,
+    lazy_free_source: LazyFreeSource,
 }
 
 impl Target {
@@ -28,16 +32,19 @@ impl Target {
     ///
     /// With `by_mapping`, which mappings were accessed since the last look is asked for as well, if that may
     /// be asked. That
-    /// makes the kernel walk all page tables twice, once with the process' memory map locked.
+    /// makes the kernel walk all page tables twice, once with the process' memory map locked. With
+    /// `has_lazily_freed`, lazily freed pages are asked for: another walk, if it has anything to promote.
     pub(crate) fn look(
         &mut self,
         content_ns: u64,
         by_mapping: bool,
+        has_lazily_freed: bool,
         groups: &mut Groups<'_>,
     ) -> sys::Result<ProcessLook> {
         let scanner = Scanner::new(self.handle.open_file("pagemap")?);
         let maps = self.handle.read_file("maps")?;
-        let Survey { mut regions, edge_bytes, huge_source } = self.survey(&scanner, &maps)?;
+        let survey = self.survey(&scanner, &maps, has_lazily_freed)?;
+        let Survey { mut regions, edge_bytes, huge_source, lazy_free_source } = survey;
         let heat_source = if by_mapping { self.take_heat(&mut regions)? } else { HeatSource::None };
         self.look_inside(&mut regions, content_ns)?;
         let status = self.handle.read_file("status")?;
@@ -49,9 +56,12 @@ impl Target {
             weight: self.weight,
             group: self.group.clone(),
             resident_bytes: procfs::resident_bytes(&status),
+            anonymous_bytes: procfs::field_bytes(&status, "RssAnon").unwrap_or(0),
             is_disabled: procfs::thp_is_disabled(&status),
             heat_source,
             huge_source,
+            lazy_free_source,
+            lazily_freed_bytes: self.lazily_freed.bytes(),
             limits: group.limits,
             pressure_percent: group.pressure_percent,
             edge_bytes,
@@ -59,7 +69,12 @@ impl Target {
         })
     }
 
-    fn survey(&mut self, scanner: &Scanner, maps: &str) -> sys::Result<Survey> {
+    fn survey(
+        &mut self,
+        scanner: &Scanner,
+        maps: &str,
+        has_lazily_freed: bool,
+    ) -> sys::Result<Survey> {
         let mappings: Vec<_> = procfs::mappings(maps).collect();
         self.arenas = arenas::find(&self.handle, &mappings)?;
         let kinds: Vec<RegionKind> =
@@ -69,8 +84,8 @@ impl Target {
             arena.map_or(RegionKind::Private, |index| kinds[index])
         };
         let (mut regions, mut edge_bytes) = (Vec::new(), 0);
+        let flags = PageFlags::open().ok();
         if scanner.method() == Method::Scan {
-            let flags = PageFlags::open().ok();
             for mapping in mappings {
                 let range = regions_of(&mapping, &self.arenas);
                 let (first, kind) = (regions.len(), kind_of(mapping.range));
@@ -85,15 +100,22 @@ impl Target {
                     edge_bytes += present_bytes(scanner, VirtRange::between(range.end(), end))?;
                 }
             }
-            return Ok(Survey { regions, edge_bytes, huge_source: HugeSource::PageTables });
+            self.lazily_freed = match has_lazily_freed && regions.iter().any(may_have_some) {
+                true => Sums::read(&self.handle)?,
+                false => Sums::default(),
+            };
+            let lazy_free_source = self.see_lazily_freed(scanner, flags.as_ref(), &mut regions)?;
+            let huge_source = HugeSource::PageTables;
+            return Ok(Survey { regions, edge_bytes, huge_source, lazy_free_source });
         }
         let smaps = self.handle.read_file("smaps")?;
-        let mut entries = Entries::new(scanner);
-        for (mapping, usage) in procfs::smaps(&smaps) {
-            let range = regions_of(&mapping, &self.arenas);
+        let smaps = procfs::smaps(&smaps);
+        let mut entries = Entries::new(scanner, flags.as_ref());
+        for (mapping, usage) in &smaps {
+            let range = regions_of(mapping, &self.arenas);
             let (first, kind) = (regions.len(), kind_of(mapping.range));
             let agreed = |address| self.agreed.contains(&address);
-            entries.survey(range, &usage, agreed, &mut regions)?;
+            entries.survey(range, usage, agreed, &mut regions)?;
             regions[first..].iter_mut().for_each(|region| region.kind = kind);
             if !range.is_empty() && kind == RegionKind::Private {
                 let pages: u64 = regions[first..].iter().map(|it| u64::from(it.pages)).sum();
@@ -101,11 +123,14 @@ impl Target {
                 edge_bytes += usage.anonymous_bytes.saturating_sub(regions_bytes);
             }
         }
+        let huge_source = entries.huge_source;
+        self.lazily_freed = Sums::of(&smaps);
+        let lazy_free_source = self.see_lazily_freed(scanner, flags.as_ref(), &mut regions)?;
         self.known = regions.iter().map(|region| (region.address, *region)).collect();
         self.agreed.retain(|address| {
             self.known.get(address).is_some_and(|region| region.pages == REGION_PAGES)
         });
-        Ok(Survey { regions, edge_bytes, huge_source: entries.huge_source })
+        Ok(Survey { regions, edge_bytes, huge_source, lazy_free_source })
     }
 
     /// Looks at one region again.

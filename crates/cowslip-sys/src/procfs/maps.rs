@@ -72,6 +72,8 @@ pub struct MappingUse {
     pub anonymous_bytes: u64,
     /// Those of them that huge pages map.
     pub huge_bytes: u64,
+    /// Those of them that the program has given back lazily (`MADV_FREE`) and not written since.
+    pub lazily_freed_bytes: u64,
     /// Shared memory that huge pages map.
     pub shmem_huge_bytes: u64,
     /// Files' pages that huge pages map.
@@ -100,6 +102,7 @@ impl MappingUse {
             referenced_bytes: self.referenced_bytes + other.referenced_bytes,
             anonymous_bytes: self.anonymous_bytes + other.anonymous_bytes,
             huge_bytes: self.huge_bytes + other.huge_bytes,
+            lazily_freed_bytes: self.lazily_freed_bytes + other.lazily_freed_bytes,
             shmem_huge_bytes: self.shmem_huge_bytes + other.shmem_huge_bytes,
             file_huge_bytes: self.file_huge_bytes + other.file_huge_bytes,
             shared_bytes: self.shared_bytes + other.shared_bytes,
@@ -121,6 +124,7 @@ impl MappingUse {
             "Referenced" => self.referenced_bytes = bytes,
             "Anonymous" => self.anonymous_bytes = bytes,
             "AnonHugePages" => self.huge_bytes = bytes,
+            "LazyFree" => self.lazily_freed_bytes = bytes,
             "ShmemPmdMapped" => self.shmem_huge_bytes = bytes,
             "FilePmdMapped" => self.file_huge_bytes = bytes,
             "Shared_Clean" | "Shared_Dirty" => self.shared_bytes += bytes,
@@ -194,7 +198,7 @@ mod tests {
 200000-400000 rw-s 00000000 00:01 1 /memfd:a (deleted)\nShmemPmdMapped:     2048 kB\nVmFlags: rd wr uw \n\
 400000-600000 r--s 00000000 00:01 1 /memfd:a (deleted)\nShmemPmdMapped:     2048 kB\n\
 600000-800000 rw-p 00000000 00:00 0 \nAnonHugePages:      2048 kB\nFilePmdMapped:     0 kB\n\
-Private_Clean: 4 kB\nPrivate_Dirty: 8 kB\nPrivate_Hugetlb: 2048 kB\n";
+LazyFree: 16 kB\nPrivate_Clean: 4 kB\nPrivate_Dirty: 8 kB\nPrivate_Hugetlb: 2048 kB\n";
         let within = |start, end| {
             let range = VirtRange::between(start, end);
             usage_of(text, |mapping| range.covers(mapping.range))
@@ -204,7 +208,10 @@ Private_Clean: 4 kB\nPrivate_Dirty: 8 kB\nPrivate_Hugetlb: 2048 kB\n";
         assert!(shared.has_userfaultfd && !within(0x40_0000, 0x80_0000).has_userfaultfd);
         let private = within(0x60_0000, 0x80_0000);
         assert_eq!((private.huge_bytes, private.private_bytes), (2 << 20, 12 << 10));
-        assert_eq!(private.private_hugetlb_bytes, 2 << 20);
+        assert_eq!(
+            (private.private_hugetlb_bytes, private.lazily_freed_bytes),
+            (2 << 20, 16 << 10)
+        );
         assert_eq!(within(0x20_0000, 0x20_1000), MappingUse::default(), "a part of one");
         let rollup = "00400000-7fff ---p 00000000 00:00 0 [rollup]\nRss:     8192 kB\n\
                       AnonHugePages:  2048 kB\nShmemPmdMapped: 4096 kB\n";

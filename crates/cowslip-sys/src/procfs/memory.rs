@@ -67,6 +67,13 @@ pub fn memory_pressure() -> Result<Pressure> {
     read("/proc/pressure/memory").map(|text| Pressure::parse(&text))
 }
 
+/// Whether any program has given back memory lazily (`MADV_FREE`) since the machine started (`pglazyfree` of
+/// `/proc/vmstat`). A kernel that does not count it may have seen some.
+pub fn has_lazily_freed() -> bool {
+    let text = read("/proc/vmstat").unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("pglazyfree ")) != Some("0")
+}
+
 /// Memory that programs can have without swapping, and all there is, in bytes (`MemAvailable`,
 /// `MemTotal` of `/proc/meminfo`).
 pub fn available_bytes() -> Result<(u64, u64)> {

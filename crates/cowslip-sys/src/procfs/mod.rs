@@ -7,7 +7,9 @@ mod process;
 mod thp;
 
 pub use maps::{Mapping, MappingUse, mappings, smaps, usage_of};
-pub use memory::{BuddyOrders, Pressure, available_bytes, buddy_orders, memory_pressure};
+pub use memory::{
+    BuddyOrders, Pressure, available_bytes, buddy_orders, has_lazily_freed, memory_pressure,
+};
 pub use process::{
     CgroupMembers, command_name, process_ids, resident_bytes, start_ticks, thp_is_disabled,
 };

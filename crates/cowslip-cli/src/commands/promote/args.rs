@@ -29,7 +29,7 @@ pub(crate) struct PromoteArgs {
     /// Do it now and end, instead of going on
     #[arg(long)]
     pub(super) once: bool,
-    /// With --once: the part that has to be huge in the end (0 to 1), else the exit code is 1
+    /// With --once: the part of all anonymous memory that has to be huge in the end (0 to 1), else the exit code is 1
     #[arg(long, value_name = "RATIO", requires = "once", value_parser = between(0.0..=1.0))]
     pub(super) coverage: Option<f64>,
     /// With --once: how long to go on trying

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use cowslip::units::CHUNK_BYTES;
 use cowslip_promote::session::Session;
-use cowslip_promote::{Decision, Look, REGION_PAGES, Reason, Region, RegionKind};
+use cowslip_promote::{
+    Decision, LazyFreeSource, Look, ProcessLook, REGION_PAGES, Reason, Region, RegionKind,
+};
 use serde_json::{Value, json};
 
 use crate::exit::{self, CommandResult, Failure, NO};
@@ -36,8 +38,11 @@ pub(super) fn run(session: &mut Session, address: u64, file: Option<&Path>) -> C
     Ok(ExitCode::SUCCESS)
 }
 
+/// As root alone sees the frames.
+const GUESS: &str = "  which pages are lazily freed is told to root alone (/proc/kpageflags): so many its mapping has\n";
+
 struct Found<'a> {
-    name: &'a str,
+    process: &'a ProcessLook,
     decision: &'a Decision,
     region: &'a Region,
 }
@@ -49,7 +54,7 @@ fn find<'a>(look: &'a Look, decisions: &'a [Decision], address: u64) -> Vec<Foun
         let process = look.processes.iter().find(|it| it.process == decision.process);
         let Some(process) = process else { continue };
         let region = process.regions.iter().find(|it| it.address == start);
-        found.extend(region.map(|region| Found { name: &process.name, decision, region }));
+        found.extend(region.map(|region| Found { process, decision, region }));
     }
     found
 }
@@ -58,8 +63,9 @@ impl Found<'_> {
     fn to_json(&self) -> Value {
         json!({
             "pid": self.decision.process.pid,
-            "name": self.name,
+            "name": self.process.name,
             "region": self.region,
+            "lazy_free_source": self.process.lazy_free_source,
             "reason": self.decision.reason,
             "sentence": self.decision.reason.sentence(),
         })
@@ -68,8 +74,12 @@ impl Found<'_> {
     fn to_text(&self) -> String {
         let pid = self.decision.process.pid;
         let (facts, why) = (facts(self.region), why(self.decision.reason));
-        let name = text::printable(self.name);
-        format!("{name} ({pid}), 2 MiB at {:#x}\n  {facts}\n  {why}\n", self.region.address)
+        let name = text::printable(&self.process.name);
+        let guess = match self.process.lazy_free_source {
+            LazyFreeSource::Mappings if self.region.lazily_freed_pages > 0 => GUESS,
+            _ => "",
+        };
+        format!("{name} ({pid}), 2 MiB at {:#x}\n  {facts}\n{guess}  {why}\n", self.region.address)
     }
 }
 
@@ -85,7 +95,8 @@ pub(super) fn facts(region: &Region) -> String {
     let mut facts = vec![if region.is_huge {
         "one huge page".to_owned()
     } else {
-        format!("{} in use ({} %)", of(region.pages), u32::from(region.pages) * 100 / 512)
+        let used = region.used_pages();
+        format!("{} in use ({} %)", of(used), u32::from(used) * 100 / u32::from(REGION_PAGES))
     }];
     match region.kind {
         RegionKind::Private => {}
@@ -99,6 +110,7 @@ pub(super) fn facts(region: &Region) -> String {
         facts.push("a huge page is behind it".to_owned());
     }
     for (pages, what) in [
+        (region.lazily_freed_pages, "lazily freed"),
         (region.zero_pages, "only read"),
         (region.swapped_pages, "in swap"),
         (region.shared_pages, "shared with another process"),

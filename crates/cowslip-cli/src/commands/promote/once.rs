@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use cowslip_promote::percent;
 use cowslip_promote::session::Session;
 
 use super::args::PromoteArgs;
@@ -35,14 +36,18 @@ fn deliver(session: &Session, args: &PromoteArgs) -> CommandResult {
     if session.stops() {
         return Err(Failure::new(NO, "interrupted before its end"));
     }
-    let Some(reached) = tally.coverage(|it| it.after).ratio() else {
+    let after = tally.coverage(|it| it.after);
+    let Some(fitting) = after.fitting_ratio() else {
         let why = "nothing of it can be promoted: no private anonymous memory and none of an arena is in \
                    use where there is room for a huge page";
         return Err(Failure::new(NO, why));
     };
     match args.coverage {
-        Some(wanted) if reached < wanted => {
-            let why = format!("{:.1} % is huge, not {:.1} %", reached * 100.0, wanted * 100.0);
+        Some(wanted) if !after.reaches(wanted) => {
+            let (wanted, fitting) = (percent(Some(wanted)), percent(Some(fitting)));
+            let why = format!(
+                "{after} of all anonymous memory is huge, not {wanted}; of what fits a huge page {fitting}"
+            );
             Err(Failure::new(NO, why))
         }
         _ => Ok(ExitCode::SUCCESS),

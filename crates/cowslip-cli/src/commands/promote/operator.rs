@@ -64,7 +64,10 @@ fn sentence(notice: &Notice<'_>) -> String {
         Notice::Reloaded => "read the configuration again".to_owned(),
         Notice::ReloadFailed(why) => format!("goes on as before: {why}"),
         Notice::Changed(regions, coverage) => {
-            format!("{} changed, {coverage} huge now", text::count(*regions, "region"))
+            format!(
+                "{} changed, {coverage} of anonymous memory huge now",
+                text::count(*regions, "region")
+            )
         }
     }
 }

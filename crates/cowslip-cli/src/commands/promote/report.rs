@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cowslip::units::ByteCount;
 use cowslip_promote::session::Session;
-use cowslip_promote::{Coverage, Reason};
+use cowslip_promote::{Coverage, LazyFreeSource, Reason, percent};
 
 use super::args::PromoteArgs;
 use crate::exit::{self, Failure};
@@ -22,8 +22,16 @@ pub(super) fn deliver(session: &Session, args: &PromoteArgs) -> Result<(), Failu
 }
 
 fn table(session: &Session, is_dry_run: bool) -> String {
-    let heads =
-        ["process", "huge before", "huge after", "promoted", "split", "freed", "longest stall"];
+    let heads = [
+        "process",
+        "huge before",
+        "huge after",
+        "of what fits",
+        "promoted",
+        "split",
+        "freed",
+        "longest stall",
+    ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     for (process, tally) in &session.tally().processes {
         let share = |it: Option<Coverage>| it.map_or("unknown".to_owned(), |it| it.to_string());
@@ -38,6 +46,7 @@ fn table(session: &Session, is_dry_run: bool) -> String {
             format!("{} ({})", text::clip(&tally.name), process.pid),
             share(tally.before),
             share(tally.after) + ended,
+            tally.after.map_or("unknown".to_owned(), |it| percent(it.fitting_ratio())),
             promoted.to_string(),
             split.to_string(),
             ByteCount(tally.freed_bytes).to_string(),
@@ -54,10 +63,25 @@ fn table(session: &Session, is_dry_run: bool) -> String {
     for (reason, count) in reasons(session) {
         lines.push(format!("  {count:>8}  {reason}: {}", told(reason, is_dry_run)));
     }
+    lines.extend(lazily_freed(session));
     let cpu = units::human(session.tally().look_cpu_ns as f64, "ns");
     let looks = text::count(session.tally().looks as usize, "look");
     lines.push(format!("  {looks} took {cpu} of processor time"));
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
+}
+
+/// What the programs have given back that is in memory still, if there is any.
+fn lazily_freed(session: &Session) -> Option<String> {
+    let all = || session.tally().processes.values().filter(|it| it.lazily_freed_bytes > 0);
+    let bytes = all().map(|it| it.lazily_freed_bytes).sum();
+    let guess = match all().any(|it| it.lazy_free_source == LazyFreeSource::Mappings) {
+        true => {
+            "; which pages is told to root alone, so that no page of such a mapping counts as used"
+        }
+        false => "",
+    };
+    (bytes > 0)
+        .then(|| format!("  {} lazily freed (MADV_FREE), not in use{guess}", ByteCount(bytes)))
 }
 
 fn told(reason: Reason, is_dry_run: bool) -> String {

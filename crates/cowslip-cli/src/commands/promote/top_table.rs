@@ -1,16 +1,18 @@
 //! The table of `cowslip promote top`: rows in an order, columns as wide as they need.
 
 use cowslip_promote::metrics::{Process, Snapshot};
+use cowslip_promote::percent;
 
 use super::args::Sort;
 use cowslip_report::{text, units};
 
-const HEADS: [&str; 14] = [
+const HEADS: [&str; 15] = [
     "PID",
     "NAME",
     "RSS",
     "HUGE",
     "COVERAGE",
+    "FITTING",
     "BLOAT",
     "HEAT",
     "PROMOTED",
@@ -128,8 +130,7 @@ fn key(process: &Process, by: Sort) -> f64 {
 fn row(process: &Process) -> [String; HEADS.len()] {
     let size = |name| units::size(process.value(name) as u64);
     let time = |name| units::human(process.value(name) * 1e9, "ns");
-    let percent = |ratio: f64| format!("{:.0} %", ratio * 100.0);
-    let coverage = process.get("coverage_ratio").map(|ratio| format!("{:.1} %", ratio * 100.0));
+    let heat = |ratio: f64| format!("{:.0} %", ratio * 100.0);
     let mut reasons: Vec<(&String, f64)> = process
         .regions
         .iter()
@@ -147,9 +148,10 @@ fn row(process: &Process) -> [String; HEADS.len()] {
         text::clip(&process.name),
         size("resident_bytes"),
         size("huge_bytes"),
-        coverage.unwrap_or("–".to_owned()),
+        percent(process.get("coverage_ratio")),
+        percent(process.get("fitting_coverage_ratio")),
         size("bloat_bytes"),
-        process.get("heat_ratio").map_or("?".to_owned(), percent),
+        process.get("heat_ratio").map_or("?".to_owned(), heat),
         process.value("promotions_total").to_string(),
         process.value("splits_total").to_string(),
         process.refused().to_string(),
