@@ -10,6 +10,7 @@ use super::{Analysis, Group, MappingIdentity, Rate, StackSums, Sums, ThreadSums}
 use crate::attribute::{Attribution, Attributor, Mapping, MappingId, Place, advice};
 use crate::cost::FaultCost;
 use crate::model::{Event, EventKind, Fault, Header, StackId};
+use crate::perf_maps::PerfMaps;
 
 /// Sums a trace up event by event, in memory that grows with its mappings, stacks and touched pages, not
 /// with its faults.
@@ -73,6 +74,13 @@ impl Analyser {
         }
     }
 
+    /// Names code that programs made themselves by what they wrote of it.
+    #[must_use]
+    pub fn with_perf_maps(mut self, code: PerfMaps) -> Self {
+        self.sites.code = code;
+        self
+    }
+
     /// Takes the next event in the order of time; of a fault, says what it lies in and was for. `frames`
     /// are those of a call stack, the innermost first.
     pub fn observe<'a>(
@@ -82,6 +90,7 @@ impl Analyser {
     ) -> Option<Attribution> {
         let first_ns = *self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
+        self.sites.code.observe(event);
         match &event.what {
             EventKind::Exec { name } | EventKind::Name { name } => {
                 self.thread(event.pid, event.tid).name = name.clone();
