@@ -36,6 +36,8 @@ pub struct Analysis {
     pub lost: u64,
     /// Processes that were forked.
     pub forks: u64,
+    /// Whether a fault lay in memory that is older than the trace: it does not show the whole run.
+    pub has_past: bool,
     /// What faults take that do not say so themselves, if that is known.
     pub cost: Option<FaultCost>,
     /// Over all faults.
@@ -78,6 +80,8 @@ pub struct Group {
     pub mapped_bytes: u64,
     /// How much was unmapped again, in bytes; more than `mapped_bytes` if it grew again.
     pub unmapped_bytes: u64,
+    /// Calls of `madvise(MADV_HUGEPAGE)` that began in one of them.
+    pub huge_advice: u64,
     /// How their pages come.
     pub shape: Shape,
     /// Over their faults.

@@ -18,6 +18,7 @@
 //! assert_eq!(fault.kind, FaultKind::FirstTouch);
 //! ```
 
+pub(crate) mod advice;
 mod area;
 mod history;
 mod kind;

@@ -87,6 +87,16 @@ impl Place {
         )
     }
 
+    /// Whether it is memory that several processes may share, and that no file system keeps.
+    pub fn is_shared_memory(&self) -> bool {
+        matches!(self, Self::MemoryFile(_) | Self::Arena)
+    }
+
+    /// Whether its pages begin as zeroes, whoever has them.
+    pub fn begins_empty(&self) -> bool {
+        self.is_anonymous() || self.is_shared_memory()
+    }
+
     /// Whether its pages are those of a file, in memory or not.
     pub fn is_file(&self) -> bool {
         matches!(self, Self::File(_) | Self::MemoryFile(_) | Self::Arena)

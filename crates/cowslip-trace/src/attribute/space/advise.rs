@@ -3,20 +3,13 @@
 use cowslip_sys::units::VirtRange;
 
 use super::{Space, memory};
+use crate::attribute::advice::{
+    COLLAPSE, DONTNEED, DONTNEED_LOCKED, FREE, HUGEPAGE, NOHUGEPAGE, POPULATE_WRITE, REMOVE,
+};
 use crate::attribute::area::Area;
 use crate::attribute::history::MappingHistory;
 use crate::attribute::pages::Page;
 use crate::attribute::rule::Memory;
-
-// madvise(2)
-const DONTNEED: u32 = 4;
-const FREE: u32 = 8;
-const REMOVE: u32 = 9;
-const HUGEPAGE: u32 = 14;
-const NOHUGEPAGE: u32 = 15;
-const POPULATE_WRITE: u32 = 23;
-const DONTNEED_LOCKED: u32 = 24;
-const COLLAPSE: u32 = 25;
 
 impl Space {
     pub(in crate::attribute) fn advise(

@@ -7,10 +7,11 @@ use cowslip_trace::analysis::{Analysis, Rate, Sums};
 use cowslip_trace::attribute::FaultKind;
 use cowslip_trace::format::{count, counted, duration, mappings, percent};
 use cowslip_trace::patterns;
+use cowslip_trace::symbols::FunctionSums;
 
 use super::cost;
 use crate::commands::trace::load::Loaded;
-use crate::commands::trace::tables::{Extent, callers, table};
+use crate::commands::trace::tables::{Extent, FRAMES, callers, table};
 
 /// Columns of the picture of the rate.
 const COLUMNS: usize = 80;
@@ -134,15 +135,15 @@ fn groups(loaded: &mut Loaded, top: usize, extent: Extent) -> Vec<String> {
 }
 
 fn stacks(loaded: &mut Loaded, top: usize) -> Vec<String> {
-    let mut names = std::mem::take(&mut loaded.names);
     let all = loaded.analysis.sums.faults();
-    let stacks = shown(loaded.analysis.stacks.iter(), top, all, |stack| &stack.sums);
-    let row = |stack: &cowslip_trace::analysis::StackSums| {
-        let callers = callers("", &names.of(&stack.frames));
+    let rows = loaded.names.by_function(&loaded.analysis.stacks, FRAMES);
+    let stacks = shown(rows.iter(), top, all, |stack| &stack.sums);
+    let row = |stack: &FunctionSums| {
+        let more = if stack.has_more { " < …" } else { "" };
+        let callers = callers("", &stack.functions) + more;
         common(loaded, &stack.sums).into_iter().chain([callers]).collect()
     };
     let rows = stacks.map(row).collect();
-    loaded.names = names;
     table("who", &["     faults", " share", "   cost", "functions, the innermost first"], rows)
 }
 
