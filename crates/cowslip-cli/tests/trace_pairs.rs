@@ -109,7 +109,7 @@ fn commands_that_differ_by_a_word_are_compared_by_their_counts() {
     let is_asked = thp.is_ok_and(|thp| thp.contains("[madvise]"));
     for (name, cause) in [
         ("buffers", "anonymous maps of up to 1 MiB are mapped anew, 1 → 64 times"),
-        ("shared-buffers", "/dev/zero are mapped anew, 1 → 64 times"),
+        ("shared-buffers", "shared maps of up to 1 MiB are mapped anew, 1 → 64 times"),
         ("madvise", "memory that madvise gave back is touched again"),
         ("huge", "huge pages: 8 calls → 0 calls of madvise(MADV_HUGEPAGE)"),
         ("fork", "copy-on-write after fork"),

@@ -48,6 +48,8 @@ pub mod record;
 mod sums;
 #[cfg(feature = "symbols")]
 pub mod symbols;
+#[cfg(feature = "analysis")]
+mod thp;
 
 #[cfg(feature = "analysis")]
 pub use analysis::Analysis;

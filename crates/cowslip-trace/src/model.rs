@@ -180,6 +180,8 @@ pub struct Map {
     pub flags: u32,
     /// Where in the file it begins.
     pub offset_bytes: u64,
+    /// The file's number on its device; 0: there is none, or it was not told. Files in memory have equal names.
+    pub inode: u64,
     /// The file's path, or the kernel's name in brackets; `None`: anonymous.
     pub name: Option<Arc<str>>,
     /// Whether it was there before the trace began.

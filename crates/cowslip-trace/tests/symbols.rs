@@ -34,6 +34,7 @@ fn symbols(began_unix_seconds: u64) -> Symbols {
             protection: if is_code { 5 } else { 1 },
             flags: 0,
             offset_bytes,
+            inode: 0,
             name: words.nth(2).map(Into::into),
             is_old: true,
             stack: None,

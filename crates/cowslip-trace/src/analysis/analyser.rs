@@ -269,6 +269,9 @@ fn sorted(groups: Vec<Work>) -> (Vec<Group>, Vec<u32>) {
 
 /// How long mappings of its identity are.
 fn size_class(mapping: &Mapping) -> Option<u64> {
-    let has_one = matches!(mapping.place, Place::Anonymous | Place::Named(_) | Place::Hugetlb);
+    let has_one = matches!(
+        mapping.place,
+        Place::Anonymous | Place::Named(_) | Place::Hugetlb | Place::Shared
+    );
     has_one.then(|| mapping.length_bytes.checked_next_power_of_two()).flatten()
 }

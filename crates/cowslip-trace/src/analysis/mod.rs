@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::attribute::{Mapping, Place, Span};
 use crate::cost::{Cost, FaultCost};
 use crate::model::{Header, Trace};
+use crate::thp;
 
 pub use crate::sums::Sums;
 pub use analyser::Analyser;
@@ -149,8 +150,8 @@ impl Analysis {
 
     /// Whether what its faults took may be more: huge pages may have come, and the faults do not say.
     pub fn cost_is_a_bound(&self) -> bool {
-        let thp = self.header.machine.thp.get("enabled").map(|line| Policy::parse(line));
-        self.sums.timed == 0 && self.sums.huge == 0 && thp != Some(Policy::Never)
+        let policy = thp::policy(&self.header.machine);
+        self.sums.timed == 0 && self.sums.huge == 0 && policy != Some(Policy::Never)
     }
 
     /// What some of its faults took, if that is known.

@@ -47,7 +47,7 @@ fn cause(diff: &Diff, turned: &[Turned<'_>]) -> Option<String> {
     diff.settings.iter().find(|it| is_of_huge_pages(&it.name)).map(told)
 }
 
-/// Another number of pages came with each fault, and a size of huge pages below 2 MiB is set otherwise.
+/// As many mappings took another number of faults each, and a size of huge pages below 2 MiB is set otherwise.
 pub(super) fn of_other_sizes(diff: &Diff, _: [&Analysis; 2]) -> Option<Reason> {
     let is_size = |setting: &&Setting| {
         let name = setting.name.strip_prefix("transparent_hugepage/hugepages-");
@@ -57,11 +57,15 @@ pub(super) fn of_other_sizes(diff: &Diff, _: [&Analysis; 2]) -> Option<Reason> {
     let of_shared = setting.name.ends_with("/shmem_enabled");
     let changed = |group: &&GroupDiff| {
         let [Some(first), Some(second)] = &group.sides else { return false };
-        let [first, second] = [first, second].map(|side| &side.shape);
-        let has_other_step = first.is_regular()
-            && second.is_regular()
-            && first.step_pages.unsigned_abs() != second.step_pages.unsigned_abs();
-        group.place.is_shared_memory() == of_shared && has_other_step
+        let [few, many] = {
+            let [one, other] = [first, second].map(|side| side.shape.per_mapping[1]);
+            [one.min(other), one.max(other)]
+        };
+        let is_such = match of_shared {
+            true => group.place.is_shared_memory(),
+            false => group.place.is_anonymous(),
+        };
+        is_such && first.mappings == second.mappings && many >= few.saturating_mul(2)
     };
     let group = diff.groups.iter().find(changed)?;
     let faults = diff.groups.iter().filter(changed).map(GroupDiff::distance).sum();

@@ -5,7 +5,7 @@ use cowslip_report::units;
 use cowslip_sys::units::ByteCount;
 use cowslip_trace::analysis::{Analysis, Rate, Sums};
 use cowslip_trace::attribute::FaultKind;
-use cowslip_trace::format::{count, counted, duration, mappings, percent};
+use cowslip_trace::format::{count, counted, duration, huge_pages, mappings, percent};
 use cowslip_trace::patterns;
 use cowslip_trace::symbols::FunctionSums;
 
@@ -42,15 +42,12 @@ fn heading(loaded: &Loaded) -> Vec<String> {
     if analysis.sampling_period > 1 {
         facts.push(format!("one in {} recorded", count(analysis.sampling_period)));
     }
-    let thp = machine.thp.get("enabled").map_or("unknown", |value| chosen(value));
     let mut lines =
         vec![format!("{}: {}", loaded.path.display(), printable(&header.command.join(" ")))];
     lines.extend(loaded.cut_short.iter().flat_map(|it| wrap(&format!("  {it}"), 4)));
     lines.push(format!("  {}", facts.join(", ")));
-    lines.push(printable(&format!(
-        "  Linux {}, transparent huge pages {thp}",
-        machine.kernel_release
-    )));
+    let (release, huge) = (&machine.kernel_release, huge_pages(machine));
+    lines.push(printable(&format!("  Linux {release}, transparent huge pages {huge}")));
     if let Some(cost) = analysis.cost_of(sums) {
         let bound = if analysis.cost_is_a_bound() { "at least " } else { "" };
         let (ns, measured) = (duration(cost.ns), cost.measured);
@@ -61,12 +58,6 @@ fn heading(loaded: &Loaded) -> Vec<String> {
     lines.extend(unseen);
     lines.push(String::new());
     lines
-}
-
-/// The word in brackets, if there are some.
-fn chosen(value: &str) -> &str {
-    let inside = value.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    inside.map_or(value, |(word, _)| word)
 }
 
 fn rate(rate: &Rate) -> Vec<String> {
