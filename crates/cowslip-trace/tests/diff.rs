@@ -154,7 +154,7 @@ fn commands_that_differ_by_a_word_are_compared_by_the_run() {
 #[test]
 fn advice_that_only_one_program_gives_is_named_where_its_huge_pages_came() {
     let mut asked = cache("always [madvise] never", 0x1000_0000, true);
-    let maps: Vec<_> = asked.0.events.iter().cloned().collect();
+    let maps = asked.0.events.to_vec();
     asked.0.events.clear();
     for event in maps {
         let map = match &event.what {
