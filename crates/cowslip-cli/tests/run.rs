@@ -178,6 +178,19 @@ fn a_child_that_costs_too_much_is_ended_and_its_parent_goes_on() {
     assert!(ran.stderr.contains("is ended: too many private copies"), "{}", ran.stderr);
 }
 
+#[test]
+fn threads_that_end_by_a_system_call_are_no_threads_of_the_bundled_malloc() {
+    let folder = Folder::new("ending");
+    let Some(program) = compile(&folder, "ending") else { return };
+    let (ran, _) = under_cowslip(&[], &[program.as_os_str()]);
+    assert_eq!(
+        (ran.status.code(), ran.stdout.as_str()),
+        (Some(0), "150 ended\n"),
+        "{}",
+        ran.stderr
+    );
+}
+
 /// Every function that glibc's malloc has, in a program that checks them, with one thread and with several, in
 /// children and in theirs.
 #[test]

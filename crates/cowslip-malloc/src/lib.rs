@@ -21,6 +21,7 @@ mod libc_symbols;
 mod lookups;
 mod modules;
 mod theirs;
+mod threads;
 
 use core::ffi::{c_char, c_int, c_void};
 

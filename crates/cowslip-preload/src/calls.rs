@@ -15,7 +15,7 @@ use cowslip_sys::process::BlockedSignals;
 
 use crate::{
     advice, cloning, descriptors, direct_io, faults, filters, futexes, limits, mapping, moving,
-    rings, segments, tables,
+    rings, segments, tables, threads,
 };
 
 const SYS_MSEAL: c_long = 462;
@@ -76,6 +76,7 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_close,
         libc::SYS_close_range,
         libc::SYS_unshare,
+        libc::SYS_exit,
         libc::SYS_dup2,
         libc::SYS_dup3,
         libc::SYS_prctl,
@@ -187,6 +188,7 @@ unsafe extern "C-unwind" fn handle(
             libc::SYS_prctl => {
                 return advice::prctl(int(a), len, c as usize, d as usize, e as usize).into();
             }
+            libc::SYS_exit => threads::before_exit(),
             libc::SYS_seccomp => filters::before(a, c as usize),
             libc::SYS_ioctl => return faults::ioctl(int(a), b as c_ulong, c as usize).into(),
             libc::SYS_setrlimit => {
