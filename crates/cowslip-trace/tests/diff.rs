@@ -3,6 +3,7 @@
 #[path = "support/scene.rs"]
 mod scene;
 
+use cowslip_sys::units::VirtRange;
 use cowslip_trace::Analysis;
 use cowslip_trace::attribute::FaultKind;
 use cowslip_trace::cost::FaultCost;
@@ -170,6 +171,28 @@ fn advice_that_only_one_program_gives_is_named_where_its_huge_pages_came() {
     let told = &diff(&asked, &plain, None).explanations[0];
     let words = "huge pages: 50 calls → 0 calls of madvise(MADV_HUGEPAGE); anonymous maps of up to 2 MiB \
                  took 1 fault each, then 512 faults: 50 → 25,600 faults";
+    assert_eq!(told, words);
+}
+
+/// As a virtual machine does, which reserves otherwise for huge pages.
+#[test]
+fn advice_is_named_where_memory_is_mapped_in_another_way_without_it() {
+    let scene = |is_asked: bool| {
+        let mut scene = Scene::new("always [madvise] never");
+        scene.program(0x1000_0000);
+        let caller = scene.stack(&[0x1000_0000 + if is_asked { 0x100 } else { 0x200 }]);
+        scene.map_by(START, 256 * MIB, Some(caller));
+        if is_asked {
+            let range = VirtRange::new(START, 256 * MIB);
+            scene.then(EventKind::Advise { range, advice: 14 });
+        }
+        let step = if is_asked { 512 } else { 1 };
+        (0..16_384).step_by(step).for_each(|page| scene.touch(START + page * PAGE));
+        scene
+    };
+    let told = &diff(&scene(true), &scene(false), None).explanations[0];
+    let words = "huge pages: 1 call → 0 calls of madvise(MADV_HUGEPAGE); anonymous maps of up to 256 MiB: \
+                 0 → 16,384 faults";
     assert_eq!(told, words);
 }
 

@@ -1,7 +1,7 @@
 //! Huge pages that came on one side only, and why.
 
 use super::{Reason, change, distance, subject};
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, Shape};
 use crate::diff::{Diff, GroupDiff, GroupSide, Setting};
 use crate::format::counted;
 
@@ -11,7 +11,7 @@ pub(super) fn of_2_mib(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Reason> 
     let (group, sides) = turned.first()?;
     let compared = [0, 1].map(|side| turned.iter().map(|(group, _)| group.compared()[side]).sum());
     let each = sides.map(|side| counted(side.shape.per_mapping[1], "fault"));
-    let which = if is_huge(sides[0]) { "first" } else { "second" };
+    let which = if is_huge(&sides[0].shape) { "first" } else { "second" };
     let sees_advice = analyses
         .iter()
         .all(|analysis| analysis.header.sources.iter().any(|source| source.contains("madvise")));
@@ -22,6 +22,37 @@ pub(super) fn of_2_mib(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Reason> 
     let took = format!("{} took {} each, then {}", subject(group), each[0], each[1]);
     let sentence = format!("huge pages: {cause}; {took}: {}", change(diff, compared));
     Some(Reason { faults: distance(compared), sentence })
+}
+
+/// Only one program asks for huge pages, and has them. What is on base pages in the other one is mapped by another
+/// way there, so that it has no counterpart.
+pub(super) fn of_other_maps(diff: &Diff, analyses: [&Analysis; 2]) -> Option<Reason> {
+    let advice = analyses.map(|analysis| {
+        let asking = analysis.groups.iter().filter(|group| is_huge(&group.shape));
+        let asked: u64 = asking.map(|group| group.huge_advice).sum();
+        (asked, analysis.groups.iter().map(|group| group.huge_advice).sum::<u64>())
+    });
+    let without = match advice {
+        [(1.., _), (_, 0)] => 1,
+        [(_, 0), (1.., _)] => 0,
+        _ => return None,
+    };
+    let is_of_it = |group: &&GroupDiff| match &group.sides[without] {
+        Some(side) => {
+            group.sides[1 - without].is_none() && group.place.begins_empty() && is_base(&side.shape)
+        }
+        None => false,
+    };
+    let group = diff.groups.iter().find(is_of_it)?;
+    let [first, second] = advice.map(|(_, calls)| counted(calls, "call"));
+    let change = change(diff, group.compared());
+    Some(Reason {
+        faults: diff.groups.iter().filter(is_of_it).map(GroupDiff::distance).sum(),
+        sentence: format!(
+            "huge pages: {first} → {second} of madvise(MADV_HUGEPAGE); {}: {change}",
+            subject(group)
+        ),
+    })
 }
 
 /// Why, if the traces show it.
@@ -79,7 +110,8 @@ type Turned<'a> = (&'a GroupDiff, [&'a GroupSide; 2]);
 
 fn turned(group: &GroupDiff) -> Option<Turned<'_>> {
     let [Some(first), Some(second)] = &group.sides else { return None };
-    let is_turned = is_base(first) && is_huge(second) || is_base(second) && is_huge(first);
+    let is_turned = is_base(&first.shape) && is_huge(&second.shape)
+        || is_base(&second.shape) && is_huge(&first.shape);
     is_turned.then_some((group, [first, second]))
 }
 
@@ -95,14 +127,12 @@ fn is_of_huge_pages(name: &str) -> bool {
 }
 
 /// Many faults in each mapping, in places where a huge page fits.
-fn is_base(side: &GroupSide) -> bool {
-    let shape = &side.shape;
+fn is_base(shape: &Shape) -> bool {
     shape.came_huge == 0 && (shape.huge_further + shape.huge_refused) * 2 > shape.arrivals
 }
 
 /// Huge pages by the events, or hardly ever a second fault where one fits.
-fn is_huge(side: &GroupSide) -> bool {
-    let shape = &side.shape;
+fn is_huge(shape: &Shape) -> bool {
     shape.came_huge * 2 > shape.arrivals
         || (shape.huge_first > 0 && shape.huge_further * 10 <= shape.huge_first)
 }

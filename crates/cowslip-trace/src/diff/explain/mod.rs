@@ -26,8 +26,9 @@ struct Reason {
 type Rule = fn(&Diff, [&Analysis; 2]) -> Option<Reason>;
 
 /// In this order where they explain the same faults: a cause comes before what it leads to.
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     huge_pages::of_2_mib,
+    huge_pages::of_other_maps,
     huge_pages::of_other_sizes,
     arenas,
     allocator,
