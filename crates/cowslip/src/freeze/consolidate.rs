@@ -73,8 +73,8 @@ fn fullest(shared: &Shared, state: &State) -> u8 {
             used[usize::from(state.map.file(state.vma_map.chunk_at(part.start)))] += part.len;
         }
     }
-    let fullest = (0..MOST_FILES).max_by_key(|&file| used[file]);
-    fullest.unwrap_or(0) as u8
+    let files = state.files.all().map(|(number, _)| number);
+    files.max_by_key(|&number| used[usize::from(number)]).expect("an arena has a file")
 }
 
 /// Moves the next chunk in use that lies in another file; after the last, what is free. Whether there may be more.

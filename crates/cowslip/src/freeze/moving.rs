@@ -17,7 +17,7 @@ use cowslip_sys::{Errno, process};
 use super::thaw::Step;
 use crate::arena::backing_file::Pages;
 use crate::arena::backoff::backoff;
-use crate::arena::chunk::{MANY_PAGES, Thawing};
+use crate::arena::chunk::{MANY_PAGES, Thawing, thaw_alone};
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::vma_map::Usage;
 use crate::service::Service;
@@ -69,6 +69,9 @@ impl Moving {
 /// Moves one chunk, or looks for such. Called while others read what is frozen.
 pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     let Some(service) = shared.service(state) else { return Step::Idle };
+    if let Some(partial) = state.next_run(0, 1, |chunk| chunk == Chunk::Partial) {
+        return mend(shared, state, &service, partial.start);
+    }
     if is_short || shared.pages == Pages::Hugetlb || state.map.count(Chunk::Frozen) == 0 {
         return Step::Idle;
     }
@@ -88,6 +91,20 @@ pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     }
     let Some(chunk) = state.moving.wanted.pop_front() else { return Step::Again };
     match move_one(shared, state, &service, chunk) {
+        Ok(()) => Step::Again,
+        Err(errno) => failed(shared, state, errno),
+    }
+}
+
+/// Ends what failed half-way: a move, or a freeze or a thaw that no fork has come after. Its file has no readers.
+fn mend(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> Step {
+    let left_ns = state.moving.not_before_ns.saturating_sub(process::now_ns());
+    if left_ns > 0 {
+        return Step::Later(Duration::from_nanos(left_ns));
+    }
+    let mended = thaw_alone(shared, state, chunk, service);
+    service.window.close();
+    match mended {
         Ok(()) => Step::Again,
         Err(errno) => failed(shared, state, errno),
     }

@@ -29,6 +29,15 @@ use super::{halves, write_protect};
 use crate::insist::insist;
 use crate::service::Service;
 
+/// How threads are kept from pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum By {
+    /// Their pages move aside.
+    Move { has_file: bool },
+    /// Writes wait. For hugetlbfs, and for parts of which some have a file and others have none.
+    Protection(RegisterMode),
+}
+
 /// Pieces of an arena that threads are kept from. They are let go when this is dropped.
 pub(super) struct Hold<'a> {
     uffd: &'a Uffd<ReservedFd>,
@@ -47,31 +56,32 @@ impl<'a> Hold<'a> {
         service: &'a Service,
         part: VirtRange,
         pieces: &[(VirtRange, Prot)],
-        is_hugetlb: bool,
+        by: By,
     ) -> Result<Self, Errno> {
         let pieces: Vec<VirtRange> = pieces.iter().map(|(piece, _)| *piece).collect();
         let (moved_to, done_to) = (part.start, part.start);
-        if is_hugetlb {
+        if let By::Protection(mode) = by {
             let uffd = &service.uffd;
             let hold = Self { uffd, part, pieces, aside: None, moved_to, done_to };
             for piece in &hold.pieces {
-                uffd.register(*piece, RegisterMode::WP)?;
+                uffd.register(*piece, mode)?;
                 write_protect(uffd, *piece, true)?;
             }
             return Ok(hold);
         }
+        let mode = match by {
+            By::Move { has_file: true } => RegisterMode::MISSING | RegisterMode::MINOR,
+            // Memory without a file has no pages that are only not mapped.
+            _ => RegisterMode::MISSING,
+        };
         let uffd = &service.hold;
         let aside = Some(VirtRange::new(service.aside.start, part.len));
         let mut hold = Self { uffd, part, pieces, aside, moved_to, done_to };
         for piece in hold.pieces.clone() {
-            // Memory without a file has no pages that are only not mapped.
-            match uffd.register(piece, RegisterMode::MISSING | RegisterMode::MINOR) {
-                Err(Errno::INVAL) => uffd.register(piece, RegisterMode::MISSING)?,
-                registered => registered?,
-            }
+            uffd.register(piece, mode)?;
             // A child that is made around us meanwhile lacks this memory, as it lacks live memory.
             // SAFETY: see the module; the advice changes no content.
-            unsafe { memory::advise(piece, Advice::DontFork) }?;
+            let _ = unsafe { memory::advise(piece, Advice::DontFork) };
             let place = hold.content(piece);
             move_pages(piece, place, &mut hold.moved_to)?;
         }

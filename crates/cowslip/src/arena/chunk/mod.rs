@@ -29,7 +29,7 @@ use cowslip_sys::memory::Prot;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::reserved_fd::ReservedFd;
-use cowslip_sys::uffd::{Outcome, Uffd};
+use cowslip_sys::uffd::{Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
@@ -37,8 +37,8 @@ use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
 use crate::service::{Service, Window};
 use copy::{Run, copy_out};
-use hold::Hold;
 pub(crate) use hold::move_pages;
+use hold::{By, Hold};
 
 /// More private pages than this are thawed part by part.
 pub(crate) const MANY_PAGES: u64 = 128;
@@ -183,14 +183,24 @@ impl<'a> Thawing<'a> {
         let shared = self.shared;
         let pieces = state.pieces(part);
         let mut mapped_to = part.start;
-        let is_hugetlb = shared.pages == Pages::Hugetlb;
+        let by = match state.chunk(chunks.start) {
+            _ if shared.pages == Pages::Hugetlb => By::Protection(RegisterMode::WP),
+            Chunk::Partial => By::Protection(RegisterMode::MISSING | RegisterMode::WP),
+            kind => By::Move { has_file: kind != Chunk::Anonymous },
+        };
         if self.guard.is_some() && state.inheritance == ForkInheritance::Whole {
             // What is held is kept from children, and stays so after an error.
             state.inheritance = ForkInheritance::Part;
         }
-        let hold = self.guard.map(|service| Hold::begin(service, part, &pieces, is_hugetlb));
-        let mut hold = hold.transpose()?;
+        let hold = self.guard.map(|service| Hold::begin(service, part, &pieces, by));
+        let (mut hold, refused) = match hold.transpose() {
+            Ok(hold) => (hold, None),
+            Err(errno) => (None, Some(errno)),
+        };
         let moved = (|| {
+            if let Some(errno) = refused {
+                return Err(errno);
+            }
             let pages = if state.chunk(chunks.start) == Chunk::Live {
                 base::fill(shared, state, chunks.start, file, self.window)?;
                 0
@@ -258,18 +268,14 @@ impl<'a> Thawing<'a> {
     }
 }
 
-/// Thaws a chunk by itself. A partial one consists of mappings of several kinds, each a part or less.
+/// Thaws a chunk by itself: one that has no file, or of which a part is live.
 pub(crate) fn thaw_alone(
     shared: &Shared,
     state: &mut State,
     chunk: usize,
     service: &Service,
 ) -> Result<(), Errno> {
-    let thawing = Thawing::new(shared, service);
-    match state.chunk(chunk) {
-        Chunk::Partial if shared.pages != Pages::Hugetlb => thawing.thaw_gently(state, chunk),
-        _ => thawing.thaw(state, chunk..chunk + 1),
-    }
+    Thawing::new(shared, service).thaw(state, chunk..chunk + 1)
 }
 
 /// Thaws one chunk now, in this thread, though it is not its turn. Nobody reads its base. `BUSY` if this thread needs the
