@@ -389,6 +389,11 @@ impl State {
         self.files.get(self.map.file(self.vma_map.chunk_at(address)))
     }
 
+    /// Whether a chunk is to be on base pages: a copy of it in another file might take a huge one.
+    pub(crate) fn is_small(&self, chunk: usize) -> bool {
+        self.vma_map.base_chunks.contains(chunk) || self.density.is_split(chunk)
+    }
+
     /// What keeps frozen chunks from being thawed.
     pub(crate) fn hold(&self) -> Option<Hold> {
         let holds = [

@@ -49,13 +49,19 @@ pub(super) fn step(shared: &Shared, state: &mut State) -> Step {
         Ok(true) => {
             let end_ns = process::now_ns();
             let rest_ns = (end_ns - now) * REST;
-            (state.consolidating.delay_ns, state.consolidating.not_before_ns) =
-                (0, end_ns + rest_ns);
+            state.consolidating.not_before_ns = end_ns + rest_ns;
             Step::Later(Duration::from_nanos(rest_ns))
         }
-        Ok(false) => {
+        Ok(false) if state.files.is_single() => {
             state.consolidating = Consolidating::default();
             Step::Idle
+        }
+        Ok(false) => {
+            // What stays where it is may be gone later.
+            state.consolidating.next = 0;
+            let delay = backoff(&mut state.consolidating.delay_ns, FIRST_NS, RETRY_LAST_NS);
+            state.consolidating.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
+            Step::Later(delay)
         }
         Err(_) => {
             let delay = backoff(&mut state.consolidating.delay_ns, FIRST_NS, RETRY_LAST_NS);
@@ -85,7 +91,8 @@ fn move_next(shared: &Shared, state: &mut State, target: u8) -> Result<bool, Err
     };
     for chunk in state.consolidating.next..end {
         let range = shared.chunk_range(chunk, 1);
-        if !is_elsewhere(state, chunk) || state.vma_map.is_unused(range) {
+        let stays = !is_elsewhere(state, chunk) || state.is_small(chunk);
+        if stays || state.vma_map.is_unused(range) {
             continue;
         }
         state.consolidating.next = chunk + 1;

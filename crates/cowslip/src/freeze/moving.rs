@@ -241,6 +241,7 @@ fn move_one(
         let has_left = state.vma_map.within(range).any(|span| span.usage == Usage::Left);
         state.chunk(chunk) != Chunk::Frozen
             || has_left
+            || state.is_small(chunk)
             || state.vma_map.is_unused(range)
             || shared.copy_limit.is_near(shared, state)
             || state.ask_before_thaw.is_some_and(|asks| asks())
