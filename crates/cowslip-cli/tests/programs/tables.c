@@ -55,6 +55,7 @@ static int forks(char *m, size_t len, char value) {
 static char *theirs;
 
 static void *thread(void *unused) {
+  (void)unused;
   int made = !strcmp(who, "closed")   ? close_range(3, ~0u, CLOSE_RANGE_UNSHARE)
              : !strcmp(who, "number") ? (int)syscall(SYS_unshare, CLONE_FILES)
                                       : unshare(CLONE_FILES);
@@ -69,7 +70,8 @@ static int peer(void *memory) {
 }
 
 int main(int count, char **arguments) {
-  int bad = 0, files[FILES], status = -1;
+  volatile int bad = 0;
+  int files[FILES], status = -1;
   if (count < 2) return 91;
   who = arguments[1];
   setvbuf(stdout, NULL, _IONBF, 0);
