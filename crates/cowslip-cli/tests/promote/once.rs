@@ -306,8 +306,8 @@ fn an_arena_of_base_pages_is_promoted_while_it_is_live_and_not_while_a_child_rea
     let report = |target: &Program| once(target.pid(), &[]).0["processes"][0].clone();
     let bytes = |report: &Value, what: &str| report["after"][what].as_u64().unwrap();
     target.tell("fork");
-    // Written while a child reads the arena, so that something of it is mapped.
-    target.fill(0..8, 512);
+    // Written while a child reads the arena, so that something of it is mapped: too little for it to be moved.
+    target.fill(0..8, 8);
     let config = folder.0.join("promote.toml");
     let text = format!("[[target]]\npid = {}\n[settings]\ninterval_ms = 100\n", target.pid());
     fs::write(&config, text).unwrap();
