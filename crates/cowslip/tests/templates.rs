@@ -312,7 +312,7 @@ fn i2_the_arena_is_thawed_after_the_last_clone_whatever_its_end() {
     }
     let grandchild = Doomed(i32::try_from(worker.ask(b'f')).unwrap());
     words.fill(9);
-    let is_held = || !arena.wait_live(TOO_EARLY);
+    let is_held = || !support::wait_unread(&arena, TOO_EARLY);
     assert_eq!(arena.freeze().unwrap_err().kind(), ErrorKind::Busy);
     drop(template);
     assert!(is_held() && is_pattern(clone.slice(&words)), "a clone in this process");
@@ -378,7 +378,7 @@ fn i2_a_fork_of_a_clone_is_a_clone() {
     assert_ne!(&answer[1..], clone.identity().entropy());
     assert_eq!((clone.slice(&words)[5], clone.slice(&words)[6]), (55, 77));
     drop((clone, template));
-    assert!(!arena.wait_live(TOO_EARLY), "the child reads the base");
+    assert!(!support::wait_unread(&arena, TOO_EARLY), "the child reads the base");
     let pid = child.0;
     child.kill();
     assert_eq!(status_of(pid), libc::SIGKILL);
@@ -406,7 +406,7 @@ fn a_child_of_fork_that_holds_a_template_keeps_the_base() {
     .unwrap();
     words.fill(4);
     drop(template);
-    assert!(!arena.wait_live(TOO_EARLY));
+    assert!(!support::wait_unread(&arena, TOO_EARLY));
     ours.write_all(&[1]).unwrap();
     assert_eq!(status_of(child), 0);
     assert!(arena.wait_live(PATIENCE));

@@ -254,7 +254,8 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(lost("freeze", shared.range));
         }
-        if state.not_live() > 0 || state.hold().is_some_and(|hold| hold != Hold::Paused) {
+        let is_held = state.hold().is_some_and(|hold| !matches!(hold, Hold::Paused | Hold::View));
+        if state.not_live() > 0 || is_held {
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(busy(&state).on(shared.range));
         }
