@@ -52,16 +52,16 @@ int main(void)
     fill(words, COUNT, 1);
     cowslip_frozen *view = NULL;
     OK(cowslip_freeze(arena, 0, &view, &why));
-    fill(words, COUNT, 100);
-    const uint64_t *then = cowslip_frozen_view(view, words);
-    CHECK(holds(then, COUNT, 1) && holds(words, COUNT, 100));
-    CHECK(cowslip_frozen_view(view, &why) == NULL);
-    CHECK(cowslip_frozen_view(NULL, words) == NULL);
     CHECK(cowslip_freeze(arena, 0, &(cowslip_frozen *){ NULL }, &why) == COWSLIP_BUSY);
     CHECK(strncmp(cowslip_error_text(why), "cannot freeze on 0x", 19) == 0);
     CHECK(strstr(cowslip_error_text(why), "freeze_timeout") == NULL);
     cowslip_error_free(why);
     why = NULL;
+    fill(words, COUNT, 100);
+    const uint64_t *then = cowslip_frozen_view(view, words);
+    CHECK(holds(then, COUNT, 1) && holds(words, COUNT, 100));
+    CHECK(cowslip_frozen_view(view, &why) == NULL);
+    CHECK(cowslip_frozen_view(NULL, words) == NULL);
     cowslip_frozen_free(view);
 
     OK(cowslip_discard(arena, words, 2 * MIB, &why));

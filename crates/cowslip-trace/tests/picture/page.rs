@@ -104,7 +104,7 @@ fn hover_brush_zoom_and_filters_tell_what_the_trace_holds() {
     for wanted in [format!("{:#x}", fault.address), format!("scatter {}", PID + 1)] {
         assert!(tip.contains(&wanted), "{wanted} in {tip}");
     }
-    assert!(tip.contains("first touch") && tip.contains("64 MiB anonymous maps"), "{tip}");
+    assert!(tip.contains("first touch") && tip.contains("64 MiB anonymous map "), "{tip}");
     let colour = browser.evaluate(&format!(
         "(() => {{
            const [x, y] = map.px(map.chart, trace.faults.time[{index}], view.places[{index}]);

@@ -218,11 +218,13 @@ impl Shared {
 
     /// Gives back what was kept for readers that are gone: all but those of generations up to `read`. Whether there was any.
     pub(crate) fn settle_files(&self, state: &mut State, read: Option<u64>) -> bool {
-        let is_read = |place: &Vacated| read.is_some_and(|read| place.since <= read);
         let before = state.files.vacated.len();
         let mut gone = Vec::new();
+        let map = &state.map;
         state.files.vacated.retain(|place| {
-            let stays = is_read(place);
+            let is_read = read.is_some_and(|read| place.since <= read);
+            // A move that failed half-way left a part of the chunk mapped from there.
+            let stays = is_read || map.get(place.chunk) == Chunk::Partial;
             if !stays {
                 gone.push(*place);
             }
