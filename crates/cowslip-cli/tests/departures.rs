@@ -143,6 +143,29 @@ fn words_that_the_kernel_writes_leave() {
 }
 
 #[test]
+fn beside_another_table_of_descriptors_nothing_is_in_an_arena() {
+    for who in ["thread", "closed", "number", "peer"] {
+        let Some(reports) = compared("tables", &[who], &[]) else { return };
+        for report in &reports {
+            assert_eq!(left_for(report), [Departure::Descriptors], "{who}: {report}");
+        }
+        assert_eq!(reports[0]["used_bytes"], 0, "{who}: {}", reports[0]);
+    }
+}
+
+/// Of a thread that has no other beside it, and of a process that has its parent's memory for a moment.
+#[test]
+fn nothing_leaves_for_a_table_of_descriptors_that_nobody_shares() {
+    for who in ["alone", "vfork"] {
+        let Some(reports) = compared("tables", &[who], &[]) else { return };
+        for report in &reports {
+            assert_eq!(left_for(report), [], "{who}: {report}");
+            assert!(report["forks"].as_u64() >= Some(8), "{who}: {report}");
+        }
+    }
+}
+
+#[test]
 fn calls_by_number_are_seen() {
     let Some(reports) = compared("numbers", &[], &[]) else { return };
     for report in &reports {

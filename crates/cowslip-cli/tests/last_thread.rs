@@ -6,8 +6,9 @@ use std::process::Command;
 
 use support::{COWSLIP, Folder, compile, run};
 
-const WAYS: [&str; 7] = [
+const WAYS: [&str; 8] = [
     "exit",
+    "without descriptors",
     "system call",
     "cancelled",
     "worker",

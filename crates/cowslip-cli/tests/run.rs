@@ -50,6 +50,23 @@ fn the_heap_of_a_program_on_glibc_malloc_is_in_the_arena() {
     assert!(report["anonymous_in_arena_percent"].as_f64() >= Some(90.0), "{report}");
 }
 
+/// A fork that was just made leaves nothing of the arena mapped.
+#[test]
+fn what_the_arena_holds_counts_though_little_of_it_is_mapped() {
+    let script = r#"
+        my $text = "text" x 10_000_000;
+        pipe(my $told, my $tell);
+        my $child = fork // die "fork: $!";
+        if (!$child) { close $tell; exit(sysread($told, my $word, 1)); }
+    "#;
+    let Some((_, report)) = perl(&[], script) else { return };
+    let report = report.expect("a report");
+    let bytes = |name: &str| report[name].as_u64().expect("a number");
+    assert!(bytes("resident_bytes") < bytes("held_bytes") / 4, "{report}");
+    assert!(bytes("held_bytes") >= 40_000_000, "{report}");
+    assert!(report["anonymous_in_arena_percent"].as_f64() >= Some(95.0), "{report}");
+}
+
 #[test]
 fn a_malloc_that_is_to_be_kept_is() {
     let Some((_, report)) = perl(&["--malloc", "keep"], FORKING) else { return };
@@ -159,6 +176,19 @@ fn a_child_that_costs_too_much_is_ended_and_its_parent_goes_on() {
     assert_eq!(ran.stdout, "ended by 15");
     assert_eq!(report.expect("a report")["ended_children"], 1);
     assert!(ran.stderr.contains("is ended: too many private copies"), "{}", ran.stderr);
+}
+
+#[test]
+fn threads_that_end_by_a_system_call_are_no_threads_of_the_bundled_malloc() {
+    let folder = Folder::new("ending");
+    let Some(program) = compile(&folder, "ending") else { return };
+    let (ran, _) = under_cowslip(&[], &[program.as_os_str()]);
+    assert_eq!(
+        (ran.status.code(), ran.stdout.as_str()),
+        (Some(0), "150 ended\n"),
+        "{}",
+        ran.stderr
+    );
 }
 
 /// Every function that glibc's malloc has, in a program that checks them, with one thread and with several, in

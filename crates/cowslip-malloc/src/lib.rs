@@ -23,6 +23,7 @@ mod lookups;
 mod modules;
 mod preload;
 mod theirs;
+mod threads;
 
 use core::ffi::{c_char, c_int, c_void};
 

@@ -80,7 +80,7 @@ fn class_of(layout: Layout) -> Option<usize> {
 fn map(len: usize) -> *mut u8 {
     let align = page_size_bytes();
     let Some(len) = cowslip_sys::units::round_up(len, align) else { return ptr::null_mut() };
-    let Ok(range) = memory::reserve(len, align) else { return ptr::null_mut() };
+    let Ok(range) = memory::reserve_apart(len, align) else { return ptr::null_mut() };
     // SAFETY: the range was reserved just now.
     match unsafe { memory::protect(range, Prot::RW) } {
         Ok(()) => range.start as *mut u8,

@@ -15,7 +15,7 @@ use cowslip_sys::process::BlockedSignals;
 
 use crate::{
     advice, cloning, descriptors, direct_io, faults, filters, futexes, limits, mapping, moving,
-    rings, segments,
+    rings, segments, tables, threads,
 };
 
 const SYS_MSEAL: c_long = 462;
@@ -75,6 +75,8 @@ static KINDS: [u8; NUMBERS] = {
         SYS_MSEAL,
         libc::SYS_close,
         libc::SYS_close_range,
+        libc::SYS_unshare,
+        libc::SYS_exit,
         libc::SYS_dup2,
         libc::SYS_dup3,
         libc::SYS_prctl,
@@ -180,11 +182,13 @@ unsafe extern "C-unwind" fn handle(
             libc::SYS_close_range => {
                 return descriptors::close_range(a as c_uint, b as c_uint, int(c)).into();
             }
+            libc::SYS_unshare => return tables::unshare(int(a)).into(),
             libc::SYS_dup2 => return descriptors::dup2(int(a), int(b)).into(),
             libc::SYS_dup3 => return descriptors::dup3(int(a), int(b), int(c)).into(),
             libc::SYS_prctl => {
                 return advice::prctl(int(a), len, c as usize, d as usize, e as usize).into();
             }
+            libc::SYS_exit => threads::before_exit(),
             libc::SYS_seccomp => filters::before(a, c as usize),
             libc::SYS_ioctl => return faults::ioctl(int(a), b as c_ulong, c as usize).into(),
             libc::SYS_setrlimit => {

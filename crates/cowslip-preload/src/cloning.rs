@@ -14,7 +14,7 @@ use cowslip_sys::{given, passthrough};
 use crate::forking::{in_child, in_parent, prepare, set_shares_descriptors, watch};
 use crate::next::Next;
 use crate::program::config;
-use crate::{futexes, refusals};
+use crate::{futexes, refusals, tables};
 
 fn shares_descriptors(flags: u64) -> bool {
     flags & libc::CLONE_FILES as u64 != 0
@@ -115,6 +115,7 @@ unsafe extern "C" fn clone(
     // SAFETY: libc's symbol of that name takes these, the last three if the flags ask for them.
     let real = unsafe { core::mem::transmute::<*mut c_void, Clone>(CLONE.get()) };
     if flags & libc::CLONE_VM != 0 {
+        tables::before_clone(flags as u32 as u64);
         futexes::before_clone(flags as u32 as u64, child_tid as usize, tls as usize);
     }
     if flags & libc::CLONE_VM != 0 || config().off {
@@ -130,7 +131,7 @@ unsafe extern "C" fn clone(
 }
 
 /// Whether a call that starts something is a fork: a child with memory of its own. Before it starts a thread, what the
-/// kernel will write for that thread leaves the arena.
+/// kernel will write for that thread leaves the arena, and so does what it could not be used with.
 #[cfg(target_arch = "x86_64")]
 pub(crate) extern "C" fn is_fork(
     number: c_long,
@@ -157,6 +158,7 @@ pub(crate) extern "C" fn is_fork(
     if flags & libc::CLONE_VM as u64 == 0 {
         return true;
     }
+    tables::before_clone(flags);
     futexes::before_clone(flags, child_tid, tls);
     false
 }

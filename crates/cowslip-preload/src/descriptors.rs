@@ -8,7 +8,9 @@ use core::ffi::{c_int, c_uint};
 use cowslip_sys::passthrough;
 use cowslip_sys::reserved_fd::{is_held, next_held};
 
-use crate::direct_io;
+use crate::{direct_io, tables};
+
+const CLOSE_RANGE_UNSHARE: c_int = libc::CLOSE_RANGE_UNSHARE as c_int;
 
 fn fail(errno: c_int) -> c_int {
     // SAFETY: errno is a thread-local integer that is always there.
@@ -30,6 +32,13 @@ pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
 pub(crate) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if first > last {
         return fail(libc::EINVAL);
+    }
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        // First: nothing may be left to close.
+        // SAFETY: a part of the program's own call.
+        if unsafe { tables::unshare(libc::CLONE_FILES) } != 0 {
+            return -1;
+        }
     }
     let mut from = first;
     while let Some(held) = next_held(clamp(from), clamp(last)) {

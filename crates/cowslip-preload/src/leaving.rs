@@ -18,14 +18,14 @@ use cowslip_sys::Errno;
 use cowslip_sys::process::BlockedSignals;
 
 use crate::program::{self, arenas, errno_of};
-use crate::say;
+use crate::{making, say};
 
 /// Nothing goes into an arena any more, in this process and in its children.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Whether [`everything`] has left.
 pub(crate) fn is_closed() -> bool {
-    CLOSED.load(Ordering::Relaxed)
+    CLOSED.load(Ordering::SeqCst)
 }
 
 /// Has what is handed out of `range` leave, and nothing beside it.
@@ -60,6 +60,7 @@ pub(crate) fn everything(why: Departure) -> Result<(), Errno> {
     const PIECE_BYTES: usize = 32 << 20;
     let was_closed = CLOSED.swap(true, Ordering::SeqCst);
     let _blocked = BlockedSignals::enter();
+    making::wait_made();
     if !was_closed && arenas().next().is_some() {
         say!("nothing goes into the arena any more: {why}");
     }

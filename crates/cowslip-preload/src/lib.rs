@@ -48,6 +48,7 @@ mod refusals;
 mod report;
 mod rings;
 mod segments;
+mod tables;
 mod threads;
 
 #[global_allocator]

@@ -4,10 +4,11 @@
 //! other process has any of that.
 
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::time::Duration;
 
 use cowslip::units::{ByteCount, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, Prot};
-use cowslip_sys::{process, procfs};
+use cowslip_sys::{process, procfs, waiting};
 
 use crate::program::{self, config, has_parent, is_forking_here, own};
 use crate::{children, direct_io, leaving, limits, rings, say};
@@ -33,7 +34,7 @@ pub(crate) fn begin_child() {
 
 /// Memory for a mapping of the program, if an arena has it.
 pub(crate) fn allocate(len: usize, prot: Prot) -> Option<VirtRange> {
-    if leaving::is_closed() {
+    if leaving::is_closed() || !program::is_own_process() {
         return None;
     }
     let arena = own_or_make(len)?;
@@ -64,7 +65,7 @@ fn own_or_make(len: usize) -> Option<&'static Arena> {
     if MAKING.load(Ordering::Relaxed) != UNTRIED || !is_worth(len) {
         return None;
     }
-    if MAKING.compare_exchange(UNTRIED, BEING_MADE, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    if MAKING.compare_exchange(UNTRIED, BEING_MADE, Ordering::SeqCst, Ordering::Relaxed).is_err() {
         // Another thread makes it, or this one does and maps something on the way, or it failed.
         return None;
     }
@@ -76,11 +77,27 @@ fn own_or_make(len: usize) -> Option<&'static Arena> {
     if has_few {
         say!("no arena, the program runs unchanged: it may open few files, and needs them itself");
     }
-    if !config().off && limit.is_none() && !has_few && !adopt_one() {
+    // Looked at after the exchange: whoever closes waits for what is being made.
+    let may = !config().off && limit.is_none() && !has_few && !leaving::is_closed();
+    if may && !adopt_one() {
         make();
     }
     MAKING.store(SETTLED, Ordering::Release);
     own()
+}
+
+/// Waits for the arena that another thread is making, if it is. None is made from then on once
+/// [nothing goes in](leaving::is_closed).
+pub(crate) fn wait_made() {
+    const NAP: Duration = Duration::from_micros(50);
+    /// In a child that was forked past us nobody may be making it.
+    const MOST_NS: u64 = 1_000_000_000;
+    let until_ns = process::now_ns() + MOST_NS;
+    while MAKING.load(Ordering::SeqCst) == BEING_MADE && process::now_ns() < until_ns {
+        if waiting::nap(NAP).is_err() {
+            break;
+        }
+    }
 }
 
 /// Whether a fork would gain by an arena from here on: enough was mapped, and half of it is in use, or twice of it comes

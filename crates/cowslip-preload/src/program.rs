@@ -33,6 +33,9 @@ static OWN: AtomicUsize = AtomicUsize::new(0);
 /// The process that this one was forked from; 0 in the first.
 static PARENT: AtomicI32 = AtomicI32::new(0);
 
+/// The process whose arenas these are. Another one that shares this memory has descriptors of its own.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
 /// The process, before each fork of it.
 static FORKER: AtomicI32 = AtomicI32::new(0);
 
@@ -50,6 +53,7 @@ static LOCKED: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn config() -> &'static Config {
     CONFIG.get_or_init(|| {
+        PROCESS.store(process::pid(), Ordering::Relaxed);
         let config = Config::from_environment();
         log::open(config.log.as_deref());
         config
@@ -103,6 +107,7 @@ pub(crate) fn begin_child() -> bool {
     let has_room = COUNT.swap(inherited, Ordering::Relaxed) == inherited;
     OWN.store(0, Ordering::Relaxed);
     PARENT.store(FORKER.load(Ordering::Relaxed), Ordering::Relaxed);
+    PROCESS.store(process::pid(), Ordering::Relaxed);
     end_fork();
     has_room
 }
@@ -180,6 +185,11 @@ pub(crate) fn replace_mapping<T>(
             arena.raw().replace_mapping(part, may, || replace_mapping(rest, may, map))
         }
     }
+}
+
+/// Whether this is not a process that was made to share the memory of another (`vfork(2)`), nor by a fork that nobody saw.
+pub(crate) fn is_own_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == process::pid()
 }
 
 /// Whether this process was forked by one that still lives, and runs what it ran then or another program.

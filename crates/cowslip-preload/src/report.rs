@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use cowslip::Footprint;
 use cowslip_sys::atomic_file::Target;
+use cowslip_sys::process;
 
 use crate::program::{arenas, config, has_parent, own};
 use crate::say;
@@ -15,7 +16,7 @@ use crate::say;
 #[used]
 static AT_EXIT: extern "C" fn() = {
     extern "C" fn at_exit() {
-        let _blocked = cowslip_sys::process::BlockedSignals::enter();
+        let _blocked = process::BlockedSignals::enter();
         write();
         crate::branch_socket::end();
     }
@@ -35,12 +36,14 @@ pub(crate) fn write() {
         Some(arena) => {
             let pages = if arena.pages().is_huge() { "huge" } else { "base" };
             let _ = write!(text, ",\n  \"pages\": \"{pages}\"");
-            for (name, value) in arena.metrics().fields() {
+            let metrics = arena.metrics();
+            for (name, value) in metrics.fields() {
                 let _ = write!(text, ",\n  \"{name}\": {value}");
             }
             if let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") {
-                let footprint = Footprint::parse(&smaps, arena.range());
+                let footprint = Footprint::measure(process::pid(), &smaps, &metrics);
                 for (name, bytes) in [
+                    ("held_bytes", footprint.held_bytes),
                     ("resident_bytes", footprint.resident_bytes),
                     ("private_bytes", footprint.private_bytes),
                     ("huge_mapped_bytes", footprint.huge_mapped_bytes),
@@ -67,7 +70,7 @@ pub(crate) fn write() {
 fn put(path: &Path, text: &str) -> io::Result<()> {
     let Target::File(path) = Target::find(path)? else { return fs::write(path, text) };
     let mut temporary = path.clone().into_os_string();
-    temporary.push(format!(".{}", cowslip_sys::process::pid()));
+    temporary.push(format!(".{}", process::pid()));
     fs::write(&temporary, text)?;
     fs::rename(&temporary, path)
 }

@@ -1,4 +1,5 @@
-//! The service threads are not the program's: it does not see them where it counts its own.
+//! The service threads are not the program's: it does not see them where it counts its own. Of its own threads the bundled
+//! malloc hears when they end past libc.
 //!
 //! Python warns at a fork when `/proc/self/stat` (`proc_pid_stat(5)`) tells of more than one thread, as a fork copies but one.
 //! A fork does no harm to ours.
@@ -13,7 +14,7 @@ use cowslip_sys::{AsFd, AsRawFd, memfile};
 
 use crate::direct_io;
 use crate::next::Next;
-use crate::program::{arenas, guarded};
+use crate::program::{arenas, config, guarded, is_own_process};
 
 const FILE: &CStr = c"/proc/self/stat";
 /// Of the fields after the name, which may hold spaces and ends with a parenthesis.
@@ -22,6 +23,18 @@ const THREADS: usize = 17;
 /// How many threads of this process are ours.
 pub(crate) fn ours() -> u64 {
     arenas().filter(|arena| arena.raw().has_service()).count() as u64
+}
+
+/// Before this thread ends by a system call (`exit(2)`): libc, which does not hear of it, would have told the bundled malloc, on
+/// whose list of threads it is.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn before_exit() {
+    static TELL: Next = Next::new(c"cowslip_thread_ends");
+    if config().off || !is_own_process() {
+        return;
+    }
+    // SAFETY: the bundled malloc's function of that name has this type, and so does what stands in for it without one.
+    unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(TELL.get())() };
 }
 
 fn without(stat: &str, ours: u64) -> Option<String> {

@@ -66,7 +66,8 @@ impl Cache {
     /// # Errors
     /// As [`open`](crate::open).
     pub fn image(&self, url: &str) -> Result<Image> {
-        let found = block_on(find(&Location::parse(url)?, OpenOptions::default()))?;
+        let location = Location::parse(url)?;
+        let found = block_on(location.cancel(), find(&location, OpenOptions::default()))?;
         let opened = Arc::new(Mutex::new(Vec::new()));
         let source = CachedImage::of(found, &self.0, &opened);
         let image = Image::open_source(source)?;

@@ -30,6 +30,7 @@ use futures_util::future::try_join;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::attend::{TICK, broken_off};
 use crate::link::{Link, SHORTEST_BYTES};
 use crate::object::{Object, READ, Refused};
 use crate::runtime::runtime;
@@ -186,8 +187,11 @@ impl Fetcher {
                     state.pieces.remove(&offset_bytes);
                 }
                 Some(Piece { stage: Stage::Coming, .. }) => {
-                    let waited = self.settled.wait(state);
-                    state = waited.unwrap_or_else(|poisoned| poisoned.into_inner());
+                    if self.object.location().cancel().is_cancelled() {
+                        return Err(broken_off().of_file(self.object.name()));
+                    }
+                    let waited = self.settled.wait_timeout(state, TICK);
+                    state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
                 }
                 Some(Piece { stage: Stage::Ready(_) | Stage::Failed(_), .. }) => break,
                 Some(Piece { stage: Stage::Queued, .. }) | None => {
@@ -356,7 +360,8 @@ struct Runner {
 impl Runner {
     async fn run(mut self, may_halve: bool) {
         let mut may_hedge = true;
-        let mut attempt = 0;
+        let (mut began, mut attempt) = (Instant::now(), 0);
+        let budget = self.fetcher.object.location().budget();
         loop {
             if attempt > 0 {
                 sleep(BACKOFF * (1 << attempt)).await;
@@ -378,9 +383,12 @@ impl Runner {
                 self.lose(&refused.error);
             }
             self.why = Some(refused.error);
-            // What comes piece by piece comes in the end.
-            attempt = if self.rest.len() < before { 1 } else { attempt + 1 };
-            if !is_passing || attempt == ATTEMPTS {
+            attempt += 1;
+            if self.rest.len() < before {
+                // What comes piece by piece comes in the end.
+                (began, attempt) = (Instant::now(), 1);
+            }
+            if !is_passing || attempt == ATTEMPTS || began.elapsed() >= budget {
                 return;
             }
         }

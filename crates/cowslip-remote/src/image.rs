@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::errors::store_error;
 use crate::fetcher::Fetcher;
-use crate::location::{Location, Purpose};
+use crate::location::Location;
 use crate::object::{Object, Refused, read_small};
 use crate::pointer::{MOST_BYTES, Pointer};
 use crate::runtime::{block_on, runtime};
@@ -87,7 +87,7 @@ pub fn open_with(url: &str, options: OpenOptions) -> Result<Image> {
 }
 
 pub(crate) fn open_location(location: &Location, options: OpenOptions) -> Result<Image> {
-    let found = block_on(find(location, options))?;
+    let found = block_on(location.cancel(), find(location, options))?;
     Image::open_source(Arc::new(found))
 }
 
@@ -99,7 +99,7 @@ pub(crate) async fn find(location: &Location, options: OpenOptions) -> Result<Re
         let named = location.beside(&pointer.image);
         match RemoteImage::open(&named, options).await {
             Ok(image) if image.identity().is_some_and(|it| pointer.is_of(it)) => return Ok(image),
-            Err(error) if error.kind() != ErrorKind::File => return Err(error),
+            Err(refused) if !refused.is_missing() => return Err(refused.error),
             _ => {}
         }
     }
@@ -122,14 +122,13 @@ pub(crate) struct RemoteImage {
 }
 
 impl RemoteImage {
-    async fn open(location: &Location, options: OpenOptions) -> Result<Self> {
+    async fn open(location: &Location, options: OpenOptions) -> Result<Self, Refused> {
         let advice = working_set_of(location);
         let working_set = runtime()?.spawn(async move {
             let found = read_small(&advice).await.ok().flatten();
             found.filter(|(_, meta)| meta.size <= MOST_WORKING_SET_BYTES).map(|(bytes, _)| bytes)
         });
-        let opened = Object::open(location, MOST_BYTES).await;
-        let (object, head) = opened.map_err(|refused| refused.error)?;
+        let (object, head) = Object::open(location, MOST_BYTES).await?;
         Ok(Self {
             path: location.name(),
             options,
@@ -154,7 +153,8 @@ impl RemoteImage {
         let names = name.map(str::to_owned).into_iter().chain([name_of(identity)]);
         let mut missing = None;
         for name in names {
-            match block_on(Self::open(&location.beside(&name), self.options)) {
+            let place = location.beside(&name);
+            match block_on(place.cancel(), Self::open(&place, self.options)) {
                 Ok(found) if found.identity() == Some(identity) => return Ok(found),
                 Ok(another) => {
                     missing.get_or_insert_with(|| {
@@ -163,10 +163,10 @@ impl RemoteImage {
                             .hint(format!("it is not the parent {identity}"))
                     });
                 }
-                Err(error) if error.kind() == ErrorKind::File => {
-                    missing.get_or_insert(error);
+                Err(refused) if refused.is_missing() => {
+                    missing.get_or_insert(refused.error);
                 }
-                Err(error) => return Err(error),
+                Err(refused) => return Err(refused.error),
             }
         }
         Err(missing.expect("at least one name was tried"))
@@ -183,7 +183,7 @@ pub(crate) fn identity_in(beginning: &[u8]) -> Option<ImageIdentity> {
 pub(crate) async fn identity_at(location: &Location) -> Result<Option<ImageIdentity>> {
     match Object::open(location, IDENTITY.end as u64).await {
         Ok((_, head)) => Ok(identity_in(&head)),
-        Err(Refused { error, .. }) if error.kind() == ErrorKind::File => Ok(None),
+        Err(refused) if refused.is_missing() => Ok(None),
         Err(refused) => Err(refused.error),
     }
 }
@@ -243,23 +243,21 @@ impl ImageSource for RemoteImage {
 
     fn read_working_set(&self) -> Option<Vec<u8>> {
         let coming = self.working_set.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let found = match coming {
-            Some(coming) => runtime().ok()?.block_on(coming).ok().flatten(),
-            None => {
-                let advice = working_set_of(self.fetcher.object().location());
-                let read =
-                    block_on(async { read_small(&advice).await.map_err(|refused| refused.error) });
-                read.ok().flatten().map(|(bytes, _)| bytes)
+        let location = self.fetcher.object().location();
+        let advice = working_set_of(location);
+        let found: Result<_, Refused> = block_on(location.cancel(), async {
+            match coming {
+                Some(coming) => Ok(coming.await.ok().flatten()),
+                None => Ok(read_small(&advice).await?.map(|(bytes, _)| bytes)),
             }
-        };
-        found.map(Vec::from)
+        });
+        found.ok().flatten().map(Vec::from)
     }
 
     fn write_working_set(&self, bytes: &[u8]) -> Result<()> {
-        let url = working_set_of(self.fetcher.object().location()).to_string();
-        let location = Location::parse_for(&url, Purpose::Write)?;
+        let location = working_set_of(self.fetcher.object().location()).for_writing()?;
         let payload = Bytes::copy_from_slice(bytes).into();
-        block_on(async {
+        block_on(location.cancel(), async {
             let put = location.store().put_opts(&location.key, payload, Default::default()).await;
             put.map(drop)
                 .map_err(|error| store_error("write a working set", &location.name(), &error))

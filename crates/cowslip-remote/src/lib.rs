@@ -16,7 +16,10 @@
 //! Credentials come from the environment, as `object_store` reads it: `AWS_ACCESS_KEY_ID`, `GOOGLE_…`, `AZURE_…`. A
 //! URL that carries some is refused: it would be seen in lists of processes, and in messages.
 
+mod attend;
 mod cache;
+mod client;
+mod credentials;
 mod errors;
 mod fetcher;
 mod image;

@@ -58,7 +58,10 @@ pub enum ListedKind {
 /// # Errors
 /// The store's.
 pub fn list(url: &str) -> Result<Vec<Listed>> {
-    let location = Location::parse(url)?;
+    list_at(&Location::parse(url)?)
+}
+
+pub(crate) fn list_at(location: &Location) -> Result<Vec<Listed>> {
     let ask = || async {
         let found = location.store().list_with_delimiter(Some(&location.key)).await;
         found.map_err(|error| Refused {
@@ -66,10 +69,9 @@ pub fn list(url: &str) -> Result<Vec<Listed>> {
             is_passing: is_passing(&error),
         })
     };
-    block_on(async {
-        let found = persistently(ask).await;
-        let objects = found.map_err(|refused| refused.error)?.objects;
-        let looks = objects.into_iter().map(|meta| look(&location, meta));
+    block_on(location.cancel(), async {
+        let objects = persistently(location, ask).await?.objects;
+        let looks = objects.into_iter().map(|meta| look(location, meta));
         let looked = stream::iter(looks).buffer_unordered(AT_ONCE);
         let mut listed: Vec<_> = looked.try_collect::<Vec<_>>().await?;
         listed.sort_unstable_by(|a, b| {
@@ -88,7 +90,7 @@ async fn look(folder: &Location, meta: ObjectMeta) -> Result<Option<Listed>> {
     }
     let head = match Object::open(&folder.within(name), MOST_BYTES).await {
         Ok((_, head)) => head,
-        Err(refused) if refused.error.kind() == cowslip::ErrorKind::File => return Ok(None),
+        Err(refused) if refused.is_missing() => return Ok(None),
         Err(refused) => return Err(refused.error),
     };
     let modified = SystemTime::from(meta.last_modified);

@@ -6,26 +6,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cowslip::{Error, ErrorKind, Result};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::http::HttpBuilder;
 use object_store::multipart::MultipartStore;
 use object_store::path::{Path as Key, PathPart};
-use object_store::{
-    BackoffConfig, ClientConfigKey, ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig,
-};
+use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig};
+use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use crate::client::Connector;
+use crate::credentials::{explained_azure, explained_google, explained_s3};
 use crate::errors::store_error;
 use crate::runtime::runtime;
 
 const OPERATION: &str = "understand a URL";
 
-/// Nothing comes for so long: the stream is given up. What is only late is asked for a second time much sooner.
-const READ_TIMEOUT: &str = "10 seconds";
-/// A part of an upload takes longer only on a link that is of no use.
-const WRITE_TIMEOUT: &str = "10 minutes";
+/// Seconds without a byte until a request is given up, in place of [`SILENCE_READ`] and [`SILENCE_WRITE`].
+pub(crate) const TIMEOUT: &str = "COWSLIP_STORE_TIMEOUT";
+/// What is only late is asked for a second time much sooner.
+const SILENCE_READ: Duration = Duration::from_secs(10);
+const SILENCE_WRITE: Duration = Duration::from_secs(30);
+/// A request is tried again until so many times the silence have passed.
+pub(crate) const BUDGET: u32 = 6;
 
 /// What a store is used for: answers that are read have another patience than parts that are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +46,9 @@ pub struct Location {
     pub(crate) key: Key,
     store: Arc<dyn ObjectStore>,
     parts: Option<Arc<dyn MultipartStore>>,
+    silence: Duration,
+    /// Ends every wait for what lies here.
+    cancel: CancellationToken,
 }
 
 /// Whether this names something in a store, rather than a file.
@@ -66,10 +73,14 @@ impl Location {
     /// [`ErrorKind::Usage`] for a URL of no kind of store that is known, for one that carries credentials, and if
     /// the environment's settings contradict each other.
     pub fn parse(url: &str) -> Result<Self> {
-        Self::parse_for(url, Purpose::Read)
+        Self::parse_for(url, Purpose::Read, &CancellationToken::new())
     }
 
-    pub(crate) fn parse_for(text: &str, purpose: Purpose) -> Result<Self> {
+    pub(crate) fn parse_for(
+        text: &str,
+        purpose: Purpose,
+        cancel: &CancellationToken,
+    ) -> Result<Self> {
         let refused = |why: String| Error::new(ErrorKind::Usage, OPERATION).hint(why);
         let url = Url::parse(text).map_err(|error| refused(format!("no URL: {error}")))?;
         if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
@@ -90,10 +101,16 @@ impl Location {
         let name = Path::new(url.as_str());
         let (scheme, key) = ObjectStoreScheme::parse(&url)
             .map_err(|error| store_error(OPERATION, name, &error.into()))?;
-        let (store, parts) = build(&scheme, &url, purpose)
-            .map_err(|error| refused(format!("{url}: {error}")))?
+        let silence = silence(purpose)?;
+        let (store, parts) = build(&scheme, &url, purpose, silence)
+            .map_err(|error| refused(format!("{url}: {}", why_unbuilt(&error))))?
             .ok_or_else(|| refused(format!("{url}: s3, gs, az, http and https are known")))?;
-        Ok(Self { url, key, store, parts })
+        Ok(Self { url, key, store, parts, silence, cancel: cancel.clone() })
+    }
+
+    /// The same place, to be written to.
+    pub(crate) fn for_writing(&self) -> Result<Self> {
+        Self::parse_for(self.url.as_str(), Purpose::Write, &self.cancel)
     }
 
     /// What messages call it.
@@ -132,6 +149,15 @@ impl Location {
         &self.store
     }
 
+    pub(crate) fn cancel(&self) -> &CancellationToken {
+        &self.cancel
+    }
+
+    /// How long requests that fail are tried again.
+    pub(crate) fn budget(&self) -> Duration {
+        self.silence * BUDGET
+    }
+
     /// For uploads in parts, if this kind of store has them.
     pub(crate) fn parts(&self) -> Option<&Arc<dyn MultipartStore>> {
         self.parts.as_ref()
@@ -157,67 +183,76 @@ fn part(name: &str) -> PathPart<'_> {
 
 type Built = (Arc<dyn ObjectStore>, Option<Arc<dyn MultipartStore>>);
 
+/// How long a request may move no byte.
+pub(crate) fn silence(purpose: Purpose) -> Result<Duration> {
+    let Some(text) = std::env::var_os(TIMEOUT) else {
+        return Ok(match purpose {
+            Purpose::Read => SILENCE_READ,
+            Purpose::Write => SILENCE_WRITE,
+        });
+    };
+    let seconds = text.to_str().and_then(|it| it.parse().ok());
+    let seconds = seconds.filter(|it| (0.001..=86_400.0).contains(it));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| {
+        let why = format!("{TIMEOUT}={}: seconds are wanted, as in 30 or 0.5", text.display());
+        Error::new(ErrorKind::Usage, OPERATION).hint(why)
+    })
+}
+
 fn build(
     scheme: &ObjectStoreScheme,
     url: &Url,
     purpose: Purpose,
+    silence: Duration,
 ) -> object_store::Result<Option<Built>> {
-    let retry = retry(purpose);
-    let timeouts = match purpose {
-        Purpose::Read => [("TIMEOUT", "1 hour"), ("READ_TIMEOUT", READ_TIMEOUT)],
-        Purpose::Write => [("TIMEOUT", WRITE_TIMEOUT), ("READ_TIMEOUT", WRITE_TIMEOUT)],
-    };
-    let keys = [ClientConfigKey::Timeout, ClientConfigKey::ReadTimeout];
-    let settings = |prefix: &str| {
-        let set = |name: &str| std::env::var_os(format!("{prefix}_{name}")).is_some();
-        let ours = timeouts.into_iter().zip(keys).filter(|((name, _), _)| !set(name));
-        ours.map(|((_, value), key)| (key, value)).collect::<Vec<_>>()
-    };
+    let retry = retry(purpose, silence);
+    let connector = Connector { silence };
     Ok(Some(match scheme {
         ObjectStoreScheme::AmazonS3 => {
-            let mut builder = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(retry);
-            for (key, value) in settings("AWS") {
-                builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
-            }
+            let builder = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(retry);
+            let builder = explained_s3(builder.with_http_connector(connector))?;
             let store = Arc::new(builder.build()?);
             (Arc::clone(&store) as _, Some(store))
         }
         ObjectStoreScheme::GoogleCloudStorage => {
             let builder = GoogleCloudStorageBuilder::from_env();
-            let mut builder = builder.with_url(url.as_str()).with_retry(retry);
-            for (key, value) in settings("GOOGLE") {
-                builder = builder.with_config(GoogleConfigKey::Client(key), value);
-            }
+            let builder = builder.with_url(url.as_str()).with_retry(retry);
+            let builder = explained_google(builder.with_http_connector(connector))?;
             let store = Arc::new(builder.build()?);
             (Arc::clone(&store) as _, Some(store))
         }
         ObjectStoreScheme::MicrosoftAzure => {
             let builder = MicrosoftAzureBuilder::from_env();
-            let mut builder = builder.with_url(url.as_str()).with_retry(retry);
-            for (key, value) in settings("AZURE") {
-                builder = builder.with_config(AzureConfigKey::Client(key), value);
-            }
+            let builder = builder.with_url(url.as_str()).with_retry(retry);
+            let builder = explained_azure(builder.with_http_connector(connector))?;
             let store = Arc::new(builder.build()?);
             (Arc::clone(&store) as _, Some(store))
         }
         ObjectStoreScheme::Http => {
-            let mut options = ClientOptions::new().with_allow_http(true);
-            for (key, value) in settings("COWSLIP_HTTP") {
-                options = options.with_config(key, value);
-            }
+            let options = ClientOptions::new().with_allow_http(true);
             let root = &url[..url::Position::BeforePath];
             let builder = HttpBuilder::new().with_url(root).with_client_options(options);
-            (Arc::new(builder.with_retry(retry).build()?), None)
+            let builder = builder.with_retry(retry).with_http_connector(connector);
+            (Arc::new(builder.build()?), None)
         }
         _ => return Ok(None),
     }))
 }
 
+/// Why the environment's settings make no store.
+fn why_unbuilt(error: &object_store::Error) -> String {
+    let text = error.to_string();
+    match text.contains("Account must be specified") {
+        true => "AZURE_STORAGE_ACCOUNT_NAME, which names the account, is not set".to_owned(),
+        false => text,
+    }
+}
+
 /// What the store's own client tries again; streams that break are the [fetcher](crate::fetcher)'s.
-fn retry(purpose: Purpose) -> RetryConfig {
-    let (max_retries, timeout_s) = match purpose {
-        Purpose::Read => (5, 20),
-        Purpose::Write => (10, 180),
+fn retry(purpose: Purpose, silence: Duration) -> RetryConfig {
+    let (max_retries, retry_timeout) = match purpose {
+        Purpose::Read => (5, silence * 2),
+        Purpose::Write => (10, silence * BUDGET),
     };
     RetryConfig {
         backoff: BackoffConfig {
@@ -226,7 +261,7 @@ fn retry(purpose: Purpose) -> RetryConfig {
             base: 2.0,
         },
         max_retries,
-        retry_timeout: Duration::from_secs(timeout_s),
+        retry_timeout,
     }
 }
 

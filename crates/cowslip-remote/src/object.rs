@@ -10,7 +10,7 @@ use cowslip::{Error, ErrorKind};
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::{GetOptions, GetResult, ObjectMeta, ObjectStoreExt};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::errors::{REPLACED, is_passing, store_error};
 use crate::location::Location;
@@ -42,7 +42,7 @@ impl Object {
         location: &Location,
         beginning: u64,
     ) -> Result<(Self, Bytes), Refused> {
-        persistently(|| Self::open_once(location, beginning)).await
+        persistently(location, || Self::open_once(location, beginning)).await
     }
 
     async fn open_once(location: &Location, beginning: u64) -> Result<(Self, Bytes), Refused> {
@@ -138,7 +138,24 @@ fn has_no_range(error: &object_store::Error) -> bool {
     is_without || error.to_string().contains("416 Range Not Satisfiable")
 }
 
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self { error, is_passing: false }
+    }
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        refused.error
+    }
+}
+
 impl Refused {
+    /// Nothing lies there, for certain.
+    pub(crate) fn is_missing(&self) -> bool {
+        !self.is_passing && self.error.kind() == ErrorKind::File
+    }
+
     fn by_store(name: &Path, error: &object_store::Error) -> Self {
         let refused = match error {
             object_store::Error::NotSupported { .. } => Error::new(ErrorKind::Unsupported, READ)
@@ -161,18 +178,23 @@ impl Refused {
 pub(crate) async fn read_small(
     location: &Location,
 ) -> Result<Option<(Bytes, ObjectMeta)>, Refused> {
-    persistently(|| read_small_once(location)).await
+    persistently(location, || read_small_once(location)).await
 }
 
 /// What `request` comes to, tried again while another attempt may have another answer: a body may break off.
-pub(crate) async fn persistently<T, F>(request: impl Fn() -> F) -> Result<T, Refused>
+pub(crate) async fn persistently<T, F>(
+    location: &Location,
+    request: impl Fn() -> F,
+) -> Result<T, Refused>
 where
     F: Future<Output = Result<T, Refused>>,
 {
-    let mut attempt = 0;
+    let (began, mut attempt) = (Instant::now(), 0);
     loop {
         match request().await {
-            Err(Refused { is_passing: true, .. }) if attempt + 1 < ATTEMPTS => {
+            Err(Refused { is_passing: true, .. })
+                if attempt + 1 < ATTEMPTS && began.elapsed() < location.budget() =>
+            {
                 attempt += 1;
                 sleep(BACKOFF * (1 << attempt)).await;
             }

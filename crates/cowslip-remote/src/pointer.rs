@@ -11,7 +11,7 @@ use object_store::{ObjectMeta, PutMode, PutOptions, UpdateVersion};
 use serde::{Deserialize, Serialize};
 
 use crate::errors::store_error;
-use crate::location::{Location, Purpose};
+use crate::location::Location;
 use crate::object::read_small;
 use crate::runtime::block_on;
 
@@ -62,7 +62,7 @@ impl Pointer {
 /// The store's; [`ErrorKind::Corrupt`] if what lies there is no pointer.
 pub fn read_latest(pointer: &str) -> Result<Option<Pointer>> {
     let location = Location::parse(pointer)?;
-    let found = block_on(async { read_small(&location).await.map_err(|refused| refused.error) })?;
+    let found = block_on(location.cancel(), read_small(&location))?;
     found.map(|(bytes, _)| decoded(&location, &bytes)).transpose()
 }
 
@@ -80,15 +80,15 @@ fn decoded(location: &Location, bytes: &[u8]) -> Result<Pointer> {
 /// The store's; [`ErrorKind::Unsupported`] of one that cannot compare and swap, [`ErrorKind::Corrupt`] if something
 /// else lies there.
 pub fn set_latest(pointer: &str, name: &str, image: &Image) -> Result<Pointer> {
-    let location = Location::parse_for(pointer, Purpose::Write)?;
+    let location = Location::parse(pointer)?.for_writing()?;
     set(&location, Pointer::of(name, image))
 }
 
 /// Has a pointer that says `now` name another place of the same image. What somebody else has changed meanwhile stays.
 pub(crate) fn repoint(location: &Location, now: &Pointer, wanted: Pointer) -> Result<()> {
     let name = location.name();
-    block_on(async {
-        let found = read_small(location).await.map_err(|refused| refused.error)?;
+    block_on(location.cancel(), async {
+        let found = read_small(location).await?;
         let Some((bytes, meta)) = found else { return Ok(()) };
         if Pointer::decode(&bytes).as_ref() != Some(now) {
             return Ok(());
@@ -126,9 +126,9 @@ async fn put(location: &Location, pointer: &Pointer, mode: PutMode) -> object_st
 
 pub(crate) fn set(location: &Location, wanted: Pointer) -> Result<Pointer> {
     let name = location.name();
-    block_on(async {
+    block_on(location.cancel(), async {
         for _ in 0..ATTEMPTS {
-            let found = read_small(location).await.map_err(|refused| refused.error)?;
+            let found = read_small(location).await?;
             let written = match found {
                 None => put(location, &wanted, PutMode::Create).await,
                 Some((bytes, meta)) => {

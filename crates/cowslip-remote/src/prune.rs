@@ -15,9 +15,10 @@ use cowslip::image::{ImageIdentity, ImageSink, MergeOptions, OnProgress, merge_t
 use cowslip::{Error, ErrorKind, Result};
 use object_store::ObjectStoreExt;
 
+use crate::attend::attended;
 use crate::errors::store_error;
 use crate::image::{OpenOptions, name_of, open_location, working_set_of};
-use crate::list::{Listed, ListedKind, list};
+use crate::list::{Listed, ListedKind, list_at};
 use crate::location::{Location, Purpose};
 use crate::pointer::{Pointer, repoint};
 use crate::runtime::block_on;
@@ -85,7 +86,7 @@ pub struct Pruned {
 ///
 /// # Errors
 /// The store's; [`ErrorKind::Usage`] if none shall be kept, [`ErrorKind::Corrupt`] if an image that is to be merged is
-/// damaged, [`ErrorKind::Busy`] if `progress`, which is called while images are merged, broke it off.
+/// damaged, [`ErrorKind::Busy`] if `progress` broke it off.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -99,8 +100,14 @@ pub fn prune(url: &str, options: PruneOptions, progress: OnProgress<'_>) -> Resu
     if options.keep == 0 {
         return Err(Error::new(ErrorKind::Usage, OPERATION).hint("none would be kept"));
     }
-    let folder = Location::parse_for(url, Purpose::Write)?;
-    let mut listed = list(url)?;
+    attended(progress, |cancel, progress| {
+        prune_at(&Location::parse_for(url, Purpose::Read, cancel)?, options, progress)
+    })
+}
+
+fn prune_at(place: &Location, options: PruneOptions, progress: OnProgress<'_>) -> Result<Pruned> {
+    let folder = place.for_writing()?;
+    let mut listed = list_at(place)?;
     let mut pruned = Pruned::default();
     if let Some(longest) = options.merge {
         for name in Folder::of(&listed, None).longer_chains(longest) {
@@ -108,7 +115,7 @@ pub fn prune(url: &str, options: PruneOptions, progress: OnProgress<'_>) -> Resu
             pruned.merged.push((name, merged));
         }
         if !pruned.merged.is_empty() && !options.dry_run {
-            listed = list(url)?;
+            listed = list_at(place)?;
         }
     }
     let before = SystemTime::now().checked_sub(options.grace).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -141,7 +148,7 @@ fn merge_chain(
     if dry_run {
         return Ok(merged);
     }
-    let to = folder.within(&merged).to_string();
+    let to = folder.within(&merged);
     let sink = |most_bytes| Upload::begin(&to, most_bytes).map(|it| it as Box<dyn ImageSink>);
     merge_to(&image, sink, &MergeOptions::default(), progress)?;
     for pointer in listed {
@@ -157,7 +164,7 @@ fn merge_chain(
 /// Deletes an image, and what was recorded of its use.
 fn delete(image: &Location) -> Result<()> {
     for object in [image, &working_set_of(image)] {
-        block_on(async {
+        block_on(object.cancel(), async {
             match object.store().delete(&object.key).await {
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
                 Err(error) => Err(store_error(OPERATION, &object.name(), &error)),

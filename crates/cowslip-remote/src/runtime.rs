@@ -1,11 +1,16 @@
 //! The threads in which everything asynchronous runs.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::OnceLock;
 
 use cowslip::{Error, ErrorKind, Result};
 use cowslip_sys::process::BlockedSignals;
+use futures_util::future::{Either, select};
 use tokio::runtime::{Builder, Runtime};
+use tokio_util::sync::CancellationToken;
+
+use crate::attend::broken_off;
 
 /// They wait for sockets, and copy what comes.
 const THREADS: usize = 2;
@@ -28,7 +33,15 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
     })
 }
 
-/// Runs `future` to its end; for threads that are not the runtime's.
-pub(crate) fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    runtime()?.block_on(future)
+/// Runs `future` to its end, unless `cancel` ends it; for threads that are not the runtime's.
+pub(crate) fn block_on<T, E: From<Error>>(
+    cancel: &CancellationToken,
+    future: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    runtime()?.block_on(async {
+        match select(pin!(future), pin!(cancel.cancelled())).await {
+            Either::Left((done, _)) => done,
+            Either::Right(_) => Err(broken_off().into()),
+        }
+    })
 }

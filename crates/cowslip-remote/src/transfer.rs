@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use cowslip::image::{Image, ImageSink, OnProgress, SaveOptions, Saved, save_to};
 use cowslip::{Error, ErrorKind, Frozen, Result};
+use tokio_util::sync::CancellationToken;
 
+use crate::attend::attended;
 use crate::image::{OpenOptions, identity_at, name_of, open_location};
-use crate::location::{Location, is_reference};
+use crate::location::{Location, Purpose, is_reference};
 use crate::oci;
 use crate::pointer::{Pointer, set};
 use crate::runtime::block_on;
@@ -47,6 +49,8 @@ pub struct Pulled {
 /// Every chunk is checked on its way. The image is visible when it is whole; an upload that is broken off leaves
 /// nothing.
 ///
+/// `progress` is called ten times a second, also while the store says nothing; at first its numbers are 0.
+///
 /// `oci://HOST/REPOSITORY:TAG` is a registry: there it becomes an image of OCI, whose layers hold the files.
 ///
 /// # Errors
@@ -57,16 +61,27 @@ pub fn push(
     latest: Option<&str>,
     progress: OnProgress<'_>,
 ) -> Result<Pushed> {
+    attended(progress, |cancel, progress| push_to(file, url, latest, cancel, progress))
+}
+
+fn push_to(
+    file: &Path,
+    url: &str,
+    latest: Option<&str>,
+    cancel: &CancellationToken,
+    progress: OnProgress<'_>,
+) -> Result<Pushed> {
     if is_reference(url) {
         if latest.is_some() {
             let why = "a registry has tags: push to the tag that shall name the image";
             return Err(Error::new(ErrorKind::Usage, PUSH).hint(why));
         }
-        let oci::Moved { images: sent_images, bytes: sent_bytes } = oci::push(file, url, progress)?;
+        let oci::Moved { images: sent_images, bytes: sent_bytes } =
+            oci::push(file, url, cancel, progress)?;
         return Ok(Pushed { url: url.to_owned(), sent_images, sent_bytes, latest: None });
     }
     let image = Image::open(file)?;
-    let mut location = Location::parse(url)?;
+    let mut location = Location::parse_for(url, Purpose::Read, cancel)?;
     if url.ends_with('/') {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         location = location.within(&name);
@@ -74,7 +89,7 @@ pub fn push(
     let (mut sent_images, mut sent_bytes) = (0, 0);
     let mut send = |image: &Image, to: &Location, progress: OnProgress<'_>| {
         let bytes = image.summary().file_bytes;
-        image.copy_to(Upload::begin(&to.to_string(), bytes)?, progress)?;
+        image.copy_to(Upload::begin(to, bytes)?, progress)?;
         sent_images += 1;
         sent_bytes += bytes;
         Ok::<_, Error>(())
@@ -87,7 +102,7 @@ pub fn push(
     send(&image, &location, progress)?;
     let latest = latest.map(|name| {
         let pointer = Pointer::of(location.file_name(), &image);
-        set(&Location::parse(&location.beside(name).to_string())?, pointer)
+        set(&location.beside(name).for_writing()?, pointer)
     });
     let url = location.to_string();
     Ok(Pushed { url, sent_images, sent_bytes, latest: latest.transpose()? })
@@ -99,7 +114,7 @@ fn place_of(image: &Image, location: &Location) -> Result<Option<Location>> {
     for name in [own, name_of(image.identity())] {
         let place = location.beside(&name);
         // Where the image itself goes there is no room for another.
-        let there = block_on(identity_at(&place))?;
+        let there = block_on(place.cancel(), identity_at(&place))?;
         if there == Some(image.identity()) {
             return Ok(None);
         }
@@ -113,17 +128,26 @@ fn place_of(image: &Image, location: &Location) -> Result<Option<Location>> {
 }
 
 /// Writes the image at a URL to a file, and those that it needs beside it, unless they are there. Every chunk is
-/// checked on its way; a file is there whole or not at all.
+/// checked on its way; a file is there whole or not at all. `progress` is called as [`push`] does.
 ///
 /// # Errors
 /// As [`open`](crate::open); [`ErrorKind::Usage`] if another image has the name of one that is needed;
 /// [`ErrorKind::Busy`] if `progress` broke it off; the file system's.
 pub fn pull(url: &str, file: &Path, progress: OnProgress<'_>) -> Result<Pulled> {
+    attended(progress, |cancel, progress| pull_from(url, file, cancel, progress))
+}
+
+fn pull_from(
+    url: &str,
+    file: &Path,
+    cancel: &CancellationToken,
+    progress: OnProgress<'_>,
+) -> Result<Pulled> {
     if is_reference(url) {
-        let oci::Moved { images, bytes } = oci::pull(url, file, progress)?;
+        let oci::Moved { images, bytes } = oci::pull(url, file, cancel, progress)?;
         return Ok(Pulled { images, bytes });
     }
-    let location = Location::parse(url)?;
+    let location = Location::parse_for(url, Purpose::Read, cancel)?;
     let image = open_location(&location, OpenOptions::default())?;
     let mut file: PathBuf = file.to_owned();
     if file.is_dir() {
@@ -169,6 +193,7 @@ pub fn pull(url: &str, file: &Path, progress: OnProgress<'_>) -> Result<Pulled> 
 
 /// Saves the content of frozen arenas to a URL, while the program runs on. `parent`, if there is one, is the URL of
 /// an image in the same folder: then only what differs from that is held. [`SaveOptions::parent`] is not looked at.
+/// `progress` is called as [`push`] does.
 ///
 /// # Errors
 /// As [`cowslip::image::save`]; the store's.
@@ -192,8 +217,20 @@ pub fn save(
     options: &SaveOptions,
     progress: OnProgress<'_>,
 ) -> Result<Saved> {
-    let location = Location::parse(url)?;
-    let parent = parent.map(Location::parse).transpose()?;
+    attended(progress, |cancel, progress| save_at(frozen, url, parent, options, cancel, progress))
+}
+
+fn save_at(
+    frozen: &[&Frozen],
+    url: &str,
+    parent: Option<&str>,
+    options: &SaveOptions,
+    cancel: &CancellationToken,
+    progress: OnProgress<'_>,
+) -> Result<Saved> {
+    let read = |url| Location::parse_for(url, Purpose::Read, cancel);
+    let location = read(url)?;
+    let parent = parent.map(read).transpose()?;
     if let Some(parent) = &parent
         && parent.beside(location.file_name()).to_string() != location.to_string()
     {
@@ -209,6 +246,7 @@ pub fn save(
         return Err(Error::new(ErrorKind::Usage, SAVE)
             .hint(format!("{location} is needed by the image that would replace it")));
     }
-    let upload = |most_bytes| Upload::begin(url, most_bytes).map(|it| it as Box<dyn ImageSink>);
+    let upload =
+        |most_bytes| Upload::begin(&location, most_bytes).map(|it| it as Box<dyn ImageSink>);
     save_to(frozen, upload, parent.as_ref(), options, progress)
 }

@@ -10,20 +10,22 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cowslip::image::ImageSink;
 use cowslip::{Error, ErrorKind, Result};
-use futures_util::future::{AbortHandle, Abortable};
+use futures_util::future::{AbortHandle, Abortable, select};
 use object_store::MultipartId;
 use object_store::multipart::{MultipartStore, PartId};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
+use crate::attend::{TICK, broken_off};
 use crate::errors::store_error;
 use crate::image::identity_in;
-use crate::location::{Location, Purpose};
+use crate::location::Location;
 use crate::object::Object;
 use crate::runtime::{block_on, runtime};
 
@@ -34,6 +36,9 @@ const MOST_PARTS: u64 = 9_000;
 const MOST_IN_FLIGHT: usize = 8;
 /// An abort that takes longer is left to the store's rule for incomplete uploads.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(15);
+/// The same once the upload was broken off, which ends within a second.
+const ABORT_AT_ONCE: Duration = Duration::from_millis(600);
+const PARTS_AT_ONCE: Duration = Duration::from_millis(200);
 
 /// An upload of an image.
 pub(crate) struct Upload {
@@ -68,30 +73,19 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Waits until fewer than so many parts are in flight, or one has failed.
-    fn wait_below(&self, most: usize) -> Result<MutexGuard<'_, State>> {
-        let state = self.lock();
-        let is_full = |state: &mut State| state.in_flight.len() >= most && state.error.is_none();
-        let state = self.moved.wait_while(state, is_full).unwrap_or_else(PoisonError::into_inner);
-        match &state.error {
-            Some(error) => Err(error.clone()),
-            None => Ok(state),
-        }
-    }
 }
 
 impl Upload {
     /// Begins an upload of at most so many bytes.
-    pub(crate) fn begin(url: &str, most_bytes: u64) -> Result<Box<Self>> {
-        let location = Location::parse_for(url, Purpose::Write)?;
+    pub(crate) fn begin(to: &Location, most_bytes: u64) -> Result<Box<Self>> {
+        let location = to.for_writing()?;
         let name = location.name();
         let Some(parts) = location.parts().cloned() else {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION)
                 .of_file(&name)
                 .hint("only s3, gs and az can be written to: HTTP has no uploads in parts"));
         };
-        let id = block_on(async {
+        let id = block_on(location.cancel(), async {
             let begun = parts.create_multipart(&location.key).await;
             begun.map_err(|error| store_error(OPERATION, &name, &error))
         })?;
@@ -101,9 +95,27 @@ impl Upload {
         Ok(Box::new(Self { location, name, parts, id, part_bytes, shared, is_over: false }))
     }
 
+    /// Waits until fewer than so many parts are in flight, or one has failed.
+    fn wait_below(&self, most: usize) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(error) = &state.error {
+                return Err(error.clone());
+            }
+            if self.location.cancel().is_cancelled() {
+                return Err(broken_off().of_file(&self.name));
+            }
+            if state.in_flight.len() < most {
+                return Ok(state);
+            }
+            let waited = self.shared.moved.wait_timeout(state, TICK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// Sends a part whose bytes are all there.
     fn send(&self, number: u64, bytes: Vec<u8>) -> Result<()> {
-        let mut state = self.shared.wait_below(MOST_IN_FLIGHT)?;
+        let mut state = self.wait_below(MOST_IN_FLIGHT)?;
         let (handle, registration) = AbortHandle::new_pair();
         state.in_flight.insert(number, handle);
         drop(state);
@@ -130,7 +142,7 @@ impl Upload {
                 .hint(format!("{} of its {wanted} parts were sent", done.len())));
         }
         let parts = done.into_values().collect();
-        block_on(async {
+        block_on(self.location.cancel(), async {
             let completed =
                 self.parts.complete_multipart(&self.location.key, &self.id, parts).await;
             let Err(error) = completed else { return Ok(()) };
@@ -212,13 +224,13 @@ impl ImageSink for Upload {
             }
         }
         // The header's part goes when all others are there.
-        drop(self.shared.wait_below(1)?);
+        drop(self.wait_below(1)?);
         let head = first[..first.len().min(crate::pointer::MOST_BYTES as usize)].to_vec();
         if identity_in(&head).is_none() {
             return Err(Error::new(ErrorKind::System, OPERATION).hint("it has no header"));
         }
         self.send(0, first)?;
-        drop(self.shared.wait_below(1)?);
+        drop(self.wait_below(1)?);
         self.complete(file_bytes, &head)?;
         self.is_over = true;
         Ok(())
@@ -233,10 +245,21 @@ impl Drop for Upload {
         self.shared.lock().in_flight.values().for_each(AbortHandle::abort);
         let Ok(runtime) = runtime() else { return };
         // Parts that arrive after the abort would stay: they end first.
-        let state = self.shared.lock();
-        let flying = |state: &mut State| !state.in_flight.is_empty();
-        drop(self.shared.moved.wait_timeout_while(state, ABORT_TIMEOUT, flying));
+        let cancel = self.location.cancel();
+        let (began, mut state) = (Instant::now(), self.shared.lock());
+        let patience = || if cancel.is_cancelled() { PARTS_AT_ONCE } else { ABORT_TIMEOUT };
+        while !state.in_flight.is_empty() && began.elapsed() < patience() {
+            let waited = self.shared.moved.wait_timeout(state, TICK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(state);
         let abort = self.parts.abort_multipart(&self.location.key, &self.id);
-        let _ = runtime.block_on(async { timeout(ABORT_TIMEOUT, abort).await });
+        let is_late = async {
+            let _ = timeout(ABORT_TIMEOUT, cancel.cancelled()).await;
+            sleep(ABORT_AT_ONCE).await;
+        };
+        runtime.block_on(async {
+            drop(select(pin!(abort), pin!(is_late)).await);
+        });
     }
 }

@@ -397,6 +397,38 @@ fn an_upload_that_is_broken_off_is_aborted() {
     assert_eq!(missing.kind(), ErrorKind::File, "{missing}");
 }
 
+#[test]
+fn a_store_that_falls_silent_is_broken_off_by_the_progress_callback() {
+    let world = world();
+    let local = Folder::new("silent");
+    image(&local.file("store"), 10, 14);
+    let url = folder("silent") + "/store";
+    let push = |holds: &'static str| {
+        world.proxy.rule("silent", move |it| match it.method == holds {
+            true => Fault::Hold,
+            false => Fault::None,
+        });
+        let is_held = || world.proxy.seen("silent").iter().any(|it| it.method == holds);
+        let mut began = None;
+        let mut stop = |_| match is_held() {
+            true => {
+                began = Some(Instant::now());
+                ControlFlow::Break(())
+            }
+            false => ControlFlow::Continue(()),
+        };
+        let error = match holds {
+            "GET" => cowslip_remote::pull(&url, &local.file("there"), &mut stop).unwrap_err(),
+            _ => cowslip_remote::push(&local.file("store"), &url, None, &mut stop).unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        let took = began.expect("it was broken off").elapsed();
+        assert!(took < Duration::from_secs(2), "{holds}: {took:?}");
+    };
+    ["POST", "PUT", "GET"].into_iter().for_each(push);
+    assert!(!local.file("there").exists());
+}
+
 const VICTIM: &str = "COWSLIP_TEST_PUSH";
 
 /// What is killed: it pushes the file to the URL that the environment names.

@@ -73,12 +73,74 @@ fn ptr(range: VirtRange) -> *mut c_void {
 /// Reserves `len` bytes of address space aligned to `align` (a power of two, at least a page):
 /// `PROT_NONE`, no memory behind it.
 pub fn reserve(len: usize, align: usize) -> Result<VirtRange> {
+    reserve_near(0, len, align)
+}
+
+/// As [`reserve`], for what others are not to find where they unmapped something: far below where the kernel puts mappings,
+/// if there is room.
+pub fn reserve_apart(len: usize, align: usize) -> Result<VirtRange> {
+    reserve_near(apart::next(len.saturating_add(align)), len, align)
+}
+
+/// Where the kernel is asked to put what lies apart: each at another place, so that nothing is there.
+mod apart {
+    use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use crate::units::page_size_bytes;
+
+    const BELOW_BYTES: usize = 32 << 40;
+    const LOWEST: usize = 16 << 40;
+    /// What is smaller lies together, so that it needs few page tables.
+    const SMALL_BYTES: usize = 2 << 20;
+    const SMALL_AREA_BYTES: usize = 1 << 40;
+    const LARGE_AREA_BYTES: usize = 32 << 40;
+
+    /// The end of the area: 0 is not known yet, 1 that there is none.
+    static END: AtomicUsize = AtomicUsize::new(0);
+    static SMALL: AtomicUsize = AtomicUsize::new(0);
+    static LARGE: AtomicUsize = AtomicUsize::new(0);
+
+    /// An address for `len` bytes, or 0: anywhere.
+    pub(super) fn next(len: usize) -> usize {
+        let end = match END.load(Relaxed) {
+            0 => find_end(),
+            end => end,
+        };
+        let Some(len) = len.checked_next_multiple_of(page_size_bytes()) else { return 0 };
+        let (used, area, end) = match len < SMALL_BYTES {
+            true => (&SMALL, SMALL_AREA_BYTES, end),
+            false => (&LARGE, LARGE_AREA_BYTES, end.saturating_sub(SMALL_AREA_BYTES)),
+        };
+        if end < LOWEST || len > area {
+            return 0;
+        }
+        // From the end on downwards, and around.
+        let before = used.fetch_add(len, Relaxed) % area;
+        let below = if before + len <= area { before + len } else { len };
+        end - below
+    }
+
+    fn find_end() -> usize {
+        let page = page_size_bytes();
+        let near = super::reserve(page, page).map_or(0, |near| near.start);
+        if near != 0 {
+            // SAFETY: reserved just now, and known to nobody.
+            let _ = unsafe { super::unmap(super::VirtRange::new(near, page)) };
+        }
+        let lowest = LOWEST + SMALL_AREA_BYTES + LARGE_AREA_BYTES;
+        let end = near.checked_sub(BELOW_BYTES).filter(|end| *end >= lowest).unwrap_or(1);
+        END.store(end, Relaxed);
+        end
+    }
+}
+
+fn reserve_near(hint: usize, len: usize, align: usize) -> Result<VirtRange> {
     failpoints::check(Op::Mmap)?;
     let padded = len.checked_add(align).ok_or(Errno::NOMEM)?;
-    // SAFETY: an anonymous mapping at an address of the kernel's choice overlaps nothing.
+    // SAFETY: without MAP_FIXED an anonymous mapping overlaps nothing, whatever the address.
     let start = unsafe {
         mm::mmap_anonymous(
-            core::ptr::null_mut(),
+            hint as *mut c_void,
             padded,
             ProtFlags::empty(),
             MapFlags::PRIVATE | MapFlags::NORESERVE,
@@ -158,14 +220,14 @@ pub fn map_file_reserved(
     Ok(VirtRange::new(start as usize, len))
 }
 
-/// Maps a page of zeroes anywhere that children share (`MAP_SHARED | MAP_ANONYMOUS`).
+/// Maps a page of zeroes [apart](reserve_apart) that children share (`MAP_SHARED | MAP_ANONYMOUS`).
 pub fn map_shared_page() -> Result<VirtRange> {
     let len = page_size_bytes();
     failpoints::check(Op::Mmap)?;
     let flags = MapFlags::SHARED;
-    // SAFETY: a mapping at an address of the kernel's choice overlaps nothing.
-    let start =
-        unsafe { mm::mmap_anonymous(core::ptr::null_mut(), len, prot_flags(Prot::RW), flags) }?;
+    let hint = apart::next(len) as *mut c_void;
+    // SAFETY: without MAP_FIXED a mapping overlaps nothing, whatever the address.
+    let start = unsafe { mm::mmap_anonymous(hint, len, prot_flags(Prot::RW), flags) }?;
     Ok(VirtRange::new(start as usize, len))
 }
 

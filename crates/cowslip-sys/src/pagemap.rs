@@ -180,7 +180,7 @@ impl<F: AsFd> Scanner<F> {
         let page = page_size_bytes();
         let file =
             crate::memfile::memfd("cowslip-probe", crate::memfile::MemfdKind::Shmem, page as u64)?;
-        let range = memory::reserve(page, page)?;
+        let range = memory::reserve_apart(page, page)?;
         let learnt = self.learn_markers_at(range, file.as_fd());
         // SAFETY: the range was reserved above for this probe alone.
         unsafe { memory::unmap(range) }?;

@@ -51,6 +51,8 @@ pass!(/// `close(2)`
     close(fd: c_int) -> c_int = SYS_close);
 pass!(/// `close_range(2)`
     close_range(first: u32, last: u32, flags: c_int) -> c_int = SYS_close_range);
+pass!(/// `unshare(2)`
+    unshare(flags: c_int) -> c_int = SYS_unshare);
 pass!(/// `dup3(2)`
     dup3(from: c_int, to: c_int, flags: c_int) -> c_int = SYS_dup3);
 pass!(/// `mincore(2)`

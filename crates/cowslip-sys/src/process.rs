@@ -124,20 +124,14 @@ pub fn is_own_pidfd(pidfd: i32) -> bool {
 }
 
 /// Once the main thread has ended: how many others there are, those included that are about to end. `None` before, and where
-/// `/proc` cannot be read. Nothing is allocated.
+/// `/proc` is not there. Nothing is allocated, and no descriptor is needed.
 pub fn threads_without_main() -> Option<u64> {
-    let mut text = [0; 1024];
-    let [state, count] = stat_fields(read_own("stat", &mut text)?, [0, 17])?;
     // The main thread is not taken off the list before the last of the others is.
-    let threads: u64 = count.parse().ok()?;
-    (state == "Z").then(|| threads.saturating_sub(1))
-}
-
-/// Fields of `/proc/PID/stat` (`proc_pid_stat(5)`), counted from behind the name.
-fn stat_fields<const N: usize>(stat: &str, fields: [usize; N]) -> Option<[&str; N]> {
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let found = fields.map(|field| rest.split(' ').nth(field).unwrap_or_default());
-    found.iter().all(|field| !field.is_empty()).then_some(found)
+    let threads = thread_count()?;
+    // `/proc/self` is about the main thread, which has a program for as long as it has memory.
+    let mut name = [MaybeUninit::uninit(); 1];
+    let program = rustix::fs::readlinkat_raw(rustix::fs::CWD, c"/proc/self/exe", &mut name);
+    (program.err() == Some(Errno::NOENT)).then(|| threads.saturating_sub(1))
 }
 
 /// The beginning of a file of `/proc/self`, without allocating.
@@ -535,13 +529,6 @@ pub fn thread_count() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn fields_are_counted_from_behind_the_name() {
-        let stat = "17 (a) b (c) Z 1 17 17 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 99";
-        assert_eq!(stat_fields(stat, [0, 17]), Some(["Z", "3"]));
-        assert_eq!(stat_fields("17 (a) Z 1", [0, 17]), None);
-    }
 
     #[test]
     fn as_long_as_the_main_thread_lives_nobody_is_without_it() {

@@ -5,9 +5,11 @@
 //! the new thread, with the allocator of the program: a process of which only one thread should ever use that
 //! allocator then has two.
 //!
+//! Its stack lies [apart](crate::memory::reserve_apart): libc would put it where the program has unmapped something.
+//!
 //! # Safety
 //! A thread owns its closure, which it is handed as a pointer to a box. Its handle is joined or detached
-//! once, by the value that holds it.
+//! once, by the value that holds it. Its stack is its own until it was joined, and stays for ever if it is detached.
 
 use core::ffi::{CStr, c_void};
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -15,6 +17,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::failpoints::{self, Op};
+use crate::memory::{self, Prot};
+use crate::units::{VirtRange, page_size_bytes, round_up};
 use crate::{Errno, Result, process};
 
 /// How many there are, below the number of the process that they are in: a forked child has none of its parent's.
@@ -35,9 +39,28 @@ pub fn ours() -> u64 {
     living(process::pid() as u64, LIVING.load(Relaxed))
 }
 
+/// A stack, above a guard of a page.
+fn map_stack(bytes: usize) -> Result<VirtRange> {
+    let page = page_size_bytes();
+    let len = round_up(bytes, page).ok_or(Errno::NOMEM)?;
+    let whole = memory::reserve_apart(page + len, page)?;
+    // SAFETY: reserved just now, for this alone.
+    unsafe { memory::protect(VirtRange::new(whole.start + page, len), Prot::RW) }
+        .inspect_err(|_| unmap_stack(whole))?;
+    Ok(whole)
+}
+
+fn unmap_stack(whole: VirtRange) {
+    // SAFETY: made by `map_stack`, and used by no thread, or no more. It stays if that fails.
+    let _ = unsafe { memory::unmap(whole) };
+}
+
 /// A thread of this process; dropped, it goes on by itself.
 #[derive(Debug)]
-pub struct Thread(libc::pthread_t);
+pub struct Thread {
+    handle: libc::pthread_t,
+    stack: VirtRange,
+}
 
 impl Thread {
     /// Starts a thread that does `work`, with this name (at most 15 bytes are kept) and a stack of at least
@@ -45,7 +68,7 @@ impl Thread {
     ///
     /// # Errors
     /// `EAGAIN` if there is no memory for a stack, or there are too many threads; `EINVAL` if the stack is too
-    /// small (`pthread_create(3)`, `pthread_attr_setstacksize(3)`).
+    /// small (`pthread_create(3)`, `pthread_attr_setstack(3)`).
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -61,6 +84,7 @@ impl Thread {
         F: FnOnce() + Send + 'static,
     {
         failpoints::check(Op::ThreadStart)?;
+        let stack = map_stack(stack_bytes)?;
         let work = Box::into_raw(Box::new((name, work)));
         let mut handle = MaybeUninit::uninit();
         let mut attributes = MaybeUninit::uninit();
@@ -68,7 +92,12 @@ impl Thread {
         // what `work` points to. pthread_create writes the handle if it answers with 0.
         let error = unsafe {
             libc::pthread_attr_init(attributes.as_mut_ptr());
-            let mut error = libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack_bytes);
+            let lowest = stack.start + page_size_bytes();
+            let mut error = libc::pthread_attr_setstack(
+                attributes.as_mut_ptr(),
+                lowest as *mut c_void,
+                stack.end() - lowest,
+            );
             if error == 0 {
                 let work = work.cast();
                 error = libc::pthread_create(
@@ -84,22 +113,26 @@ impl Thread {
         if error != 0 {
             // SAFETY: no thread was started, so that the box is still ours.
             drop(unsafe { Box::from_raw(work) });
+            unmap_stack(stack);
             return Err(Errno::from_raw_os_error(error));
         }
         // SAFETY: pthread_create answered with 0.
-        Ok(Self(unsafe { handle.assume_init() }))
+        Ok(Self { handle: unsafe { handle.assume_init() }, stack })
     }
 
     /// Whether this is the calling thread.
     pub fn is_current(&self) -> bool {
         // SAFETY: both handles are of threads that were not joined yet.
-        unsafe { libc::pthread_equal(self.0, libc::pthread_self()) != 0 }
+        unsafe { libc::pthread_equal(self.handle, libc::pthread_self()) != 0 }
     }
 
     /// Waits until it has ended.
     pub fn join(self) {
+        let this = ManuallyDrop::new(self);
         // SAFETY: not joined or detached yet; neither will happen again, as `self` is not dropped.
-        unsafe { libc::pthread_join(ManuallyDrop::new(self).0, ptr::null_mut()) };
+        if unsafe { libc::pthread_join(this.handle, ptr::null_mut()) } == 0 {
+            unmap_stack(this.stack);
+        }
     }
 
     /// In a forked child, where the thread does not exist: forgets it.
@@ -115,7 +148,7 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         // SAFETY: not joined or detached yet.
-        unsafe { libc::pthread_detach(self.0) };
+        unsafe { libc::pthread_detach(self.handle) };
     }
 }
 

@@ -4,6 +4,8 @@ use cowslip_sys::units::ByteCount;
 
 use crate::analysis::{Group, MappingIdentity};
 use crate::attribute::Place;
+use crate::model::Machine;
+use crate::thp::{self, Kind};
 
 /// What is first to be said of a trace without its end.
 pub const CUT_SHORT: &str = "the end is missing: the recorder was killed, or the file was cut";
@@ -43,6 +45,30 @@ pub fn percent(part: f64, whole: f64) -> String {
     if share < 9.95 { format!("{share:.1} %") } else { format!("{share:.0} %") }
 }
 
+/// What gets transparent huge pages on a machine, and of which sizes below the largest.
+///
+/// ```
+/// use cowslip_trace::format::huge_pages;
+/// use cowslip_trace::model::Machine;
+/// let mut machine = Machine::default();
+/// assert_eq!(huge_pages(&machine), "unknown");
+/// machine.thp.insert("enabled".into(), "always [madvise] never".into());
+/// machine.thp.insert("hugepages-64kB/enabled".into(), "[always] inherit madvise never".into());
+/// machine.thp.insert("shmem_enabled".into(), "always within_size advise [never] deny force".into());
+/// assert_eq!(huge_pages(&machine), "madvise, 64 KiB always; shared memory never");
+/// ```
+pub fn huge_pages(machine: &Machine) -> String {
+    let of = |kind| {
+        let largest = thp::setting(machine, kind)?;
+        let sizes = thp::smaller_sizes(machine, kind).into_iter().map(|(size, word)| {
+            format!(", {} {word}", ByteCount(machine.base_page_bytes() << size))
+        });
+        Some(largest.to_owned() + &sizes.collect::<String>())
+    };
+    let shared = of(Kind::Shared).map_or_else(String::new, |it| format!("; shared memory {it}"));
+    of(Kind::Anonymous).unwrap_or_else(|| "unknown".into()) + &shared
+}
+
 /// The mappings of a group, as the subject of a sentence.
 pub fn mappings(group: &Group) -> String {
     let MappingIdentity { place, size_bytes, .. } = &group.identity;
@@ -54,10 +80,12 @@ pub fn mappings(group: &Group) -> String {
     if group.identity.is_arena() {
         return "Cowslip's arenas".into();
     }
+    let maps = if group.mappings == 1 { "map" } else { "maps" };
     match (place, size) {
-        (Place::Anonymous, Some(size)) => format!("{size} anonymous maps"),
-        (Place::Named(name), Some(size)) => format!("{size} maps {name}"),
-        (Place::Hugetlb, Some(size)) => format!("{size} hugetlb maps"),
+        (Place::Anonymous, Some(size)) => format!("{size} anonymous {maps}"),
+        (Place::Shared, Some(size)) => format!("{size} shared {maps}"),
+        (Place::Named(name), Some(size)) => format!("{size} {maps} {name}"),
+        (Place::Hugetlb, Some(size)) => format!("{size} hugetlb {maps}"),
         (Place::Heap, _) => "the heap".into(),
         (Place::Stack, _) => "the stack".into(),
         (Place::ThreadStack, _) => "threads' stacks".into(),

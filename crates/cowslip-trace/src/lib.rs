@@ -38,6 +38,8 @@ pub mod import;
 pub mod model;
 #[cfg(feature = "analysis")]
 pub mod patterns;
+#[cfg(feature = "analysis")]
+mod perf_maps;
 #[cfg(feature = "picture")]
 pub mod picture;
 #[cfg(feature = "record")]
@@ -46,7 +48,11 @@ pub mod record;
 mod sums;
 #[cfg(feature = "symbols")]
 pub mod symbols;
+#[cfg(feature = "analysis")]
+mod thp;
 
 #[cfg(feature = "analysis")]
 pub use analysis::Analysis;
 pub use model::{Event, EventKind, Fault, Header, Sink, StackId, Totals};
+#[cfg(feature = "analysis")]
+pub use perf_maps::PerfMaps;

@@ -13,9 +13,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cowslip_sys::units::VirtRange;
 use serde::{Deserialize, Serialize};
+
+/// A time that every clock can tell.
+const LAST_SECOND: u64 = u32::MAX as u64;
 
 /// Something that happened, in a thread of a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -176,6 +180,8 @@ pub struct Map {
     pub flags: u32,
     /// Where in the file it begins.
     pub offset_bytes: u64,
+    /// The file's number on its device; 0: there is none, or it was not told. Files in memory have equal names.
+    pub inode: u64,
     /// The file's path, or the kernel's name in brackets; `None`: anonymous.
     pub name: Option<Arc<str>>,
     /// Whether it was there before the trace began.
@@ -203,6 +209,8 @@ pub trait Sink {
 pub struct Header {
     /// When the trace began, in seconds since 1970.
     pub began_unix_seconds: u64,
+    /// The same in nanoseconds; 0: the source told the second only.
+    pub began_unix_ns: u64,
     /// The clock of `time_ns`: `monotonic`, `perf` or another's name.
     pub clock: String,
     /// The command traced, or that of the process attached to.
@@ -226,6 +234,19 @@ pub struct Header {
     pub base_fault_ns: Option<f64>,
     /// What the fault of a huge page costs here, measured when the trace was made.
     pub huge_fault_ns: Option<f64>,
+}
+
+impl Header {
+    /// When the trace began: what is younger was not there yet. Where only the second is known, its end.
+    pub fn began(&self) -> SystemTime {
+        UNIX_EPOCH
+            + match self.began_unix_ns {
+                0 => {
+                    Duration::from_secs(self.began_unix_seconds.saturating_add(1).min(LAST_SECOND))
+                }
+                nanoseconds => Duration::from_nanos(nanoseconds),
+            }
+    }
 }
 
 /// The machine a trace was made on.

@@ -18,7 +18,8 @@ const START: usize = 0x7f00_0000_0000;
 
 /// The header of a trace that sees everything, on a machine without huge pages.
 fn plain() -> Header {
-    let thp = BTreeMap::from([("enabled".into(), "always madvise [never]".into())]);
+    let never = |setting: &str| (setting.to_owned(), "always [never]".to_owned());
+    let thp = ["enabled", "shmem_enabled"].map(never).into();
     let machine = Machine { thp, ..Machine::default() };
     Header { machine, sources: vec!["syscalls:sys_exit_munmap".into()], ..Header::default() }
 }
@@ -348,4 +349,108 @@ fn a_stack_that_grew_many_times_is_one_mapping() {
         let (_, spans) = attributor.finish();
         assert_eq!(spans.len(), GROWTHS + 1);
     }
+}
+
+/// Shared memory of a file, from `offset` of it on.
+fn shared(story: &mut Story, start: usize, len: usize, inode: u64, offset_bytes: u64) {
+    let (range, protection, flags) = (VirtRange::new(start, len), 3, 1);
+    let name = Some("/memfd:cache (deleted)".into());
+    let map = Map { range, protection, flags, inode, offset_bytes, name, ..Map::default() };
+    story.then(EventKind::Map(map));
+}
+
+#[test]
+fn pages_of_shared_memory_come_once_and_are_mapped_by_whoever_touches_them() {
+    let mut story = Story::new(&plain());
+    shared(&mut story, START, MIB, 3, 0);
+    assert_eq!(story.kind(write(START)), FaultKind::FirstTouch);
+    story.fork();
+    let in_child =
+        |story: &mut Story, fault| story.in_process(8, EventKind::Fault(fault)).unwrap().kind;
+    assert_eq!(in_child(&mut story, at(START)), FaultKind::SharedMapped);
+    assert_eq!(in_child(&mut story, write(START)), FaultKind::Repeated);
+    assert_eq!(in_child(&mut story, write(START + 0x1000)), FaultKind::FirstTouch);
+    assert_eq!(story.kind(at(START + 0x1000)), FaultKind::SharedMapped, "the parent's too");
+    // The same file at another place of it, and one that has the same name.
+    shared(&mut story, START + 4 * MIB, MIB, 3, 0x1000);
+    assert_eq!(story.kind(at(START + 4 * MIB)), FaultKind::SharedMapped);
+    shared(&mut story, START + 8 * MIB, MIB, 4, 0);
+    assert_eq!(story.kind(at(START + 8 * MIB)), FaultKind::FirstTouch);
+    assert_eq!(story.kind(major(START)), FaultKind::SwapIn);
+    assert_eq!(story.kind(major(START + 0x7000)), FaultKind::Unknown, "it was never there");
+}
+
+#[test]
+fn shared_memory_that_was_given_back_is_gone_for_all_who_map_it() {
+    let mut story = Story::new(&plain());
+    shared(&mut story, START, MIB, 3, 0);
+    story.kind(write(START));
+    story.kind(write(START + 0x1000));
+    shared(&mut story, START + 4 * MIB, MIB, 3, 0);
+    let range = VirtRange::new(START, MIB);
+    story.then(EventKind::Advise { range, advice: 9 });
+    assert_eq!(story.kind(write(START + 4 * MIB)), FaultKind::Refault);
+    assert_eq!(story.kind(write(START)), FaultKind::Refault, "its own entry is gone as well");
+    let populated = VirtRange::new(START + 4 * MIB, MIB);
+    story.then(EventKind::Advise { range: populated, advice: 22 });
+    assert_eq!(story.kind(write(START + 0x3000)), FaultKind::SharedMapped);
+}
+
+#[test]
+fn shared_memory_that_is_older_than_the_trace_is_not_guessed_at() {
+    let mut story = Story::new(&plain());
+    let (range, flags, name) =
+        (VirtRange::new(START, MIB), 1, Some("/memfd:cache (deleted)".into()));
+    let (inode, is_old) = (3, true);
+    story.then(EventKind::Map(Map { range, flags, name, inode, is_old, ..Map::default() }));
+    assert_eq!(story.fault(write(START)).kind, FaultKind::Unknown);
+    shared(&mut story, START + 4 * MIB, MIB, 3, 0);
+    assert_eq!(story.kind(write(START + 4 * MIB)), FaultKind::SharedMapped, "it was just touched");
+    assert_eq!(story.kind(write(START + 4 * MIB + 0x1000)), FaultKind::Unknown);
+    shared(&mut story, START + 8 * MIB, MIB, 4, 0);
+    story.then(EventKind::Lost { count: 1 });
+    assert_eq!(story.kind(write(START + 8 * MIB)), FaultKind::Unknown);
+}
+
+#[test]
+fn huge_pages_fit_into_shared_memory_by_its_own_places() {
+    let odd = START + 0x3000;
+    let mut story = Story::new(&plain());
+    shared(&mut story, odd, 4 * MIB, 3, 0);
+    assert_eq!(story.fault(write(odd + 0x5000)).fit, Some(HugeFit::First));
+    assert_eq!(story.fault(write(odd + 2 * MIB - 1)).fit, Some(HugeFit::Further));
+    assert_eq!(story.fault(write(odd + 2 * MIB)).fit, Some(HugeFit::First));
+    // Where the kernel gives shared memory huge pages, it puts it where they fit.
+    let mut header = plain();
+    header.machine.thp.insert("shmem_enabled".into(), "always [advise] never".into());
+    let mut story = Story::new(&header);
+    shared(&mut story, odd, 4 * MIB, 3, 0);
+    assert_eq!(story.fault(write(odd + 0x5000)).fit, Some(HugeFit::No));
+    shared(&mut story, START + 8 * MIB, 4 * MIB, 3, 0x1000);
+    assert_eq!(story.fault(write(START + 8 * MIB)).fit, Some(HugeFit::No));
+    let aligned = START + 16 * MIB;
+    shared(&mut story, aligned, 4 * MIB, 4, 0);
+    let huge = Fault { huge: Some(true), ..write(aligned) };
+    assert_eq!(story.fault(huge).fit, Some(HugeFit::First));
+    story.fork();
+    let child = story.in_process(8, EventKind::Fault(write(aligned + 0x9000))).unwrap();
+    assert_eq!((child.kind, child.fit), (FaultKind::SharedMapped, Some(HugeFit::First)));
+    // It does not say whether it was one.
+    story.kind(write(aligned + 2 * MIB));
+    let child = story.in_process(8, EventKind::Fault(write(aligned + 2 * MIB + 0x9000))).unwrap();
+    assert_eq!(child.kind, FaultKind::Unknown);
+}
+
+#[test]
+fn what_may_have_come_with_a_smaller_huge_page_is_unknown_after_a_fork() {
+    let mut header = plain();
+    let setting = "always inherit [madvise] never".to_owned();
+    header.machine.thp.insert("hugepages-64kB/enabled".into(), setting);
+    let mut story = Story::new(&header);
+    story.map(START, 4 * MIB);
+    story.kind(write(START));
+    story.kind(write(START + 0x40000));
+    story.fork();
+    assert_eq!(story.kind(write(START + 0xf000)), FaultKind::Unknown, "64 KiB may have come");
+    assert_eq!(story.kind(write(START + 0x10000)), FaultKind::FirstTouch, "the next ones");
 }

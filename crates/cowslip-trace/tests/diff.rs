@@ -3,6 +3,7 @@
 #[path = "support/scene.rs"]
 mod scene;
 
+use cowslip_sys::units::VirtRange;
 use cowslip_trace::Analysis;
 use cowslip_trace::attribute::FaultKind;
 use cowslip_trace::cost::FaultCost;
@@ -128,4 +129,86 @@ fn callers_that_only_one_trace_tells_do_not_part_what_is_the_same() {
         }
     }
     assert!(diff(&with_callers, &without, None).is_empty());
+}
+
+#[test]
+fn commands_that_differ_by_a_word_are_compared_by_the_run() {
+    let scene = |word: &str, maps| {
+        let mut scene = Scene::new("never");
+        scene.0.header.command.push(word.into());
+        scene.descend(maps);
+        scene
+    };
+    let (good, mut bad) = (scene("good", 4), scene("bad", 80));
+    let told = diff(&good, &bad, None);
+    assert_eq!((told.basis, told.groups[0].compared()), (Basis::PerRun, [2_048.0, 40_960.0]));
+    let words = "anonymous maps of up to 2 MiB: 2,048 → 40,960 faults; no rule says why";
+    assert_eq!(told.explanations, [words]);
+    // A window of a command's last seconds begins with what was mapped before.
+    let EventKind::Map(map) = &mut bad.0.events[0].what else { panic!("a map") };
+    map.is_old = true;
+    assert_eq!(diff(&good, &bad, None).basis, Basis::PerSecond);
+    bad.0.header.attached_pids = vec![7];
+    assert_eq!(diff(&good, &bad, None).basis, Basis::PerSecond);
+}
+
+#[test]
+fn advice_that_only_one_program_gives_is_named_where_its_huge_pages_came() {
+    let mut asked = cache("always [madvise] never", 0x1000_0000, true);
+    let maps = asked.0.events.to_vec();
+    asked.0.events.clear();
+    for event in maps {
+        let map = match &event.what {
+            EventKind::Map(map) if map.name.is_none() => Some(map.range),
+            _ => None,
+        };
+        asked.0.events.push(event);
+        if let Some(range) = map {
+            asked.then(EventKind::Advise { range, advice: 14 });
+        }
+    }
+    let plain = cache("always [madvise] never", 0x2000_0000, false);
+    let told = &diff(&asked, &plain, None).explanations[0];
+    let words = "huge pages: 50 calls → 0 calls of madvise(MADV_HUGEPAGE); anonymous maps of up to 2 MiB \
+                 took 1 fault each, then 512 faults: 50 → 25,600 faults";
+    assert_eq!(told, words);
+}
+
+/// As a virtual machine does, which reserves otherwise for huge pages.
+#[test]
+fn advice_is_named_where_memory_is_mapped_in_another_way_without_it() {
+    let scene = |is_asked: bool| {
+        let mut scene = Scene::new("always [madvise] never");
+        scene.program(0x1000_0000);
+        let caller = scene.stack(&[0x1000_0000 + if is_asked { 0x100 } else { 0x200 }]);
+        scene.map_by(START, 256 * MIB, Some(caller));
+        if is_asked {
+            let range = VirtRange::new(START, 256 * MIB);
+            scene.then(EventKind::Advise { range, advice: 14 });
+        }
+        let step = if is_asked { 512 } else { 1 };
+        (0..16_384).step_by(step).for_each(|page| scene.touch(START + page * PAGE));
+        scene
+    };
+    let told = &diff(&scene(true), &scene(false), None).explanations[0];
+    let words = "huge pages: 1 call → 0 calls of madvise(MADV_HUGEPAGE); anonymous maps of up to 256 MiB: \
+                 0 → 16,384 faults";
+    assert_eq!(told, words);
+}
+
+#[test]
+fn a_size_of_huge_pages_below_two_mebibytes_is_named() {
+    let scene = |setting: &str, step: usize| {
+        let mut scene = Scene::new("always [madvise] never");
+        let name = "hugepages-64kB/enabled".to_owned();
+        scene.0.header.machine.thp.insert(name, setting.to_owned());
+        scene.map(START, 16 * MIB);
+        (0..4_096).step_by(step).for_each(|page| scene.touch(START + page * PAGE));
+        scene
+    };
+    let (on, off) = (scene("[always] never", 16), scene("always [never]", 1));
+    let told = &diff(&on, &off, None).explanations[0];
+    let words = "huge pages: transparent_hugepage/hugepages-64kB/enabled always → never; anonymous maps of \
+                 up to 16 MiB: 256 → 4,096 faults";
+    assert_eq!(told, words);
 }

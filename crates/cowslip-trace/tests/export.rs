@@ -73,6 +73,9 @@ fn cells(event: &Event, trace: &Trace) -> BTreeMap<&'static str, String> {
             set("offset_bytes", map.offset_bytes.to_string());
             map.name.iter().for_each(|it| set("name", it.to_string()));
             set("is_old", map.is_old.to_string());
+            if map.inode != 0 {
+                set("inode", map.inode.to_string());
+            }
             stack(map.stack).into_iter().for_each(|it| set("stack", it));
         }
         EventKind::Unmap { range } => {

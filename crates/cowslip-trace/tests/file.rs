@@ -160,6 +160,7 @@ fn writers_refuse_what_no_reader_would_take() {
     let long: Arc<str> = "x".repeat(TEXT_MOST_BYTES + 1).into();
     let range = VirtRange { start: usize::MAX, len: 2 };
     let map = Map {
+        inode: 0,
         range: VirtRange::new(0, 1),
         protection: 0,
         flags: 0,

@@ -108,6 +108,9 @@ fn is_refused(bytes: &[u8]) -> bool {
 
 fn mutate(bytes: &mut Vec<u8>, scatter: &mut Scatter) {
     for _ in 0..1 + scatter.below(3) {
+        if bytes.is_empty() {
+            return;
+        }
         let at = scatter.below(bytes.len() as u64) as usize;
         match scatter.below(7) {
             0 => bytes[at] = 0,

@@ -111,6 +111,95 @@ fn mapping_and_unmapping_over_and_over_is_churn() {
     assert!(pattern.sentence.contains(words), "{pattern:?}");
 }
 
+/// A program's shared memory, mapped six times and filled, as by a server's workers.
+fn share(scene: &mut Scene, name: Option<&str>) {
+    for map in 0..6 {
+        let start = START + map * 64 * MIB + 0x5000;
+        let (range, protection, flags) = (VirtRange::new(start, 32 * MIB), 3, 1);
+        let (name, inode) = (name.map(Into::into), 100 + map as u64);
+        let map = Map { range, protection, flags, name, inode, ..Map::default() };
+        scene.then(EventKind::Map(map));
+        (0..8_192).for_each(|page| scene.touch(start + page * PAGE));
+    }
+}
+
+#[test]
+fn shared_memory_is_told_as_other_memory_is_with_advice_of_its_own() {
+    for (name, setting, thread, subject, advice) in [
+        (
+            None,
+            "never",
+            "worker",
+            "32 MiB shared maps",
+            "shmem_enabled: never): set it to advise, and madvise",
+        ),
+        (None, "never", "postgres: writer", "32 MiB shared maps", "huge_pages = on"),
+        (Some("/memfd:cache (deleted)"), "deny", "worker", "/memfd:cache", "by MFD_HUGETLB"),
+        (Some("/SYSV00000000 (deleted)"), "never", "worker", "/SYSV00000000", "by SHM_HUGETLB"),
+        (
+            Some("/dev/shm/cache"),
+            "never",
+            "worker",
+            "/dev/shm/cache",
+            "remount,huge=advise /dev/shm",
+        ),
+    ] {
+        let mut scene = Scene::new("never");
+        let setting =
+            format!("always within_size advise [{setting}]").replace("[never]", "[never] deny");
+        scene.0.header.machine.thp.insert("shmem_enabled".into(), setting);
+        scene.then(EventKind::Name { name: thread.into() });
+        share(&mut scene, name);
+        let analysis = analysed(&scene);
+        assert_eq!(analysis.sums.of(FaultKind::FirstTouch), 49_152, "{name:?}");
+        let told = pattern(&analysis, PatternName::Staircase);
+        let words = "8,192 faults each, ascending, 4 KiB apart: with huge pages 16 faults each";
+        assert!(told.sentence.starts_with(&format!("{subject}, {words}")), "{told:?}");
+        assert!(told.advice.as_ref().unwrap().contains(advice), "{told:?}");
+    }
+}
+
+#[test]
+fn shared_memory_that_asks_for_huge_pages_gets_them_where_the_setting_says_so() {
+    let mut scene = Scene::new("never");
+    let setting = "always within_size [advise] never deny force".to_owned();
+    scene.0.header.machine.thp.insert("shmem_enabled".into(), setting);
+    let (range, protection, flags) = (VirtRange::new(START, 64 * MIB), 3, 1);
+    scene.then(EventKind::Map(Map { range, protection, flags, ..Map::default() }));
+    (0..16_384).for_each(|page| scene.touch(START + page * PAGE));
+    let told = pattern(&analysed(&scene), PatternName::Staircase);
+    let words =
+        "64 MiB shared map, 16,384 faults, ascending, 4 KiB apart: with huge pages 32 faults";
+    assert!(told.sentence.starts_with(words), "{told:?}");
+    assert!(told.advice.as_ref().unwrap().contains("where a program asks"), "{told:?}");
+}
+
+#[test]
+fn shared_memory_that_is_mapped_over_and_over_is_churn() {
+    let mut scene = Scene::new("never");
+    for turn in 0..50 {
+        let (range, protection, flags) = (VirtRange::new(START, MIB), 3, 1);
+        let map = Map { range, protection, flags, inode: 7 + turn, ..Map::default() };
+        scene.then(EventKind::Map(map));
+        (0..256).for_each(|page| scene.touch(START + page * PAGE));
+        scene.unmap(START, MIB);
+    }
+    let told = pattern(&analysed(&scene), PatternName::Churn);
+    let words = "1 MiB shared maps, 50 of them, 50 MiB unmapped again, 12,800 faults";
+    assert!(told.sentence.starts_with(words), "{told:?}");
+}
+
+#[test]
+fn a_cost_that_was_measured_apart_is_never_more_than_there_was() {
+    let mut scene = Scene::new("never");
+    scene.0.header.base_fault_ns = Some(1_500.0);
+    scene.map(START, MIB);
+    (0..256).for_each(|page| scene.touch(START + page * PAGE));
+    // 257 events a microsecond apart.
+    let sentence = pattern(&analysed(&scene), PatternName::Misaligned).sentence;
+    assert!(sentence.ends_with("; cost here all of 256 µs"), "{sentence}");
+}
+
 #[test]
 fn purging_is_told_by_refaults() {
     let mut scene = Scene::new("never");

@@ -1,10 +1,19 @@
-//! Functions of this very program are found by what the kernel says is mapped where.
+//! Functions have their names: of this very program, of programs whose debug information lies beside them, and
+//! of code that a program made itself.
+
+mod support;
 
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cowslip_sys::units::VirtRange;
-use cowslip_trace::model::{Event, EventKind, Header, Map};
-use cowslip_trace::symbols::Symbols;
+use cowslip_trace::analysis::{Analyser, Frame, StackSums, Sums};
+use cowslip_trace::attribute::FaultKind;
+use cowslip_trace::model::{Event, EventKind, Fault, Header, Map};
+use cowslip_trace::symbols::{Names, Symbols};
+use support::skip;
 
 #[inline(never)]
 fn a_function_to_be_found() -> usize {
@@ -25,6 +34,7 @@ fn symbols(began_unix_seconds: u64) -> Symbols {
             protection: if is_code { 5 } else { 1 },
             flags: 0,
             offset_bytes,
+            inode: 0,
             name: words.nth(2).map(Into::into),
             is_old: true,
             stack: None,
@@ -47,4 +57,159 @@ fn functions_have_their_names() {
     // A file that is younger than the trace may be another program.
     let name = symbols(1).name(1, ip);
     assert!(name.starts_with("symbols-") && name.contains("+0x"), "{name}");
+}
+
+/// A folder that goes with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("cowslip-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs a tool of the compiler's; `None`, said and counted, where it is not or cannot.
+fn tool(folder: &Folder, command: &str) -> Option<String> {
+    let mut words = command.split(' ');
+    let ran = Command::new(words.next().unwrap()).args(words).current_dir(&folder.0).output();
+    match ran {
+        Ok(ran) if ran.status.success() => Some(String::from_utf8(ran.stdout).unwrap()),
+        Ok(ran) => {
+            skip("binutils", &format!("{command}: {}", String::from_utf8_lossy(&ran.stderr)));
+            None
+        }
+        Err(error) => {
+            skip("binutils", &format!("{command}: {error}"));
+            None
+        }
+    }
+}
+
+/// A library with a function that it exports and one that only its symbols name; where both lie in the file.
+fn library(folder: &Folder) -> Option<[u64; 2]> {
+    let source = "__attribute__((noinline)) static int inner_function(int x) { return x * 7 + 1; }\n\
+                  int exported_function(int x) { return inner_function(x) + 3; }\n";
+    fs::write(folder.0.join("it.c"), source).unwrap();
+    tool(folder, "cc -O1 -g -shared -fPIC -o it.so it.c")?;
+    let all = tool(folder, "nm it.so")?;
+    let address = |name: &str| {
+        let line = all.lines().find(|line| line.ends_with(name)).unwrap();
+        u64::from_str_radix(line.split_whitespace().next().unwrap(), 16).unwrap()
+    };
+    // The loader's segments: of code that lies in the file as far from its start as in memory.
+    Some(["exported_function", "inner_function"].map(address))
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
+}
+
+/// The names at places of a file that is mapped as a whole.
+fn names(file: &Path, places: [u64; 2], began_unix_ns: u64) -> [String; 2] {
+    const START: u64 = 0x7f00_0000_0000;
+    let header = Header { began_unix_ns, ..Header::default() };
+    let mut symbols = Symbols::new(&header);
+    let (range, protection, flags) = (VirtRange::new(START as usize, 1 << 20), 5, 2);
+    let name = Some(file.to_str().unwrap().into());
+    let what = EventKind::Map(Map { range, protection, flags, name, ..Map::default() });
+    symbols.observe(&Event { time_ns: 0, pid: 1, tid: 1, what });
+    places.map(|place| symbols.name(1, START + place + 1).to_string())
+}
+
+const NAMES: [&str; 2] = ["exported_function", "inner_function"];
+
+#[test]
+fn debug_information_beside_the_program_is_read_compressed_or_not() {
+    for compression in ["none", "zlib", "zstd"] {
+        let folder = Folder::new(&format!("debug-{compression}"));
+        let Some(places) = library(&folder) else { return };
+        let keep = format!("objcopy --only-keep-debug --compress-debug-sections={compression}");
+        for command in [
+            &format!("{keep} it.so it.debug")[..],
+            "strip it.so",
+            "objcopy --add-gnu-debuglink=it.debug it.so",
+        ] {
+            if tool(&folder, command).is_none() {
+                return;
+            }
+        }
+        let file = folder.0.join("it.so");
+        assert_eq!(names(&file, places, now_ns()), NAMES, "{compression}");
+        // What the program exports is named whatever became of its debug information.
+        fs::write(folder.0.join("it.debug"), "damaged").unwrap();
+        let [exported, inner] = names(&file, places, now_ns());
+        assert_eq!(exported, NAMES[0], "{compression}");
+        assert!(inner.starts_with("it.so+0x"), "{inner}");
+        fs::remove_file(folder.0.join("it.debug")).unwrap();
+        assert_eq!(names(&file, places, now_ns())[0], NAMES[0], "{compression}");
+    }
+}
+
+#[test]
+fn a_program_built_in_the_second_in_which_the_trace_began_has_its_names() {
+    let folder = Folder::new("second");
+    let Some(places) = library(&folder) else { return };
+    let file = folder.0.join("it.so");
+    let began_ns = now_ns();
+    let built = fs::metadata(&file).unwrap().modified().unwrap();
+    assert!(built <= UNIX_EPOCH + Duration::from_nanos(began_ns), "clocks disagree");
+    assert_eq!(names(&file, places, began_ns), NAMES);
+    let built_ns = built.duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    assert_ne!(names(&file, places, built_ns - 1), NAMES, "it was built a moment later");
+    // Older traces tell the second only.
+    let began_unix_seconds = built_ns / 1_000_000_000;
+    let of_second = Header { began_unix_seconds, ..Header::default() };
+    assert!(of_second.began() > built);
+}
+
+#[test]
+fn a_function_is_one_row_wherever_it_faults() {
+    let folder = Folder::new("rows");
+    let Some(places) = library(&folder) else { return };
+    let header = Header { began_unix_ns: now_ns(), ..Header::default() };
+    let mut analyser = Analyser::new(&header);
+    let mut happen = |what| {
+        let event = Event { time_ns: 0, pid: 1, tid: 1, what };
+        analyser.observe(&event, |_| &[]);
+    };
+    let (range, protection, flags) = (VirtRange::new(1 << 30, 1 << 20), 5, 2);
+    let name = Some(folder.0.join("it.so").to_str().unwrap().into());
+    happen(EventKind::Map(Map { range, protection, flags, name, ..Map::default() }));
+    for fault in 0..100 {
+        // Instructions at other places of each function.
+        let ip = (1 << 30) + places[fault % 4 / 3] + 1 + fault as u64 / 50;
+        happen(EventKind::Fault(Fault::at(fault as u64 * 4096, ip)));
+    }
+    let analysis = analyser.finish(None);
+    assert_eq!(analysis.stacks.len(), 4);
+    let mut names = Names::new(Symbols::new(&header));
+    let rows = names.by_function(&analysis.stacks, 5);
+    let told: Vec<_> = rows.iter().map(|row| (&*row.functions[0], row.sums.faults())).collect();
+    assert_eq!(told, [(NAMES[0], 75), (NAMES[1], 25)]);
+}
+
+#[test]
+fn stacks_that_differ_beyond_what_is_shown_are_one_row() {
+    let mut sums = Sums::default();
+    sums.add(&Fault::at(0, 0), FaultKind::FirstTouch);
+    let stack = |modules: &[&str]| {
+        let frame = |module: &&str| {
+            let module = Some((*module).into());
+            Frame { module, offset_bytes: 0, function: None }
+        };
+        StackSums { frames: modules.iter().map(frame).collect(), sums }
+    };
+    let stacks = [stack(&["[a]", "[b]", "[c]"]), stack(&["[a]", "[b]", "[d]"]), stack(&["[a]"])];
+    let rows = Names::default().by_function(&stacks, 2);
+    let told: Vec<_> =
+        rows.iter().map(|row| (row.functions.len(), row.has_more, row.sums.faults())).collect();
+    assert_eq!(told, [(2, true, 2), (1, false, 1)]);
 }

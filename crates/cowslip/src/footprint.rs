@@ -1,11 +1,21 @@
-//! Where a process' memory is, as `/proc/PID/smaps` says (`proc_pid_smaps(5)`).
+//! Where a process' memory is, as `/proc/PID/smaps` (`proc_pid_smaps(5)`) and the arena's file say.
+
+use std::os::unix::fs::MetadataExt;
 
 use cowslip_sys::procfs::usage_of;
 use cowslip_sys::units::VirtRange;
 
+use crate::metrics::Metrics;
+
+/// What `st_blocks` counts (`inode(7)`).
+const BLOCK_BYTES: u64 = 512;
+
 /// Memory of a process, in bytes: in an arena and elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Footprint {
+    /// What is there because of the arena: its file, mapped or not, and private copies. Children that were forked have the
+    /// file too.
+    pub held_bytes: u64,
     /// The arena's pages that are mapped.
     pub resident_bytes: u64,
     /// Private copies among them.
@@ -17,21 +27,39 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Reads the text of `smaps`; `arena` is where the arena lies.
+    /// Measures the process `pid`, by the text of its `smaps` and the counters of its arena.
+    pub fn measure(pid: i32, smaps: &str, metrics: &Metrics) -> Self {
+        let (start, len) = (metrics.arena_start_address, metrics.capacity_bytes);
+        let held = |number: u64| {
+            let file = std::fs::metadata(format!("/proc/{pid}/fd/{number}"));
+            file.map_or(0, |file| file.blocks() * BLOCK_BYTES)
+        };
+        // A child closes what it does not own.
+        let file_bytes = match metrics.is_owner {
+            0 => 0,
+            _ => metrics.descriptors().map(held).sum(),
+        };
+        Self::parse(smaps, VirtRange::new(start as usize, len as usize), file_bytes)
+    }
+
+    /// Reads the text of `smaps`; `arena` is where the arena lies, whose file holds so many bytes.
     ///
     /// ```
     /// use cowslip::{Footprint, units::VirtRange};
     ///
     /// let smaps = "1000-3000 rw-p 00000000 00:00 0\nRss: 8 kB\nAnonymous: 4 kB\n\
     ///              3000-4000 rw-p 00000000 00:00 0\nRss: 4 kB\nAnonymous: 4 kB\n";
-    /// let footprint = Footprint::parse(smaps, VirtRange::between(0x1000, 0x3000));
+    /// let footprint = Footprint::parse(smaps, VirtRange::between(0x1000, 0x3000), 12 << 10);
+    /// assert_eq!(footprint.held_bytes, 16 << 10);
     /// assert_eq!(footprint.resident_bytes, 8 << 10);
     /// assert_eq!(footprint.elsewhere_bytes, 4 << 10);
+    /// assert_eq!(footprint.in_arena_percent(), 80.0);
     /// ```
-    pub fn parse(smaps: &str, arena: VirtRange) -> Self {
+    pub fn parse(smaps: &str, arena: VirtRange, file_bytes: u64) -> Self {
         let inside = usage_of(smaps, |mapping| arena.covers(mapping.range));
         let outside = usage_of(smaps, |mapping| !arena.covers(mapping.range));
         Self {
+            held_bytes: file_bytes + inside.anonymous_bytes,
             resident_bytes: inside.resident_bytes,
             private_bytes: inside.anonymous_bytes,
             huge_mapped_bytes: inside.huge_mapped_bytes(),
@@ -39,9 +67,11 @@ impl Footprint {
         }
     }
 
-    /// How much of the process' anonymous memory is in the arena, of a hundred.
+    /// How much of the process' anonymous memory is in the arena, of a hundred: whether it is mapped at this moment, which
+    /// after a fork most is not, or not.
     pub fn in_arena_percent(&self) -> f64 {
-        let all = (self.resident_bytes + self.elsewhere_bytes).max(1);
-        self.resident_bytes as f64 * 100.0 / all as f64
+        // A child that does not own the file maps it.
+        let inside = self.held_bytes.max(self.resident_bytes);
+        inside as f64 * 100.0 / (inside + self.elsewhere_bytes).max(1) as f64
     }
 }

@@ -92,6 +92,10 @@ counters! {
     thaws,
     /// Chunks made live again.
     thawed_chunks,
+    /// Chunks given a place in another file while their base was read, since much was written to them.
+    moved_chunks,
+    /// Places of 2 MiB that chunks were moved out of, and that others read still.
+    vacated_chunks,
     /// Private pages copied back into the base.
     thawed_pages,
     /// The longest time a writer could be held up by a thaw.
@@ -102,6 +106,10 @@ counters! {
     failed_thaw_chunks,
     /// The errno of the last failed chunk.
     last_thaw_errno,
+    /// Moves that failed; the chunks stayed frozen.
+    failed_moves,
+    /// The errno of the last failed move.
+    last_move_errno,
     /// Threads that waited for a freeze or a thaw.
     waits,
     /// Longest time a thread could be held up, by any of them.
@@ -124,12 +132,24 @@ counters! {
     left_for,
     /// Children that were ended as their parent had more private copies than was allowed.
     ended_children,
-    /// The number of the descriptor of the arena's file.
+    /// The lowest descriptor of the arena's files.
     file_descriptor,
+    /// Its other files: bit `i` stands for the descriptor `file_descriptor + i`.
+    file_descriptors,
     /// Huge pages that were split, as much of them had been given back.
     split_chunks,
     /// Chunks of 2 MiB on base pages that were made huge, as they had become dense.
     collapsed_chunks,
+}
+
+impl Metrics {
+    /// The descriptors of the arena's files.
+    pub fn descriptors(&self) -> impl Iterator<Item = u64> {
+        let (first, all) = (self.file_descriptor, self.file_descriptors | 1);
+        (0..u64::BITS)
+            .filter(move |bit| all & (1 << bit) != 0)
+            .map(move |bit| first + u64::from(bit))
+    }
 }
 
 impl Counters {
@@ -138,7 +158,7 @@ impl Counters {
         const OPERATION: &str = "make the page of counters";
         let len = page_size_bytes();
         let file = memfile::memfd(PAGE_NAME, MemfdKind::Shmem, len as u64).during(OPERATION)?;
-        let page = memory::reserve(len, len).during(OPERATION)?;
+        let page = memory::reserve_apart(len, len).during(OPERATION)?;
         #[allow(unsafe_code)]
         // SAFETY: the range was reserved just now for this page, which is never unmapped; all-zero
         // bytes are a valid `Counters`, which is smaller than any page and made of atomics.

@@ -12,7 +12,7 @@ use cowslip::Arena;
 use cowslip::units::{ByteCount, CHUNK_BYTES};
 use cowslip_sys::memory;
 use support::children::{Child, KINDS, close_all, kill, plain_fork, wait_for_ever};
-use support::{Counters, PATIENCE, Watchdog, alone, fork_child, skip, status_of};
+use support::{Counters, PATIENCE, Watchdog, alone, fork_child, skip, status_of, wait_unread};
 
 /// A thaw that is allowed has long begun by then.
 const TOO_EARLY: Duration = Duration::from_millis(300);
@@ -67,12 +67,12 @@ impl Family {
 
     fn is_held(&self) {
         self.fill(2);
-        assert!(!self.arena.wait_live(TOO_EARLY), "thawed under a reader");
+        assert!(!wait_unread(&self.arena, TOO_EARLY), "thawed under a reader");
         self.fill(3);
     }
 
     fn is_let_go(&self) {
-        assert!(self.arena.wait_live(PATIENCE), "{:?}", self.arena.metrics());
+        assert!(wait_unread(&self.arena, PATIENCE), "{:?}", self.arena.metrics());
         assert!(self.holds(3));
         drop(self.arena.freeze_timeout(PATIENCE).unwrap());
     }
@@ -99,7 +99,7 @@ fn i2_a_grandchild_keeps_the_base_until_it_ends() {
     family.is_held();
     family.tell_child();
     assert_eq!(family.hear(), 1, "it reads what was there when its parent was forked");
-    assert!(!family.arena.wait_live(TOO_EARLY));
+    assert!(!wait_unread(&family.arena, TOO_EARLY));
     kill(grandchild);
     family.is_let_go();
 }

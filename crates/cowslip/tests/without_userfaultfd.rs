@@ -6,10 +6,11 @@
 
 mod support;
 
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, FreezeMethod, Pages, Prot};
@@ -108,7 +109,6 @@ fn i2_a_thaw_is_refused_while_somebody_reads() {
     assert_eq!(unsafe { arena.thaw_exclusive() }.unwrap_err().kind(), ErrorKind::Busy);
     let (read, write) = std::io::pipe().unwrap();
     let child = fork_child(&[&arena], || {
-        use std::io::Read;
         let heard = (&read).read_exact(&mut [0]).is_ok();
         heard && holds(&counters, 1)
     })
@@ -302,4 +302,52 @@ fn i1_memory_leaves_while_threads_write_to_it() {
     // SAFETY: nobody uses it any more.
     unsafe { arena.discard(first) }.unwrap();
     assert!((0..CHUNK_BYTES / 8).all(|i| counters.at(i).load(Relaxed) == 0));
+}
+
+/// Words of memory that an arena handed out.
+fn words(range: VirtRange) -> &'static [AtomicU64] {
+    // SAFETY: every caller has the range mapped, and no more than it, while it uses the words.
+    unsafe { std::slice::from_raw_parts(range.start as *const AtomicU64, range.len / 8) }
+}
+
+/// The child reads what left where it lies in the file, whatever its parent does with the place.
+#[test]
+fn i2_the_place_of_what_left_is_not_handed_out_again() {
+    let _watchdog = Watchdog::start("the place of what left");
+    let page = page_size_bytes();
+    for (discarded, replaced) in [(false, false), (true, false), (false, true)] {
+        let arena = arena(16);
+        let range = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap();
+        words(range).iter().for_each(|word| word.store(7, Relaxed));
+        for part in
+            [VirtRange::new(range.start, CHUNK_BYTES), VirtRange::new(range.end() - page, page)]
+        {
+            // SAFETY: memory of the arena, handed out.
+            unsafe { arena.raw().detach(part, cowslip::raw::Departure::Poked) }.unwrap();
+            assert_eq!(arena.raw().parts(part)[0].1, cowslip::raw::Usage::Left);
+        }
+        let (mut told, mut tell) = std::io::pipe().unwrap();
+        let child = fork_child(&[&arena], || {
+            told.read_exact(&mut [0]).is_ok()
+                && words(range).iter().all(|word| word.load(Relaxed) == 7)
+        });
+        // SAFETY: nobody but the child uses it, which has mappings of its own.
+        unsafe {
+            arena.protect(VirtRange::new(range.start, page), Prot::READ).unwrap();
+            if discarded {
+                arena.discard(range).unwrap();
+            }
+            if replaced {
+                let over = || cowslip_sys::memory::map_anonymous(range, Prot::RW).ok();
+                arena.raw().replace_mapping(range, |_| true, over).unwrap();
+            }
+            arena.raw().unmap(range).unwrap();
+        }
+        for len in [4 << 10, 1 << 20, 2 << 20, 4 << 20] {
+            let next = arena.allocate(ByteCount(len), Prot::RW).unwrap();
+            words(next).iter().for_each(|word| word.store(8, Relaxed));
+        }
+        tell.write_all(&[0]).unwrap();
+        assert_eq!(status_of(child.unwrap()), 0, "discarded {discarded}, replaced {replaced}");
+    }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::generate::generate;
+use crate::late::Late;
 use crate::program::Program;
 use crate::run::{self, Done, Mode, Place};
 use crate::shrink::Shrinker;
@@ -91,7 +92,7 @@ impl Totals {
 }
 
 /// Where the binaries are, and a folder of this run's own, which goes with it.
-struct Scratch(Place);
+struct Scratch(Place, Option<Late>);
 
 impl Scratch {
     fn new() -> Result<Self, Failure> {
@@ -104,7 +105,14 @@ impl Scratch {
         let name = format!("cowslip-adversary-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder)?;
-        Ok(Self(Place { program, cowslip, folder }))
+        let late = match Late::mount(&folder) {
+            Ok(late) => Some(late),
+            Err(error) => {
+                println!("SKIPPED: adversary, reads of a FUSE file system: {error}");
+                None
+            }
+        };
+        Ok(Self(Place { program, cowslip, folder }, late))
     }
 
     /// The modes that work here; why another does not is said.
@@ -143,6 +151,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        drop(self.1.take());
         let _ = std::fs::remove_dir_all(&self.0.folder);
     }
 }

@@ -20,6 +20,9 @@ const OFTEN: &[(Op, u32)] = &[
     (Op::Allocate, 5),
     (Op::Free, 3),
     (Op::Fill, 24),
+    (Op::Touch, 5),
+    (Op::Trap, 5),
+    (Op::Segment, 2),
     (Op::Verify, 6),
     (Op::Copy, 22),
     (Op::Direct, 3),
@@ -28,8 +31,11 @@ const OFTEN: &[(Op, u32)] = &[
     (Op::Stream, 3),
     (Op::Count, 5),
     (Op::Futex, 3),
+    (Op::Locks, 2),
     (Op::Signals, 2),
     (Op::Descriptors, 2),
+    (Op::Tables, 1),
+    (Op::Lend, 1),
     (Op::Pause, 7),
 ];
 
@@ -162,6 +168,9 @@ impl Generator<'_> {
         for _ in 0..threads {
             let mut calls = Vec::new();
             self.thread(&mut calls, &mut Known::default(), depth, 12);
+            if self.one_in(5) {
+                calls.extend(self.call(Op::Retire, &[]));
+            }
             lists.push(calls);
         }
         let mut calls = Vec::new();
@@ -194,6 +203,8 @@ impl Generator<'_> {
         match leaves {
             true => calls.extend(self.call(Op::Leave, &[])),
             false if depth > 0 && self.one_in(10) => calls.extend(self.call(Op::Exec, &[])),
+            // The end of such a process is noticed late under Cowslip.
+            false if self.one_in(30) => calls.extend(self.call(Op::Retire, &[])),
             false => {}
         }
         lists[0] = calls;
@@ -269,6 +280,25 @@ impl Generator<'_> {
                 let ms = self.rng.u32(..40);
                 self.call(op, &[region, first, count.min(64), ms])
             }
+            Op::Touch => {
+                let stride = self.rng.u32(1..800);
+                self.call(op, &[region, first.min(stride), stride])
+            }
+            Op::Trap => self.call(op, &[region, first]),
+            Op::Segment => {
+                let segment = self.new_region();
+                known.regions.push((segment, count.min(64)));
+                self.call(op, &[segment, region, first, count.min(64)])
+            }
+            Op::Locks => {
+                let times = self.rng.u32(1..3000);
+                self.call(op, &[region, first, times])
+            }
+            Op::Lend => {
+                let (region, pages) = (self.new_region(), self.size());
+                known.regions.push((region, pages));
+                self.call(op, &[region, pages])
+            }
             Op::Fork => return self.fork(calls, known, depth),
             Op::Stream => {
                 let (region, pages) = (self.new_region(), self.rng.u32(16..400));
@@ -292,7 +322,7 @@ impl Generator<'_> {
                 self.call(op, &[ms])
             }
             Op::Free | Op::Verify => self.call(op, &[region]),
-            Op::Spawn | Op::Descriptors => self.call(op, &[]),
+            Op::Spawn | Op::Descriptors | Op::Tables => self.call(op, &[]),
             _ => self.call(op, &[region, first, count]),
         };
         calls.extend(call);

@@ -4,6 +4,7 @@ mod drive;
 mod generate;
 mod hang;
 mod heap;
+mod late;
 mod model;
 mod perform;
 mod program;

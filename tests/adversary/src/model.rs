@@ -36,13 +36,24 @@ impl Page {
     }
 }
 
-/// A mapping or a block of the heap, written by one thread.
+/// Where memory is from, and how it goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// `mmap`; any part of it may go.
+    Mapping,
+    /// `malloc` and its kin.
+    Heap,
+    /// `shmat`: every relative's that inherited it, and written by none.
+    Segment,
+}
+
+/// A piece of memory, written by one thread.
 #[derive(Clone)]
 pub(crate) struct Region {
     pub(crate) id: usize,
     pub(crate) addr: usize,
     pub(crate) pages: Vec<Page>,
-    pub(crate) is_heap: bool,
+    pub(crate) kind: Kind,
     /// Never asked for in parts: one mapping to the kernel too, which `mremap` needs.
     pub(crate) is_whole: bool,
 }
@@ -50,7 +61,7 @@ pub(crate) struct Region {
 impl Region {
     pub(crate) fn new(id: usize, addr: usize, pages: usize, content: Content, prot: Prot) -> Self {
         let pages = vec![Page::new(content, prot); pages];
-        Self { id, addr, pages, is_heap: false, is_whole: true }
+        Self { id, addr, pages, kind: Kind::Mapping, is_whole: true }
     }
 
     pub(crate) fn at(&self, page: usize) -> usize {

@@ -43,7 +43,7 @@ operations! {
     Protect "protect" [region first count] [prot: "rw" "read" "none"]
     Advise "advise" [region first count] [advice:
         "dontneed" "free" "hugepage" "nohugepage" "dontfork" "dofork" "wipeonfork" "keeponfork" "cold"
-        "pageout" "willneed" "populate-read" "populate-write" "remove"]
+        "pageout" "willneed" "populate-read" "populate-write" "remove"; by: "madvise" "process_madvise"]
     Lock "lock" [region first count]
     Unlock "unlock" [region first count]
     Resize "resize" [region pages]
@@ -52,11 +52,14 @@ operations! {
     Allocate "allocate" [region pages] [how: "malloc" "calloc" "memalign"]
     Free "free" [region]
     Fill "fill" [region first count]
+    Touch "touch" [region first stride]
+    Trap "trap" [region page] [how: "read" "write"; what: "as-it-is" "unmapped" "unmapped-in-child"]
+    Segment "segment" [segment region first count] [over: "mapping" "nothing"]
     Verify "verify" [region]
     Copy "copy" [region first count target at] [via:
         "loads" "pipe" "socket" "file" "direct" "vm-read" "vm-write" "mem-read" "mem-write" "passed"
         "child"]
-    Direct "direct" [region first count ms]
+    Direct "direct" [region first count ms] [of: "file" "late-server"]
     Fork "fork" [process] [how: "fork" "_Fork" "clone" "syscall"; hold: "free" "held" "lent"]
     Spawn "spawn" [] [how: "vfork" "posix_spawn"]
     Release "release" [process]
@@ -72,8 +75,12 @@ operations! {
     Stream "stream" [region pages ms]
     Count "count" [counter times]
     Futex "futex" [region page ms] [how: "sem" "shared" "private" "cond"; meanwhile: "nothing" "forks"]
+    Locks "locks" [region page times] [how: "inherit" "shared" "robust" "wake-op"; meanwhile: "nothing" "forks"]
     Signals "signals" [every_ms]
     Descriptors "descriptors" [] [how: "close_range" "closefrom" "close" "few" "none"]
+    Tables "tables" [] [how: "unshare" "close_range"]
+    Lend "lend" [region pages] [by: "vfork" "peer" "peer-that-forks"]
+    Retire "retire" [] [how: "pthread_exit" "exit"]
     Pause "pause" [ms]
 }
 

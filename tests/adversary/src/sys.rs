@@ -37,9 +37,11 @@ pub(crate) fn nonzero(error: c_int) -> Outcome {
 pub(crate) unsafe fn create_thread(
     handle: &mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
-    main: extern "C" fn(*mut c_void) -> *mut c_void,
+    main: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
     argument: *mut c_void,
 ) -> Outcome {
+    // SAFETY: libc's own unwinding may pass it, and nothing else does.
+    let main: extern "C" fn(*mut c_void) -> *mut c_void = unsafe { core::mem::transmute(main) };
     let until = Instant::now() + EXEC;
     loop {
         // SAFETY: the caller's.
@@ -100,6 +102,26 @@ calls! {
     fork_by_syscall() => libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0);
     kill(pid: i32) => libc::kill(pid, libc::SIGKILL);
     close(fd: c_int) => libc::close(fd);
+    close_range(first: libc::c_uint, flags: c_int) => libc::close_range(first, libc::c_uint::MAX, flags);
+    unshare(flags: c_int) => libc::unshare(flags);
+    shmget(len: usize) => libc::shmget(libc::IPC_PRIVATE, len, libc::IPC_CREAT | 0o600);
+    shmat(id: c_int, addr: usize, flags: c_int) => libc::shmat(id, pointer(addr), flags);
+    shmdt(addr: usize) => libc::shmdt(pointer(addr));
+    shm_remove(id: c_int) => libc::shmctl(id, libc::IPC_RMID, null_mut());
+    process_madvise(addr: usize, len: usize, advice: c_int) => {
+        let fd = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as c_int;
+        let done = libc::syscall(libc::SYS_process_madvise, fd, &vector(addr, len), 1, advice, 0);
+        let error = errno();
+        if fd >= 0 {
+            libc::close(fd);
+        }
+        *libc::__errno_location() = error;
+        done
+    };
+    wake_op(at: usize, other: usize, op: c_int) => {
+        let how = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
+        libc::syscall(libc::SYS_futex, at, how, 1, 1_usize, other, op)
+    };
     futex(at: usize, op: c_int, value: u32) =>
         libc::syscall(libc::SYS_futex, at, op, value, null_mut::<libc::timespec>(), 0, 0);
 }
@@ -127,6 +149,19 @@ pub(crate) fn thread_id() -> u32 {
 pub(crate) fn leave(status: c_int) -> ! {
     // SAFETY: nothing is run on the way.
     unsafe { libc::_exit(status) }
+}
+
+/// Has this process killed when the thread ends that made it.
+pub(crate) fn die_with_parent() {
+    // SAFETY: a number.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+}
+
+/// Ends the thread and nothing else, without libc.
+pub(crate) fn exit_thread() -> ! {
+    // SAFETY: what the thread owned was given up or is leaked.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+    leave(0)
 }
 
 /// Sleeps the whole time, whatever signals come.

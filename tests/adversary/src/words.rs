@@ -11,6 +11,8 @@
 pub(crate) const PAGE: usize = 4096;
 const WORDS: usize = PAGE / size_of::<u64>();
 const STREAM: u64 = 0xFFF << 52;
+/// Of the pages that the late server gives.
+const LATE: usize = 0xFFD;
 
 /// What a page must hold. Word `i` of a seed's page is `seed + i`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,11 @@ impl Content {
 pub(crate) fn seed(process: usize, thread: usize, call: usize, page: usize) -> u64 {
     let fields = [(process + 1, 52), (thread & 0xFF, 44), (call & 0xFFFF, 28), (page & 0xFFFF, 12)];
     fields.into_iter().fold(0, |word, (field, shift)| word | (field as u64) << shift)
+}
+
+/// What a page of the late server's file holds.
+pub(crate) fn late_seed(page: usize) -> u64 {
+    seed(LATE, 0, 0, page)
 }
 
 pub(crate) fn stream_seed(sequence: u64) -> u64 {
@@ -92,6 +99,9 @@ fn say(word: u64) -> String {
     match word {
         0 => "zero".to_owned(),
         _ if word >= STREAM => format!("a stream's {}", field(12, (1 << 40) - 1)),
+        _ if field(52, 0xFFF) == LATE as u64 + 1 => {
+            format!("page {} of the late server's", field(12, 0xFFFF))
+        }
         _ if word >> 52 == 0 => format!("{word:#x}, which nobody wrote"),
         _ => format!(
             "what process {} thread {} call {} wrote to page {}",

@@ -83,6 +83,25 @@ static void look(const char *who, char *m) {
   fflush(stdout);
 }
 
+/* Holes among stacks and libraries, where the next mapping is put that fits. */
+static void small(void) {
+  enum { COUNT = 4, PAGES = 128 };
+  char *m[COUNT];
+  for (int i = 0; i < COUNT; i++) m[i] = mmap(NULL, PAGES * PAGE, RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  for (int i = 0; i < COUNT; i++) munmap(m[i] + PAGE, (PAGES - 2) * PAGE);
+  for (int round = 0; round < 6; round++) {
+    pid_t pid = fork();
+    int touched = 0;
+    for (int i = 0; i < COUNT; i++)
+      for (int page = 1; page < PAGES - 1; page++) touched += strcmp(touch(m[i] + page * PAGE, round % 2), "unmapped") != 0;
+    if (pid == 0) _exit(touched > 0);
+    ends(pid);
+    printf("small: %d touched\n", touched);
+    fflush(stdout);
+    usleep(30000);
+  }
+}
+
 static void holes(void) {
   char *m = fresh(32 * MIB);
   munmap(m + 5 * PAGE, PAGE);
@@ -189,6 +208,7 @@ int main(void) {
   sigaction(SIGBUS, &action, NULL);
   /* An arena is worth it from here on. */
   char *large = fresh(64 * MIB);
+  small();
   holes();
   pager();
   others();

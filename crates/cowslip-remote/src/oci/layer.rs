@@ -16,7 +16,7 @@ use super::{PULL, PUSH};
 
 const BLOCK_BYTES: u64 = 512;
 /// How much of a file is read at a time.
-const PIECE_BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = 256 << 10;
 
 /// An image's file on its way into a registry. The same file makes the same bytes, whenever and wherever.
 #[derive(Debug)]

@@ -22,6 +22,7 @@ use oci_client::manifest::{
     OciImageManifest,
 };
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use layer::Layer;
 use registry::Registry;
@@ -40,9 +41,14 @@ pub(crate) struct Moved {
 }
 
 /// Sends an image, and those that it needs and that are not there. The tag names it once all is there.
-pub(crate) fn push(file: &Path, url: &str, progress: OnProgress<'_>) -> Result<Moved> {
+pub(crate) fn push(
+    file: &Path,
+    url: &str,
+    cancel: &CancellationToken,
+    progress: OnProgress<'_>,
+) -> Result<Moved> {
     let image = Image::open(file)?;
-    let registry = Registry::open(PUSH, url, RegistryOperation::Push)?;
+    let registry = Registry::open(PUSH, url, RegistryOperation::Push, cancel)?;
     image.verify(&mut *progress)?;
     let mut sent = Moved::default();
     let mut layers = Vec::new();
@@ -87,8 +93,13 @@ pub(crate) fn push(file: &Path, url: &str, progress: OnProgress<'_>) -> Result<M
 }
 
 /// Writes the image to a file, and those that it needs beside it, unless they are there.
-pub(crate) fn pull(url: &str, file: &Path, progress: OnProgress<'_>) -> Result<Moved> {
-    let registry = Registry::open(PULL, url, RegistryOperation::Pull)?;
+pub(crate) fn pull(
+    url: &str,
+    file: &Path,
+    cancel: &CancellationToken,
+    progress: OnProgress<'_>,
+) -> Result<Moved> {
+    let registry = Registry::open(PULL, url, RegistryOperation::Pull, cancel)?;
     let layers = registry.manifest()?.layers;
     let names = layers.iter().map(|layer| name_of(layer).ok_or_else(|| foreign(url)));
     let names: Vec<&str> = names.collect::<Result<_>>()?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use cowslip::image::OnProgress;
@@ -19,18 +19,17 @@ use oci_client::manifest::{OciDescriptor, OciImageManifest, OciManifest};
 use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference, RegistryOperation};
 use tokio::task::spawn_blocking;
+use tokio::time::{interval, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::PUSH;
 use super::layer::{Layer, proceed, unpack};
+use crate::attend::TICK;
 use crate::errors::reason;
-use crate::location::OCI;
+use crate::location::{BUDGET, OCI, Purpose, TIMEOUT, silence};
 use crate::runtime::{block_on, runtime};
 
-/// A registry that says nothing for so long is given up.
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often progress is told.
-const TICK: Duration = Duration::from_millis(100);
 /// Set to `true`: registries elsewhere are spoken to without TLS, too.
 const ALLOW_HTTP: &str = "COWSLIP_OCI_ALLOW_HTTP";
 
@@ -40,6 +39,9 @@ pub(super) struct Registry {
     name: PathBuf,
     reference: Reference,
     client: Client,
+    /// One that moves no byte for so long is given up.
+    silence: Duration,
+    cancel: CancellationToken,
 }
 
 impl Registry {
@@ -48,6 +50,7 @@ impl Registry {
         operation: &'static str,
         url: &str,
         purpose: RegistryOperation,
+        cancel: &CancellationToken,
     ) -> Result<Self> {
         let refused = |why: String| Error::new(ErrorKind::Usage, operation).hint(why);
         let text = url.strip_prefix(OCI).unwrap_or(url);
@@ -64,10 +67,13 @@ impl Registry {
             return Err(refused(format!("{url}: oci://HOST:PORT/REPOSITORY:TAG is wanted")));
         }
         let is_plain = is_loopback(host) || std::env::var(ALLOW_HTTP).is_ok_and(|it| it == "true");
+        let silence = silence(Purpose::Write)?;
+        // The client counts the time in which it sends a layer, too.
+        let is_read = matches!(purpose, RegistryOperation::Pull);
         let config = ClientConfig {
             protocol: if is_plain { ClientProtocol::Http } else { ClientProtocol::Https },
             use_monolithic_push: true,
-            read_timeout: Some(READ_TIMEOUT),
+            read_timeout: is_read.then_some(silence),
             connect_timeout: Some(CONNECT_TIMEOUT),
             ..ClientConfig::default()
         };
@@ -75,7 +81,8 @@ impl Registry {
         let _inside = runtime()?.enter();
         let client = Client::try_from(config)
             .map_err(|error| refused(format!("{url}: {}", reason(&error))))?;
-        let registry = Self { operation, name: url.into(), reference, client };
+        let (name, cancel) = (url.into(), cancel.clone());
+        let registry = Self { operation, name, reference, client, silence, cancel };
         let credentials = registry.credentials()?;
         let signing_in = registry.client.auth(&registry.reference, &credentials, purpose);
         registry.wait(signing_in)?;
@@ -129,16 +136,26 @@ impl Registry {
         });
         let sending =
             self.client.push_blob_stream(&self.reference, pieces, digest, Some(total_bytes));
-        block_on(async {
+        block_on(&self.cancel, async {
             let mut sending = pin!(sending);
-            let mut ticks = tokio::time::interval(TICK);
+            let mut ticks = interval(TICK);
+            let (mut last_bytes, mut moved) = (0, Instant::now());
             loop {
                 match select(sending.as_mut(), pin!(ticks.tick())).await {
                     Either::Left((sent, _)) => {
                         return sent.map(drop).map_err(|error| self.refused(error));
                     }
                     Either::Right(_) => {
-                        proceed(PUSH, &mut *progress, sent_bytes.load(Relaxed), total_bytes)?;
+                        let now_bytes = sent_bytes.load(Relaxed);
+                        if now_bytes != last_bytes {
+                            (last_bytes, moved) = (now_bytes, Instant::now());
+                        }
+                        // One that has all of it may be checking and storing it.
+                        let times = if now_bytes == total_bytes { BUDGET } else { 1 };
+                        if moved.elapsed() > self.silence * times {
+                            return Err(self.silent());
+                        }
+                        proceed(PUSH, &mut *progress, now_bytes, total_bytes)?;
                     }
                 }
             }
@@ -166,11 +183,23 @@ impl Registry {
         progress: OnProgress<'_>,
     ) -> Result<u64> {
         let stream = self.wait(self.client.pull_blob_stream(&self.reference, layer))?;
-        unpack(Stream { stream, rest: Bytes::new() }, place, progress)
+        let cancel = self.cancel.clone();
+        unpack(Stream { stream, rest: Bytes::new(), cancel }, place, progress)
     }
 
     fn wait<T>(&self, future: impl Future<Output = Result<T, OciDistributionError>>) -> Result<T> {
-        block_on(async { future.await.map_err(|error| self.refused(error)) })
+        block_on(&self.cancel, async {
+            let answer = timeout(self.silence, future).await.map_err(|_| self.silent())?;
+            answer.map_err(|error| self.refused(error))
+        })
+    }
+
+    fn silent(&self) -> Error {
+        let why = format!(
+            "the registry was silent for {:?} ({TIMEOUT} changes how long it may be)",
+            self.silence
+        );
+        self.error(ErrorKind::File).hint(why)
     }
 
     fn error(&self, kind: ErrorKind) -> Error {
@@ -224,13 +253,14 @@ fn is_loopback(host: &str) -> bool {
 struct Stream {
     stream: SizedStream,
     rest: Bytes,
+    cancel: CancellationToken,
 }
 
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.rest.is_empty() {
-            let next = async { Ok(self.stream.next().await) };
-            match block_on(next).map_err(io::Error::other)? {
+            let next = async { Ok::<_, Error>(self.stream.next().await) };
+            match block_on(&self.cancel, next).map_err(io::Error::other)? {
                 Some(piece) => self.rest = piece.map_err(without_address)?,
                 None => return Ok(0),
             }
@@ -272,7 +302,8 @@ mod tests {
     #[test]
     fn a_registry_is_named() {
         for url in ["oci://registry/image", "oci://image", "oci://me:secret@host.example/a:b"] {
-            let opened = Registry::open(PUSH, url, RegistryOperation::Push);
+            let cancel = CancellationToken::new();
+            let opened = Registry::open(PUSH, url, RegistryOperation::Push, &cancel);
             let error = opened.err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Usage, "{url}");
             assert!(!error.to_string().contains("secret"), "{error}");

@@ -18,6 +18,8 @@ pub struct Mapping<'a> {
     pub is_private: bool,
     /// Whether a file is behind it.
     pub has_file: bool,
+    /// The file's number on its device; 0: none.
+    pub inode: u64,
     /// A path, or a name in brackets, or nothing.
     pub name: &'a str,
 }
@@ -47,6 +49,7 @@ impl<'a> Mapping<'a> {
             is_accessible: permissions.contains(['r', 'w']),
             is_private: permissions.ends_with('p'),
             has_file: inode != "0",
+            inode: inode.parse().unwrap_or(0),
             name: rest.trim(),
         })
     }

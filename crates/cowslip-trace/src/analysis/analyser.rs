@@ -7,9 +7,10 @@ use std::sync::Arc;
 use super::frames::{Site, Sites};
 use super::shape::{Shape, Walks, Watch, is_arrival};
 use super::{Analysis, Group, MappingIdentity, Rate, StackSums, Sums, ThreadSums};
-use crate::attribute::{Attribution, Attributor, Mapping, MappingId, Place};
+use crate::attribute::{Attribution, Attributor, Mapping, MappingId, Place, advice};
 use crate::cost::FaultCost;
 use crate::model::{Event, EventKind, Fault, Header, StackId};
+use crate::perf_maps::PerfMaps;
 
 /// Sums a trace up event by event, in memory that grows with its mappings, stacks and touched pages, not
 /// with its faults.
@@ -32,6 +33,7 @@ pub struct Analyser {
     last_ns: u64,
     lost: u64,
     forks: u64,
+    has_past: bool,
 }
 
 #[derive(Debug)]
@@ -68,7 +70,15 @@ impl Analyser {
             last_ns: 0,
             lost: 0,
             forks: 0,
+            has_past: false,
         }
+    }
+
+    /// Names code that programs made themselves by what they wrote of it.
+    #[must_use]
+    pub fn with_perf_maps(mut self, code: PerfMaps) -> Self {
+        self.sites.code = code;
+        self
     }
 
     /// Takes the next event in the order of time; of a fault, says what it lies in and was for. `frames`
@@ -80,6 +90,7 @@ impl Analyser {
     ) -> Option<Attribution> {
         let first_ns = *self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
+        self.sites.code.observe(event);
         match &event.what {
             EventKind::Exec { name } | EventKind::Name { name } => {
                 self.thread(event.pid, event.tid).name = name.clone();
@@ -89,6 +100,13 @@ impl Analyser {
                 let name = self.thread(event.pid, event.tid).name.clone();
                 self.thread(*child_pid, *child_tid).name = name;
                 self.forks += u64::from(*child_pid != event.pid);
+            }
+            EventKind::Advise { range, advice: advice::HUGEPAGE } => {
+                let address = range.start as u64;
+                if let Some((mapping, _)) = self.attributor.locate(event.pid, address) {
+                    let group = self.group(mapping) as usize;
+                    self.groups[group].group.huge_advice += 1;
+                }
             }
             _ => {}
         }
@@ -136,6 +154,7 @@ impl Analyser {
             page_bytes: self.page_bytes,
             lost: self.lost,
             forks: self.forks,
+            has_past: self.has_past,
             cost,
             sums: self.sums,
             mappings,
@@ -162,6 +181,7 @@ impl Analyser {
         self.by_site.resize(self.by_site.len().max(site + 1), Sums::default());
         self.by_site[site].add(fault, kind);
         let Some(mapping) = attribution.mapping else { return };
+        self.has_past |= self.attributor.mappings()[mapping.0 as usize].is_old;
         let (group, arrivals) = &mut self.mappings[mapping.0 as usize];
         let group = &mut self.groups[*group as usize];
         group.group.sums.add(fault, kind);
@@ -214,6 +234,7 @@ impl Work {
             mappings: 0,
             mapped_bytes: 0,
             unmapped_bytes: 0,
+            huge_advice: 0,
             shape: Shape::default(),
             sums: Sums::default(),
         };
@@ -248,6 +269,9 @@ fn sorted(groups: Vec<Work>) -> (Vec<Group>, Vec<u32>) {
 
 /// How long mappings of its identity are.
 fn size_class(mapping: &Mapping) -> Option<u64> {
-    let has_one = matches!(mapping.place, Place::Anonymous | Place::Named(_) | Place::Hugetlb);
+    let has_one = matches!(
+        mapping.place,
+        Place::Anonymous | Place::Named(_) | Place::Hugetlb | Place::Shared
+    );
     has_one.then(|| mapping.length_bytes.checked_next_power_of_two()).flatten()
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::attribute::{Attributor, Place};
 use crate::model::{Fault, StackId};
+use crate::perf_maps::PerfMaps;
 
 /// The kernel's addresses begin here; they are others at each boot.
 const KERNEL: u64 = 1 << 63;
@@ -21,11 +22,23 @@ pub struct Frame {
     pub module: Option<Arc<str>>,
     /// Where in the file, in bytes; the address if there is no file.
     pub offset_bytes: u64,
+    /// The name that the program gave code which it made itself; then the rest says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<Arc<str>>,
+}
+
+impl Frame {
+    const fn of(module: Option<Arc<str>>, offset_bytes: u64) -> Self {
+        Self { module, offset_bytes, function: None }
+    }
 }
 
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.module {
+            _ if self.function.is_some() => {
+                f.write_str(self.function.as_deref().unwrap_or_default())
+            }
             Some(module) => write!(f, "{module}+{:#x}", self.offset_bytes),
             None => write!(f, "{:#x}", self.offset_bytes),
         }
@@ -45,6 +58,7 @@ pub(super) struct Sites {
     by_instruction: HashMap<(u32, u64), Site>,
     known: HashMap<Arc<[Frame]>, Site>,
     frames: Vec<Arc<[Frame]>>,
+    pub(super) code: PerfMaps,
 }
 
 impl Sites {
@@ -63,7 +77,8 @@ impl Sites {
         if let Some(site) = self.by_instruction.get(&(program, fault.ip)) {
             return *site;
         }
-        let site = self.intern([resolve(fault.ip, pid, attributor)].into());
+        let frame = resolve(fault.ip, pid, attributor, &mut self.code);
+        let site = self.intern([frame].into());
         self.by_instruction.insert((program, fault.ip), site);
         site
     }
@@ -80,7 +95,9 @@ impl Sites {
             return *site;
         }
         let users = frames(stack).iter().filter(|address| (LOWEST..KERNEL).contains(address));
-        let site = self.intern(users.map(|address| resolve(*address, pid, attributor)).collect());
+        let code = &mut self.code;
+        let resolved = users.map(|address| resolve(*address, pid, attributor, code)).collect();
+        let site = self.intern(resolved);
         self.by_stack.insert((program, stack), site);
         site
     }
@@ -110,20 +127,27 @@ impl Site {
     }
 }
 
-fn resolve(address: u64, pid: u32, attributor: &Attributor) -> Frame {
+fn resolve(address: u64, pid: u32, attributor: &Attributor, code: &mut PerfMaps) -> Frame {
     if address >= KERNEL {
-        return Frame { module: Some("[kernel]".into()), offset_bytes: 0 };
+        return Frame::of(Some("[kernel]".into()), 0);
     }
-    let Some((mapping, into_bytes)) = attributor.locate(pid, address) else {
-        return Frame { module: None, offset_bytes: address };
-    };
-    let mapping = &attributor.mappings()[mapping.0 as usize];
+    let found = attributor.locate(pid, address);
+    let found = found.map(|(id, into)| (&attributor.mappings()[id.0 as usize], into));
+    if let Some((mapping, into_bytes)) = found
+        && let Place::File(name) = &mapping.place
+    {
+        let offset_bytes = mapping.file_offset_bytes.saturating_add(into_bytes);
+        return Frame::of(Some(name.clone()), offset_bytes);
+    }
+    if let function @ Some(_) = code.find(pid, address) {
+        return Frame { function, ..Frame::of(Some("[made by the program]".into()), 0) };
+    }
+    let Some((mapping, into_bytes)) = found else { return Frame::of(None, address) };
     match &mapping.place {
-        Place::File(name) | Place::MemoryFile(name) => Frame {
-            module: Some(name.clone()),
-            offset_bytes: mapping.file_offset_bytes.saturating_add(into_bytes),
-        },
-        Place::Kernel(name) => Frame { module: Some(name.clone()), offset_bytes: into_bytes },
-        other => Frame { module: Some(format!("[{other}]").into()), offset_bytes: into_bytes },
+        Place::MemoryFile(name) => {
+            Frame::of(Some(name.clone()), mapping.file_offset_bytes.saturating_add(into_bytes))
+        }
+        Place::Kernel(name) => Frame::of(Some(name.clone()), into_bytes),
+        other => Frame::of(Some(format!("[{other}]").into()), into_bytes),
     }
 }

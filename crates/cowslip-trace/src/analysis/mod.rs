@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::attribute::{Mapping, Place, Span};
 use crate::cost::{Cost, FaultCost};
 use crate::model::{Header, Trace};
+use crate::thp;
 
 pub use crate::sums::Sums;
 pub use analyser::Analyser;
@@ -36,6 +37,8 @@ pub struct Analysis {
     pub lost: u64,
     /// Processes that were forked.
     pub forks: u64,
+    /// Whether a fault lay in memory that is older than the trace: it does not show the whole run.
+    pub has_past: bool,
     /// What faults take that do not say so themselves, if that is known.
     pub cost: Option<FaultCost>,
     /// Over all faults.
@@ -78,6 +81,8 @@ pub struct Group {
     pub mapped_bytes: u64,
     /// How much was unmapped again, in bytes; more than `mapped_bytes` if it grew again.
     pub unmapped_bytes: u64,
+    /// Calls of `madvise(MADV_HUGEPAGE)` that began in one of them.
+    pub huge_advice: u64,
     /// How their pages come.
     pub shape: Shape,
     /// Over their faults.
@@ -145,8 +150,8 @@ impl Analysis {
 
     /// Whether what its faults took may be more: huge pages may have come, and the faults do not say.
     pub fn cost_is_a_bound(&self) -> bool {
-        let thp = self.header.machine.thp.get("enabled").map(|line| Policy::parse(line));
-        self.sums.timed == 0 && self.sums.huge == 0 && thp != Some(Policy::Never)
+        let policy = thp::policy(&self.header.machine);
+        self.sums.timed == 0 && self.sums.huge == 0 && policy != Some(Policy::Never)
     }
 
     /// What some of its faults took, if that is known.

@@ -11,7 +11,7 @@ const MOST_STEPS: usize = 64;
 /// Walks that are followed at once.
 const MOST_WALKS: usize = 1 << 16;
 
-/// How the pages of some mappings come: those that were not there, of anonymous memory and of files.
+/// How the pages of some mappings come: those that were not there, of anonymous and shared memory and of files.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Shape {
     /// Faults that brought a page.
@@ -26,19 +26,24 @@ pub struct Shape {
     pub step_pages: i64,
     /// How many steps were that one.
     pub steps_of_it: u64,
-    /// Pages of anonymous memory around which a huge page fits, and that were the first ones in it.
+    /// Pages of anonymous or shared memory around which a huge page fits, and that were the first ones in it.
     pub huge_first: u64,
     /// The same, with another page of the huge page there before.
     pub huge_further: u64,
-    /// Pages of anonymous memory around which no huge page fits.
+    /// Pages of such memory around which no huge page fits.
     pub huge_unfit: u64,
-    /// Pages of anonymous memory for which the program refused them.
+    /// Pages of such memory for which the program refused them.
     pub huge_refused: u64,
     /// Those pages that came with a huge page, by the events.
     pub came_huge: u64,
 }
 
 impl Shape {
+    /// Pages of anonymous or shared memory among them.
+    pub fn fitted(&self) -> u64 {
+        self.huge_first + self.huge_further + self.huge_unfit + self.huge_refused
+    }
+
     /// Faults that these pages would have taken if huge pages had come wherever they fit.
     pub fn faults_with_huge_pages(&self) -> u64 {
         self.huge_first + self.huge_unfit + self.huge_refused

@@ -6,7 +6,9 @@ use cowslip_sys::procfs::Policy;
 use cowslip_sys::units::VirtRange;
 
 use super::mapping::{Mapping, MappingId, Span};
+use super::object::Objects;
 use crate::model::Header;
+use crate::thp::{self, Kind};
 
 /// What a replay knows beside the address spaces.
 #[derive(Debug)]
@@ -16,6 +18,7 @@ pub(super) struct MappingHistory {
     pub(super) now_ns: u64,
     pub(super) mappings: Vec<Mapping>,
     pub(super) spans: Vec<Span>,
+    pub(super) objects: Objects,
 }
 
 /// What the trace as a whole says.
@@ -23,8 +26,12 @@ pub(super) struct MappingHistory {
 pub(super) struct Circumstances {
     /// Bytes in a base page.
     pub(super) page_bytes: u64,
-    /// Whether anonymous memory may get huge pages at a fault.
-    pub(super) may_have_huge: bool,
+    /// The pages that a fault in private memory may bring at once, beside one: a bit for each power of two.
+    pub(super) private_sizes: u32,
+    /// The same in shared memory.
+    pub(super) shared_sizes: u32,
+    /// Whether the kernel puts shared memory where huge pages fit.
+    pub(super) aligns_shared: bool,
     /// Whether every unmap is an event, and every map is one of its own.
     pub(super) sees_unmaps: bool,
     /// Whether each fault is there, not one in so many.
@@ -41,10 +48,18 @@ impl Circumstances {
     /// What the header says.
     pub(super) fn new(header: &Header) -> Self {
         let machine = &header.machine;
-        let thp = machine.thp.get("enabled").map(|line| Policy::parse(line));
+        let page_bytes = machine.base_page_bytes();
+        let sizes = |kind, largest_may_come: bool| {
+            let smaller = thp::smaller_sizes(machine, kind).into_iter().map(|(size, _)| 1 << size);
+            let largest = if largest_may_come { page_bytes as u32 / 8 } else { 0 };
+            smaller.fold(largest, |sizes, size: u32| sizes | size)
+        };
+        let shared_may_be_huge = thp::shared_may_be_huge(machine);
         Self {
-            page_bytes: machine.base_page_bytes(),
-            may_have_huge: thp != Some(Policy::Never),
+            page_bytes,
+            private_sizes: sizes(Kind::Anonymous, thp::policy(machine) != Some(Policy::Never)),
+            shared_sizes: sizes(Kind::Shared, shared_may_be_huge),
+            aligns_shared: shared_may_be_huge,
             sees_unmaps: header.sources.iter().any(|source| source.contains("munmap")),
             is_complete: header.sampling_period <= 1,
             losses: 0,
@@ -76,10 +91,20 @@ impl Circumstances {
 
 impl MappingHistory {
     pub(super) fn new(circumstances: Circumstances) -> Self {
-        Self { circumstances, now_ns: 0, mappings: Vec::new(), spans: Vec::new() }
+        Self {
+            circumstances,
+            now_ns: 0,
+            mappings: Vec::new(),
+            spans: Vec::new(),
+            objects: Objects::default(),
+        }
     }
 
-    pub(super) fn add(&mut self, mapping: Mapping) -> MappingId {
+    /// One that is inherited maps what its parent's does.
+    pub(super) fn add(&mut self, mut mapping: Mapping) -> MappingId {
+        if mapping.inherited_from.is_none() {
+            mapping.object = self.objects.of(&mapping, self.circumstances.losses);
+        }
         self.mappings.push(mapping);
         MappingId(last(self.mappings.len()))
     }

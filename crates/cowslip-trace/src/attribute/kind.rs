@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
-    /// The first touch of a page of anonymous memory.
+    /// The first touch of a page of anonymous or shared memory.
     FirstTouch,
     /// The first write to a page of anonymous memory that had only been read, as zeroes.
     FirstWrite,
@@ -24,6 +24,8 @@ pub enum FaultKind {
     FileRead,
     /// A file's page that was in memory.
     FileMapped,
+    /// A page of shared memory that another mapping or process had brought.
+    SharedMapped,
     /// The page had been touched, and no event took it away (`mprotect`, NUMA hints, migration, races).
     Repeated,
     /// The events do not tell.
@@ -32,7 +34,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::FirstTouch,
         Self::FirstWrite,
         Self::CowAfterFork,
@@ -41,6 +43,7 @@ impl FaultKind {
         Self::SwapIn,
         Self::FileRead,
         Self::FileMapped,
+        Self::SharedMapped,
         Self::Repeated,
         Self::Unknown,
     ];
@@ -56,6 +59,7 @@ impl FaultKind {
             Self::SwapIn => "swapped in",
             Self::FileRead => "file read",
             Self::FileMapped => "file mapped",
+            Self::SharedMapped => "shared memory mapped",
             Self::Repeated => "repeated",
             Self::Unknown => "unknown",
         }

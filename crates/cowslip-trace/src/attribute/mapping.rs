@@ -3,6 +3,7 @@
 use cowslip_sys::units::VirtRange;
 use serde::Serialize;
 
+use super::object::ObjectId;
 use super::place::Place;
 use crate::model::StackId;
 
@@ -22,6 +23,8 @@ pub struct Mapping {
     pub length_bytes: u64,
     /// Where in the file it begins, in bytes.
     pub file_offset_bytes: u64,
+    /// The file's number; 0: there is none, or it was not told.
+    pub inode: u64,
     /// Whether writes stay in the process, if the events say.
     pub is_private: Option<bool>,
     /// Who mapped it.
@@ -32,6 +35,8 @@ pub struct Mapping {
     pub unmapped_bytes: u64,
     /// That of the parent process from which it was inherited by a fork.
     pub inherited_from: Option<MappingId>,
+    /// The shared memory that it maps.
+    pub(super) object: Option<ObjectId>,
 }
 
 /// A mapping, or a part of it, at one place for some time: a bar of the picture.

@@ -18,10 +18,12 @@
 //! assert_eq!(fault.kind, FaultKind::FirstTouch);
 //! ```
 
+pub(crate) mod advice;
 mod area;
 mod history;
 mod kind;
 mod mapping;
+mod object;
 mod pages;
 mod place;
 mod replay;
@@ -42,7 +44,7 @@ pub struct Attribution {
     pub mapping: Option<MappingId>,
     /// What it was for.
     pub kind: FaultKind,
-    /// For a page of anonymous memory that was not there: whether a huge page would fit around it.
+    /// For a page that was not there, of anonymous or shared memory: whether a huge page would fit around it.
     pub fit: Option<HugeFit>,
 }
 

@@ -10,6 +10,9 @@ use std::sync::Arc;
 /// Longer ranges are not noted when they come at once (256 GiB of base pages): a trace may hold any number.
 const MOST_PAGES: u64 = 1 << 26;
 
+/// The highest number of a page that is told from others: files are shorter.
+pub(super) const MOST_PAGE: u64 = 1 << 52;
+
 /// Pages in a block.
 const BLOCK: u64 = u64::BITS as u64;
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::model::Map;
 
 const MAP_SHARED: u32 = 1;
+const MAP_PRIVATE: u32 = 2;
 const MAP_STACK: u32 = 0x2_0000;
 const MAP_HUGETLB: u32 = 0x4_0000;
 
@@ -27,6 +28,8 @@ pub enum Place {
     ThreadStack,
     /// Huge pages of the system's pool.
     Hugetlb,
+    /// Memory that processes share and that has no name: `MAP_SHARED` and `MAP_ANONYMOUS`.
+    Shared,
     /// An arena of Cowslip's.
     Arena,
     /// A file in memory: memfd, `/dev/shm`, System V.
@@ -51,7 +54,7 @@ impl Place {
         else {
             return match map.flags {
                 flags if flags & MAP_HUGETLB != 0 => Self::Hugetlb,
-                flags if flags & MAP_SHARED != 0 => Self::MemoryFile("/dev/zero".into()),
+                flags if flags & MAP_SHARED != 0 => Self::Shared,
                 flags if flags & MAP_STACK != 0 => Self::ThreadStack,
                 _ => Self::Anonymous,
             };
@@ -64,7 +67,9 @@ impl Place {
             "/memfd:cowslip" => Self::Arena,
             _ if path.starts_with("[anon:") => Self::Named(name.clone()),
             _ if path.starts_with('[') => Self::Kernel(name.clone()),
-            "/dev/zero" => Self::MemoryFile(path.into()),
+            // The kernel's name for shared memory without one; a private mapping of the device is named alike.
+            "/dev/zero" if map.flags & MAP_PRIVATE != 0 => Self::MemoryFile(path.into()),
+            "/dev/zero" => Self::Shared,
             // Of a file system that is mounted nowhere, as arenas are where memfds get no huge pages.
             _ if path != name.as_ref() && path.starts_with("/#") => Self::MemoryFile("/#".into()),
             _ if ["/memfd:", "/dev/shm/", "/SYSV"].iter().any(|it| path.starts_with(it)) => {
@@ -87,9 +92,19 @@ impl Place {
         )
     }
 
+    /// Whether it is memory that several processes may share, and that no file system keeps.
+    pub fn is_shared_memory(&self) -> bool {
+        matches!(self, Self::Shared | Self::MemoryFile(_) | Self::Arena)
+    }
+
+    /// Whether its pages begin as zeroes, whoever has them.
+    pub fn begins_empty(&self) -> bool {
+        self.is_anonymous() || self.is_shared_memory()
+    }
+
     /// Whether its pages are those of a file, in memory or not.
     pub fn is_file(&self) -> bool {
-        matches!(self, Self::File(_) | Self::MemoryFile(_) | Self::Arena)
+        matches!(self, Self::File(_)) || self.is_shared_memory()
     }
 }
 
@@ -101,6 +116,7 @@ impl fmt::Display for Place {
             Self::Stack => "stack",
             Self::ThreadStack => "thread stack",
             Self::Hugetlb => "hugetlb",
+            Self::Shared => "shared",
             Self::Arena => "cowslip arena",
             Self::Named(name) | Self::MemoryFile(name) | Self::File(name) | Self::Kernel(name) => {
                 name
@@ -125,14 +141,15 @@ mod tests {
         assert_eq!(place("", 0x2_0022), Place::ThreadStack);
         assert_eq!(place("", 0x4_0022), Place::Hugetlb);
         assert_eq!(place("/anon_hugepage (deleted)", 2), Place::Hugetlb);
-        assert_eq!(place("", 0x21), Place::MemoryFile("/dev/zero".into()));
+        assert_eq!(place("", 0x21), Place::Shared);
         assert_eq!(place("[heap]", 0), Place::Heap);
         assert_eq!(place("[vdso]", 0), Place::Kernel("[vdso]".into()));
         assert_eq!(
             place("/memfd:cowslip-lost", 1),
             Place::MemoryFile("/memfd:cowslip-lost".into())
         );
-        assert_eq!(place("/dev/zero (deleted)", 1), Place::MemoryFile("/dev/zero".into()));
+        assert_eq!(place("/dev/zero (deleted)", 1), Place::Shared);
+        assert_eq!(place("/dev/zero", 2), Place::MemoryFile("/dev/zero".into()));
         assert_eq!(place("/#12 (deleted)", 1), Place::MemoryFile("/#".into()));
         assert_eq!(place("/usr/lib/a.so (deleted)", 2), Place::File("/usr/lib/a.so".into()));
         assert!(place("[anon:glibc: malloc]", 0).is_anonymous());

@@ -69,7 +69,7 @@ impl Attributor {
                 process.threads.insert(*child_tid);
             }
             EventKind::Fork { child_pid, child_tid } => {
-                let child = space.fork(*child_pid, time_ns);
+                let child = space.fork(*child_pid, history);
                 let mut child = Process::new(child, process.program);
                 child.threads.insert(*child_tid);
                 self.end(*child_pid);

@@ -15,8 +15,8 @@ pub(super) enum Memory {
     SharedFile,
     /// A memory file's, or the process's copies of them.
     PrivateMemoryFile,
-    /// A memory file's.
-    SharedMemoryFile,
+    /// Those of shared memory: of a memory file, or of none.
+    Shared,
     /// The kernel's, or not known.
     Other,
 }
@@ -28,6 +28,8 @@ pub(super) struct Evidence {
     pub(super) memory: Memory,
     /// The page that was touched.
     pub(super) page: Page,
+    /// The same page of shared memory, whoever touched it.
+    pub(super) shared: Page,
     /// The mapping has a past that was not seen.
     pub(super) is_old: bool,
     /// The process was forked, or forked, while the trace ran.
@@ -42,6 +44,7 @@ impl Evidence {
     pub(super) fn kind(&self) -> FaultKind {
         match self.memory {
             Memory::Anonymous => self.anonymous(),
+            Memory::Shared => self.shared(),
             Memory::Other => FaultKind::Unknown,
             _ => self.file(),
         }
@@ -59,6 +62,22 @@ impl Evidence {
                 FaultKind::FirstWrite
             }
             _ => self.seen(),
+        }
+    }
+
+    /// A child has the memory of its parent and maps each page again.
+    fn shared(&self) -> FaultKind {
+        let is_gone = self.page == Page::Discarded || self.shared == Page::Discarded;
+        let is_there = !matches!(self.shared, Page::Unseen | Page::Discarded);
+        match self.page {
+            _ if self.is_major() && is_there => FaultKind::SwapIn,
+            _ if self.is_major() => FaultKind::Unknown,
+            _ if is_gone => FaultKind::Refault,
+            Page::Unseen if self.fault.was_present == Some(true) => FaultKind::Unknown,
+            Page::Unseen if is_there => FaultKind::SharedMapped,
+            Page::Unseen if self.is_old || self.may_have_come_unseen => FaultKind::Unknown,
+            Page::Unseen => FaultKind::FirstTouch,
+            _ => self.repeated(),
         }
     }
 
@@ -124,9 +143,11 @@ impl Evidence {
         self.fault.severity == Some(Severity::Major)
     }
 
-    /// Whether a page of anonymous memory comes with this fault, as far as the events say.
-    pub(super) fn is_new_anonymous(&self) -> bool {
-        self.memory == Memory::Anonymous && matches!(self.page, Page::Unseen | Page::Discarded)
+    /// Whether a page of memory that begins empty comes with this fault, as far as the events say.
+    pub(super) fn is_new(&self) -> bool {
+        let is_gone = self.memory == Memory::Shared && self.shared == Page::Discarded;
+        matches!(self.memory, Memory::Anonymous | Memory::Shared)
+            && (is_gone || matches!(self.page, Page::Unseen | Page::Discarded))
     }
 
     /// What the page is after the fault, if it was of that kind.
@@ -135,6 +156,7 @@ impl Evidence {
         let is_write = self.fault.access == Some(Access::Write);
         match (kind, self.memory) {
             (FaultKind::Repeated, _) => self.page,
+            (_, Memory::Shared) => Page::Own,
             (FaultKind::FileCopy | FaultKind::CowAfterFork | FaultKind::FirstWrite, _) => Page::Own,
             (FaultKind::FirstTouch | FaultKind::Refault, Memory::Anonymous) if is_read => {
                 Page::Clean

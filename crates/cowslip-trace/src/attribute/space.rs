@@ -7,7 +7,7 @@ use super::area::{Area, Areas};
 use super::history::MappingHistory;
 use super::kind::FaultKind;
 use super::mapping::{Mapping, MappingId};
-use super::pages::Pages;
+use super::pages::{MOST_PAGE, Page, Pages};
 use super::place::Place;
 use super::rule::{Evidence, Memory};
 use crate::model::Fault;
@@ -36,18 +36,22 @@ impl Space {
         Self { pid, ..Self::default() }
     }
 
-    /// The child that this process makes at `now_ns`.
-    pub(super) fn fork(&mut self, child_pid: u32, now_ns: u64) -> Self {
+    /// The child that this process makes now. Of shared memory it has nothing mapped yet.
+    pub(super) fn fork(&mut self, child_pid: u32, history: &MappingHistory) -> Self {
         self.has_forked = true;
         let mut areas = Areas::default();
         self.areas.iter().for_each(|area| areas.insert(Area { span: None, ..*area }));
+        let mut pages = self.pages.fork();
+        for area in areas.iter().filter(|area| history.get(area.mapping).object.is_some()) {
+            pages.forget(history.circumstances.pages(area.range));
+        }
         Self {
             pid: child_pid,
             areas,
-            pages: self.pages.fork(),
+            pages,
             program_break: self.program_break,
             has_forked: true,
-            forked_ns: now_ns,
+            forked_ns: history.now_ns,
             inherited: HashMap::new(),
         }
     }
@@ -75,25 +79,50 @@ impl Space {
         };
         let mapping = history.get(area.mapping);
         let page = fault.address / at.page_bytes;
+        let object = mapping.object.map(|id| history.objects.get(id));
+        let shared_page = shared_page(&area, page, history);
+        let is_untold = fault.huge.is_none();
         let evidence = Evidence {
             fault: *fault,
             memory: memory(mapping),
             page: self.pages.get(page),
-            is_old: mapping.is_old || area.losses_before < at.losses,
+            shared: object.map_or(Page::Unseen, |object| object.pages.get(shared_page)),
+            is_old: mapping.is_old
+                || area.losses_before < at.losses
+                || object.is_some_and(|object| object.has_past(at.losses)),
             has_forked: self.has_forked,
-            may_have_come_unseen: self.has_forked
-                && fault.huge.is_none()
-                && (!at.is_complete || self.may_have_come_unseen(page, history)),
+            may_have_come_unseen: match object {
+                Some(object) => {
+                    is_untold
+                        && (!at.is_complete && self.has_forked
+                            || self.may_be_shared_unseen(&area, page, object, history))
+                }
+                None => {
+                    self.has_forked
+                        && is_untold
+                        && (!at.is_complete || self.may_have_come_unseen(page, history))
+                }
+            },
             sees_unmaps: at.sees_unmaps,
         };
         let is_pool = mapping.place == Place::Hugetlb;
-        let fit = (evidence.is_new_anonymous() && !is_pool).then(|| self.fit(&area, page, history));
+        let fit = (evidence.is_new() && !is_pool).then(|| self.fit(&area, page, history));
         let kind = evidence.kind();
         let after = evidence.page_after(kind);
+        let is_huge = is_pool || fault.huge == Some(true);
+        let come = match is_huge {
+            true => at.pages(at.range(&self.block(&area, page, history)).intersect(area.range)),
+            false => page..page + 1,
+        };
+        if let Some(id) = mapping.object
+            && kind != FaultKind::Repeated
+        {
+            let first = shared_page - (page - come.start).min(shared_page);
+            let pages = first..first + (come.end - come.start);
+            history.objects.get_mut(id).pages.set(pages, Page::Own);
+        }
         if after != evidence.page {
-            let is_huge = is_pool || fault.huge == Some(true);
-            let huge = at.range(&at.huge_around(page)).intersect(area.range);
-            self.pages.set(if is_huge { at.pages(huge) } else { page..page + 1 }, after);
+            self.pages.set(come, after);
         }
         Attribution { mapping: Some(area.mapping), kind, fit }
     }
@@ -117,13 +146,21 @@ impl Space {
     }
 }
 
+/// A page of an area, by its number from the beginning of what it maps.
+fn shared_page(area: &Area, page: u64, history: &MappingHistory) -> u64 {
+    let page_bytes = history.circumstances.page_bytes;
+    let offset = history.get(area.mapping).file_offset_bytes.wrapping_add(area.into_mapping_bytes);
+    let before = page.saturating_sub(area.range.start as u64 / page_bytes);
+    (offset / page_bytes).saturating_add(before).min(MOST_PAGE)
+}
+
 fn memory(mapping: &Mapping) -> Memory {
     match (&mapping.place, mapping.is_private) {
         (place, _) if place.is_anonymous() => Memory::Anonymous,
         (Place::File(_), Some(true)) => Memory::PrivateFile,
         (Place::File(_), Some(false)) => Memory::SharedFile,
-        (place, Some(true)) if place.is_file() => Memory::PrivateMemoryFile,
-        (place, Some(false)) if place.is_file() => Memory::SharedMemoryFile,
+        (place, Some(true)) if place.is_shared_memory() => Memory::PrivateMemoryFile,
+        (place, Some(false)) if place.is_shared_memory() => Memory::Shared,
         _ => Memory::Other,
     }
 }

@@ -48,8 +48,14 @@ fn sum(groups: &[&Group], analysis: &Analysis, basis: Basis) -> GroupSide {
     let mut sums = Sums::default();
     groups.iter().for_each(|group| sums += &group.sums);
     let largest = groups.iter().max_by_key(|group| group.sums.faults());
+    let total = |count: fn(&Group) -> u64| {
+        groups.iter().fold(0, |sum: u64, group| sum.saturating_add(count(group)))
+    };
     GroupSide {
-        mappings: groups.iter().map(|group| group.mappings).sum(),
+        mappings: total(|group| group.mappings),
+        mapped_bytes: total(|group| group.mapped_bytes),
+        unmapped_bytes: total(|group| group.unmapped_bytes),
+        huge_advice: total(|group| group.huge_advice),
         faults: analysis.scaled(sums.faults()),
         compared: basis.of(analysis, sums.faults()),
         kind: sums.kinds().first().map(|(kind, _)| *kind),

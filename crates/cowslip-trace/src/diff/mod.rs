@@ -18,6 +18,7 @@ mod align;
 mod explain;
 mod settings;
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,11 @@ pub struct Diff {
 }
 
 /// By what numbers of faults are compared.
+///
+/// ```
+/// use cowslip_trace::diff::Basis;
+/// assert_eq!(Basis::PerSecond.to_string(), "a second");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
@@ -106,6 +112,12 @@ pub struct GroupDiff {
 pub struct GroupSide {
     /// How many.
     pub mappings: u64,
+    /// Their lengths together, in bytes.
+    pub mapped_bytes: u64,
+    /// How much was unmapped again, in bytes.
+    pub unmapped_bytes: u64,
+    /// Calls of `madvise(MADV_HUGEPAGE)` on them.
+    pub huge_advice: u64,
     /// With 1-in-N sampling, N times the recorded ones.
     pub faults: u64,
     /// Faults by the basis.
@@ -150,12 +162,16 @@ impl Diff {
 }
 
 impl Basis {
-    /// What to compare by if nobody said: whole runs if both are of one command from its start.
+    /// What to compare by unless it is chosen: whole runs if both are of commands from their start.
+    ///
+    /// Two runs of different commands count too: an old release and a new one differ by a word at least, and
+    /// what became slower has fewer faults a second for it.
     pub fn fitting(analyses: [&Analysis; 2]) -> Self {
-        let [first, second] = analyses.map(|analysis| &analysis.header);
-        let is_whole = [first, second].iter().all(|it| it.attached_pids.is_empty());
-        let is_same = first.command == second.command && !first.command.is_empty();
-        if is_whole && is_same { Self::PerRun } else { Self::PerSecond }
+        let is_whole = analyses.iter().all(|analysis| {
+            let header = &analysis.header;
+            header.attached_pids.is_empty() && !header.command.is_empty() && !analysis.has_past
+        });
+        if is_whole { Self::PerRun } else { Self::PerSecond }
     }
 
     fn of(self, analysis: &Analysis, recorded: u64) -> f64 {
@@ -164,6 +180,15 @@ impl Basis {
             Self::PerRun => faults,
             Self::PerSecond => faults / (analysis.duration_ns.max(1) as f64 / 1e9),
         }
+    }
+}
+
+impl fmt::Display for Basis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::PerSecond => "a second",
+            Self::PerRun => "in each run",
+        })
     }
 }
 

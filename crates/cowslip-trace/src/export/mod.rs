@@ -13,7 +13,7 @@
 //!
 //! let mut csv = Vec::new();
 //! export(&mut Reader::new(&trace[..])?, Format::Csv, &mut csv, &mut |_| {})?;
-//! assert!(csv.ends_with(b"\n5,7,7,exit,,,,,,,,,,,,,,,,,,,,,,\n"));
+//! assert!(csv.ends_with(b"\n5,7,7,exit,,,,,,,,,,,,,,,,,,,,,,,\n"));
 //! # Ok::<(), std::io::Error>(())
 //! ```
 

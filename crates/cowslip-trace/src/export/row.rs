@@ -40,6 +40,7 @@ pub(super) enum Column {
     Offset,
     Name,
     IsOld,
+    Inode,
     ChildPid,
     ChildTid,
     Count,
@@ -47,7 +48,7 @@ pub(super) enum Column {
 }
 
 /// The columns in their order: names end with the unit.
-pub(super) const COLUMNS: [(Column, &str, Type); 26] = [
+pub(super) const COLUMNS: [(Column, &str, Type); 27] = [
     (Column::Time, "time_ns", Type::Number),
     (Column::Pid, "pid", Type::Number),
     (Column::Tid, "tid", Type::Number),
@@ -70,6 +71,7 @@ pub(super) const COLUMNS: [(Column, &str, Type); 26] = [
     (Column::Offset, "offset_bytes", Type::Number),
     (Column::Name, "name", Type::Text),
     (Column::IsOld, "is_old", Type::Flag),
+    (Column::Inode, "inode", Type::Number),
     (Column::ChildPid, "child_pid", Type::Number),
     (Column::ChildTid, "child_tid", Type::Number),
     (Column::Count, "count", Type::Number),
@@ -184,6 +186,9 @@ impl<'a> Row<'a> {
             self.text(Column::Name, name);
         }
         self.flag(Column::IsOld, Some(map.is_old));
+        if map.inode != 0 {
+            self.number(Column::Inode, map.inode);
+        }
         if map.stack.is_some() {
             self.set(Column::Stack, Value::Frames(frames));
         }

@@ -15,6 +15,7 @@ use crate::model::{Access, Event, EventKind, Fault, Map, Severity, StackId};
 pub(super) fn decode(
     head: Head,
     content: &[u8],
+    has_inodes: bool,
     events: &mut Vec<Event>,
     stacks: &mut Vec<Box<[u64]>>,
 ) -> Checked<()> {
@@ -32,6 +33,7 @@ pub(super) fn decode(
 
     let mut block = Block {
         columns,
+        has_inodes,
         stacks: u32::try_from(stacks.len()).map_err(|_| "too many stacks")?,
         threads: Vec::new(),
         ips: Vec::new(),
@@ -72,6 +74,7 @@ struct Thread {
 /// A block's tables as far as they were read.
 struct Block<'a> {
     columns: [Values<'a>; COLUMNS],
+    has_inodes: bool,
     /// How many stacks there are.
     stacks: u32,
     threads: Vec<Thread>,
@@ -191,6 +194,7 @@ impl<'a> Block<'a> {
                 let stack = self.others().small()?;
                 self.stack(stack)?
             },
+            inode: if self.has_inodes { self.others().number()? } else { 0 },
         })
     }
 

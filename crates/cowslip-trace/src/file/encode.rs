@@ -166,6 +166,7 @@ impl Columns {
         }
         self.put(map.is_old.into());
         self.put(map.stack.map_or(0, |StackId(id)| id.get().into()));
+        self.put(map.inode);
         EventCode::Map
     }
 

@@ -205,6 +205,7 @@ impl<W: Write> Builder<W> {
                     protection,
                     flags,
                     offset_bytes,
+                    inode: 0,
                     name,
                     is_old,
                     stack,

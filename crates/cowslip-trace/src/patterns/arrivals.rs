@@ -1,24 +1,27 @@
-//! How the pages of anonymous memory come.
+//! How the pages of anonymous and shared memory come.
 
 use cowslip_sys::procfs::Policy;
 use cowslip_sys::units::ByteCount;
 
-use super::{Draft, Pattern, PatternName, is_many};
+use super::{Draft, Pattern, PatternName, is_many, shared};
 use crate::analysis::{Analysis, Group, Shape};
 use crate::attribute::{FaultKind, Place};
 use crate::format::{count, counted, mappings, percent};
+use crate::thp;
 
 pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let shape = &group.shape;
     let is_purged = group.sums.of(FaultKind::Refault) * 2 > shape.arrivals;
-    let is_anonymous = group.identity.place.is_anonymous();
-    if !is_anonymous || is_purged || !is_many(analysis, shape.arrivals) {
+    // A private mapping of a memory file has pages of the file.
+    let is_of_file = shape.fitted() * 2 < shape.arrivals;
+    let begins_empty = group.identity.place.begins_empty() && !is_of_file;
+    if !begins_empty || is_purged || !is_many(analysis, shape.arrivals) {
         return None;
     }
     let name = name(group)?;
     let [_, each, _] = shape.per_mapping;
     let order = if each > 1 { order(analysis, shape) } else { String::new() };
-    let is_untold = name == PatternName::OncePerMap && may_be_huge(analysis, shape);
+    let is_untold = name == PatternName::OncePerMap && may_be_huge(analysis, group);
     let could_be_huge = could_be_huge(shape)
         && matches!(name, PatternName::Staircase | PatternName::NotHuge)
         && analysis.sampling_period == 1;
@@ -42,7 +45,7 @@ pub(super) fn find(analysis: &Analysis, group: &Group) -> Option<Pattern> {
         among: &group.sums,
         evidence: format!("{}, {}{order}{ending}", mappings(group), how_many(analysis, group)),
         is_cost_known: !is_untold,
-        advice: could_be_huge.then(|| advice(analysis, shape)),
+        advice: could_be_huge.then(|| advice(analysis, group)),
         faults_with_huge_pages: could_be_huge.then(|| shape.faults_with_huge_pages()),
     };
     Some(draft.finish())
@@ -71,8 +74,10 @@ fn could_be_huge(shape: &Shape) -> bool {
 }
 
 /// Huge pages fit, and nothing says whether they came.
-fn may_be_huge(analysis: &Analysis, shape: &Shape) -> bool {
-    shape.huge_first > 0 && analysis.cost_is_a_bound()
+fn may_be_huge(analysis: &Analysis, group: &Group) -> bool {
+    let is_shared = group.identity.place.is_shared_memory();
+    let may_come = !is_shared || thp::shared_may_be_huge(&analysis.header.machine);
+    group.shape.huge_first > 0 && may_come && analysis.cost_is_a_bound()
 }
 
 fn how_many(analysis: &Analysis, group: &Group) -> String {
@@ -126,13 +131,25 @@ fn with_huge_pages(group: &Group) -> String {
 }
 
 /// Where huge pages fit and did not come.
-fn advice(analysis: &Analysis, shape: &Shape) -> String {
-    const RUN: &str =
-        "madvise(MADV_HUGEPAGE), or `cowslip run` for a program that cannot be changed";
+fn advice(analysis: &Analysis, group: &Group) -> String {
+    let shape = &group.shape;
     let pages = (shape.huge_first + shape.huge_further) as f64;
     let room = (shape.huge_first * (analysis.page_bytes / 8)) as f64;
-    let thp = analysis.header.machine.thp.get("enabled").map(|line| Policy::parse(line));
-    let mut advice = match thp {
+    let mut advice = match group.identity.place.is_shared_memory() {
+        true => shared::advice(analysis, &group.identity.place),
+        false => private_advice(analysis),
+    };
+    if pages < room / 2.0 {
+        let used = percent(pages, room);
+        advice += &format!("; of that memory {used} is used, the rest would be taken as well");
+    }
+    advice
+}
+
+fn private_advice(analysis: &Analysis) -> String {
+    const RUN: &str =
+        "madvise(MADV_HUGEPAGE), or `cowslip run` for a program that cannot be changed";
+    match thp::policy(&analysis.header.machine) {
         Some(Policy::Never) => {
             "transparent huge pages are off (transparent_hugepage/enabled: never)".into()
         }
@@ -143,10 +160,5 @@ fn advice(analysis: &Analysis, shape: &Shape) -> String {
                                  transparent_hugepage/defrag, free memory in one piece, PR_SET_THP_DISABLE"
             .into(),
         _ => RUN.to_owned(),
-    };
-    if pages < room / 2.0 {
-        let used = percent(pages, room);
-        advice += &format!("; of that memory {used} is used, the rest would be taken as well");
     }
-    advice
 }

@@ -6,12 +6,13 @@ mod arrivals;
 mod files;
 mod forks;
 mod returns;
+mod shared;
 mod whole;
 
 use serde::Serialize;
 
 use crate::analysis::{Analysis, Group, MappingIdentity, Sums};
-use crate::cost::Cost;
+use crate::cost::{Cost, Measured};
 use crate::format;
 
 /// Fewer faults are no pattern.
@@ -107,7 +108,14 @@ impl Draft<'_> {
         });
         let told = cost.map(|cost| {
             let (ns, whole) = (cost.ns, self.analysis.duration_ns as f64);
-            format!("; cost here {} of {}", format::duration(ns), format::duration(whole))
+            // What one fault takes is measured apart, and may be too much.
+            let most = whole * self.analysis.threads.len().max(1) as f64;
+            match ns >= most && cost.measured != Measured::Faults {
+                true => format!("; cost here all of {}", format::duration(whole)),
+                false => {
+                    format!("; cost here {} of {}", format::duration(ns), format::duration(whole))
+                }
+            }
         });
         Pattern {
             name: self.name,

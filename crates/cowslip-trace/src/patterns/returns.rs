@@ -41,7 +41,7 @@ pub(super) fn churn(analysis: &Analysis, group: &Group) -> Option<Pattern> {
     let is_heap = *place == Place::Heap;
     let is_again = group.unmapped_bytes >= group.mapped_bytes / 2;
     let has_many = is_heap || group.mappings >= FEWEST_MAPS;
-    if !place.is_anonymous() || !has_many || !is_again || !is_many(analysis, shape.arrivals) {
+    if !place.begins_empty() || !has_many || !is_again || !is_many(analysis, shape.arrivals) {
         return None;
     }
     let back = ByteCount(group.unmapped_bytes);

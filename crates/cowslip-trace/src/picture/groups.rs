@@ -83,8 +83,9 @@ fn row(group: &Group) -> Row {
         _ => whole.clone(),
     };
     let tint = match place {
-        place if place.is_file() => Tint::File,
-        Place::Anonymous | Place::Named(_) | Place::Heap | Place::Hugetlb => Tint::Anonymous,
+        Place::File(_) => Tint::File,
+        Place::Stack | Place::ThreadStack => Tint::Special,
+        place if place.begins_empty() => Tint::Anonymous,
         _ => Tint::Special,
     };
     let mapped_by = mapped_by.iter().map(|frame| format!("\nmapped by {frame}"));

@@ -10,6 +10,7 @@ use super::programs::Programs;
 use crate::analysis::{Analyser, is_arrival};
 use crate::attribute::Attribution;
 use crate::model::{Event, EventKind, Fault, Header, StackId};
+use crate::perf_maps::PerfMaps;
 
 pub(super) struct Replay {
     pub(super) analyser: Analyser,
@@ -35,7 +36,7 @@ pub(super) struct Replay {
 impl Replay {
     pub(super) fn new(header: &Header) -> Self {
         Self {
-            analyser: Analyser::new(header),
+            analyser: Analyser::new(header).with_perf_maps(PerfMaps::new(header)),
             programs: Programs::default(),
             frames: Frames::new(header),
             stack_numbers: HashMap::new(),

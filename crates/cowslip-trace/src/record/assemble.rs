@@ -235,12 +235,14 @@ impl Assembler {
                 let (length, protection, flags, offset) = (a, b, c, d);
                 let mapped = calling.mapped.as_deref();
                 let name = mapped.and_then(|map| map.name.clone());
+                let inode = mapped.map_or(0, |map| map.inode);
                 let is_file = name.as_deref().is_some_and(|name| name.starts_with('/'));
                 EventKind::Map(Map {
                     range: pages(answer, length)?,
                     protection: protection as u32,
                     flags: flags as u32,
                     offset_bytes: if is_file { offset } else { 0 },
+                    inode,
                     name,
                     is_old: false,
                     stack: calling.stack,

@@ -159,6 +159,7 @@ fn mapped(map: &MapRecord<'_>) -> Option<Map> {
         protection: map.protection,
         flags: map.flags,
         offset_bytes: map.offset_bytes,
+        inode: map.inode,
         name: (map.name != b"//anon" && !map.name.is_empty()).then(|| text(map.name)),
         is_old: false,
         stack: None,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{fault_cost, procfs};
@@ -90,8 +90,9 @@ const ALLOCATORS: [(&str, &str); 9] = [
     ("libc-2", "glibc"),
 ];
 
-pub(super) fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+/// Since 1970.
+pub(super) fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Of running processes; one that may not be looked at says nothing of itself.

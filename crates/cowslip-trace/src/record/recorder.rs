@@ -107,8 +107,10 @@ impl Recorder {
         let attached = Attached::open(&plan, pids, options.ring)?;
         plan.drop_probes();
         let ended = vec![false; attached.watched().count()];
+        let began = machine::unix_time();
         let header = Header {
-            began_unix_seconds: machine::unix_seconds(),
+            began_unix_seconds: began.as_secs(),
+            began_unix_ns: u64::try_from(began.as_nanos()).unwrap_or(0),
             clock: "monotonic".into(),
             sampling_period: options.period,
             sources: plan.names.clone(),

@@ -149,6 +149,7 @@ impl Space {
                 protection,
                 flags: MAP_PRIVATE,
                 offset_bytes: 0,
+                inode: 0,
                 name,
                 is_old: false,
                 stack: None,
@@ -238,6 +239,7 @@ fn is_private(map: &Map) -> bool {
 /// now.
 fn is_same_memory(map: &Map, range: VirtRange, told: &Map) -> bool {
     map.name == told.name
+        && map.inode == told.inode
         && is_private(map) == is_private(told)
         && (!is_file(map) || offset_at(map, range.start) == offset_at(told, range.start))
 }
@@ -264,6 +266,7 @@ mod tests {
             protection,
             flags: MAP_PRIVATE,
             offset_bytes: 0,
+            inode: 0,
             name: name.map(Arc::from),
             is_old: false,
             stack: None,

@@ -43,9 +43,20 @@ impl PermissionStatus {
         }
     }
 
+    /// How it is made to work, if a privilege or a setting is in the way.
+    pub fn advice(&self) -> Option<String> {
+        match self {
+            // Nothing is there to be read, also not by root.
+            Self::Denied { fix: MOUNT_TRACEFS } => Some(format!("after `{MOUNT_TRACEFS}` by root")),
+            Self::Denied { fix } => Some(format!("as root, or after `{fix}`")),
+            _ => None,
+        }
+    }
+
     /// What is to be said after naming what is not seen.
     pub(super) fn or_fix(self) -> String {
         match self {
+            Self::Denied { fix: MOUNT_TRACEFS } => format!(": run `{MOUNT_TRACEFS}` as root"),
             Self::Denied { fix } => format!(": run `{fix}`, or as root"),
             Self::Unsupported => ": this kernel cannot tell".into(),
             other => format!(": {other}"),
@@ -90,5 +101,20 @@ pub(super) fn unfound(error: TracepointError) -> PermissionStatus {
         TracepointError::Denied => PermissionStatus::Denied { fix: PERMIT_TRACEPOINTS },
         TracepointError::Other(errno) => refused(errno),
         TracepointError::Strange => PermissionStatus::Unknown { errno: 0 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_not_told_to_be_root() {
+        let unmounted = unfound(TracepointError::Unmounted);
+        let advice = unmounted.advice().unwrap();
+        assert_eq!(advice, "after `mount -t tracefs tracefs /sys/kernel/tracing` by root");
+        let denied = unfound(TracepointError::Denied);
+        assert!(denied.advice().unwrap().starts_with("as root, or after `setcap "), "{denied:?}");
+        assert_eq!(PermissionStatus::Available.advice(), None);
     }
 }

@@ -34,6 +34,7 @@ pub(super) fn events(pid: u32, threads: &[u32], time_ns: u64) -> Vec<Event> {
             protection: mapping.protection,
             flags: sharing | anonymous,
             offset_bytes: mapping.offset_bytes,
+            inode: mapping.inode,
             name: (!mapping.name.is_empty()).then(|| mapping.name.into()),
             is_old: true,
             stack: None,

@@ -185,6 +185,7 @@ mod tests {
             protection: 3,
             flags: 2,
             offset_bytes: 0,
+            inode: 0,
             name: None,
             is_old: false,
             stack: Some(stack),

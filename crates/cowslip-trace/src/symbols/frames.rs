@@ -1,9 +1,13 @@
 //! Names of the call stacks of an analysis.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::Symbols;
-use crate::analysis::Frame;
+use crate::analysis::{Frame, StackSums, Sums};
 
 /// Names for the call stacks of an analysis: functions, or without symbols modules and offsets.
 #[derive(Default)]
@@ -24,6 +28,40 @@ impl Names {
     }
 }
 
+/// The faults of call stacks that have the same functions, wherever in them.
+#[derive(Clone, Debug, Serialize)]
+pub struct FunctionSums {
+    /// The innermost first.
+    pub functions: Vec<Arc<str>>,
+    /// There are callers that are not told apart.
+    pub has_more: bool,
+    /// Over their faults.
+    #[serde(flatten)]
+    pub sums: Sums,
+}
+
+impl Names {
+    /// Call stacks by the names of their `depth` innermost functions, those with the most faults first.
+    pub fn by_function(&mut self, stacks: &[StackSums], depth: usize) -> Vec<FunctionSums> {
+        let mut sums: HashMap<Vec<Arc<str>>, (bool, Sums)> = HashMap::new();
+        for stack in stacks {
+            let mut functions = self.of(&stack.frames);
+            let is_longer = functions.len() > depth;
+            functions.truncate(depth);
+            let (has_more, sum) = sums.entry(functions).or_default();
+            *has_more |= is_longer;
+            *sum += &stack.sums;
+        }
+        let row = |(functions, (has_more, sums))| FunctionSums { functions, has_more, sums };
+        let mut rows: Vec<_> = sums.into_iter().map(row).collect();
+        rows.sort_by(|one, other| {
+            let faults = |row: &FunctionSums| Reverse(row.sums.faults());
+            faults(one).cmp(&faults(other)).then_with(|| one.functions.cmp(&other.functions))
+        });
+        rows
+    }
+}
+
 impl Symbols {
     /// The functions of a call stack, the innermost first.
     ///
@@ -31,6 +69,7 @@ impl Symbols {
     /// before it is asked for.
     fn frames(&mut self, frames: &[Frame]) -> Vec<Arc<str>> {
         let name = |(depth, frame): (usize, &Frame)| match &frame.module {
+            _ if frame.function.is_some() => frame.to_string().into(),
             Some(module) if module.starts_with('/') => {
                 let behind_call = u64::from(depth > 0);
                 self.name_in(module.clone(), frame.offset_bytes.saturating_sub(behind_call))

@@ -6,13 +6,14 @@ mod modules;
 use std::collections::HashMap;
 use std::fs;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 
 use crate::model::{Event, Header};
-pub use frames::Names;
+use crate::perf_maps::PerfMaps;
+pub use frames::{FunctionSums, Names};
 use modules::AddressSpaces;
 
 /// From here on addresses are the kernel's.
@@ -29,11 +30,12 @@ const KERNEL: u64 = 1 << 63;
 /// ```
 pub struct Symbols {
     spaces: AddressSpaces,
+    code: PerfMaps,
     symbolizer: Symbolizer,
     /// A file that is younger is not what was running.
     began: SystemTime,
-    is_unchanged: HashMap<Arc<str>, bool>,
-    names: HashMap<(Arc<str>, u64), Arc<str>>,
+    files: HashMap<Arc<str>, Readable>,
+    names: HashMap<(Arc<str>, u64), Option<Arc<str>>>,
 }
 
 impl Symbols {
@@ -41,9 +43,10 @@ impl Symbols {
     pub fn new(header: &Header) -> Self {
         Self {
             spaces: AddressSpaces::default(),
+            code: PerfMaps::new(header),
             symbolizer: Symbolizer::builder().enable_code_info(false).build(),
-            began: UNIX_EPOCH + Duration::from_secs(header.began_unix_seconds),
-            is_unchanged: HashMap::new(),
+            began: header.began(),
+            files: HashMap::new(),
             names: HashMap::new(),
         }
     }
@@ -51,10 +54,11 @@ impl Symbols {
     /// Follows what is mapped. Give it all events in their order, and ask between them.
     pub fn observe(&mut self, event: &Event) {
         self.spaces.observe(event);
+        self.code.observe(event);
     }
 
-    /// The function at `ip` in a process now; without symbols `FILE+0xOFFSET`, without a file the address,
-    /// and `[kernel]` for all of the kernel's.
+    /// The function at `ip` in a process now, also of code that it made itself ([`PerfMaps`]); without symbols
+    /// `FILE+0xOFFSET`, without a file the address, and `[kernel]` for all of the kernel's.
     ///
     /// The address in a caller's frame is that of the instruction behind the call: ask for the one before.
     /// A file that was changed since the trace began has no symbols.
@@ -62,39 +66,84 @@ impl Symbols {
         if ip >= KERNEL {
             return "[kernel]".into();
         }
-        let Some((file, offset_bytes)) = self.spaces.find(pid, ip) else {
-            return format!("{ip:#x}").into();
-        };
-        self.name_in(file, offset_bytes)
+        let place = self.spaces.find(pid, ip);
+        let is_path = |(file, _): &(Arc<str>, u64)| file.starts_with('/');
+        let function =
+            place.clone().filter(is_path).and_then(|(file, at)| self.function_in(file, at));
+        if let Some(function) = function.or_else(|| self.code.find(pid, ip)) {
+            return function;
+        }
+        match place {
+            Some((file, offset_bytes)) => unnamed(&file, offset_bytes),
+            None => format!("{ip:#x}").into(),
+        }
     }
 
-    /// The same for a place in a file.
+    /// The function at a place in a file; without symbols the place.
     fn name_in(&mut self, file: Arc<str>, offset_bytes: u64) -> Arc<str> {
+        let function = self.function_in(file.clone(), offset_bytes);
+        function.unwrap_or_else(|| unnamed(&file, offset_bytes))
+    }
+
+    fn function_in(&mut self, file: Arc<str>, offset_bytes: u64) -> Option<Arc<str>> {
         let key = (file, offset_bytes);
         if let Some(name) = self.names.get(&key) {
             return name.clone();
         }
-        let function = self.function(&key.0, offset_bytes);
-        let name: Arc<str> = function.unwrap_or_else(|| {
-            let short = key.0.rsplit('/').next().unwrap_or_default();
-            format!("{short}+{offset_bytes:#x}").into()
-        });
-        self.names.insert(key, name.clone());
-        name
+        let function = self.look_up(&key.0, offset_bytes);
+        self.names.insert(key, function.clone());
+        function
     }
 
-    fn function(&mut self, file: &Arc<str>, offset_bytes: u64) -> Option<Arc<str>> {
+    fn look_up(&mut self, file: &Arc<str>, offset_bytes: u64) -> Option<Arc<str>> {
         let began = self.began;
-        let is_unchanged = self.is_unchanged.entry(file.clone()).or_insert_with(|| {
+        let readable = self.files.entry(file.clone()).or_insert_with(|| {
             let changed = fs::metadata(&**file).and_then(|metadata| metadata.modified());
-            changed.is_ok_and(|changed| changed <= began)
+            if changed.is_ok_and(|changed| changed <= began) {
+                Readable::All
+            } else {
+                Readable::None
+            }
         });
-        if !*is_unchanged {
-            return None;
+        if *readable == Readable::All {
+            match symbol(&self.symbolizer, file, offset_bytes, true) {
+                Ok(Some(name)) => return Some(name),
+                Ok(None) => {}
+                Err(_) => *readable = Readable::OwnSymbols,
+            }
         }
-        let source = Source::Elf(Elf::new(&**file));
-        let symbol = self.symbolizer.symbolize_single(&source, Input::FileOffset(offset_bytes));
-        let symbol = symbol.ok()?;
-        Some(symbol.as_sym()?.name.as_ref().into())
+        // The debug information that belongs to the file may be damaged, or lack what the file itself names.
+        match readable {
+            Readable::None => None,
+            _ => symbol(&self.symbolizer, file, offset_bytes, false).ok().flatten(),
+        }
     }
+}
+
+/// What can be read of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Readable {
+    /// Its debug information, wherever that is, and its symbols.
+    All,
+    /// Its symbols.
+    OwnSymbols,
+    /// It is not there, or not what it was.
+    None,
+}
+
+fn symbol(
+    symbolizer: &Symbolizer,
+    file: &str,
+    offset_bytes: u64,
+    debug_syms: bool,
+) -> blazesym::Result<Option<Arc<str>>> {
+    let source = Source::Elf(Elf { debug_syms, ..Elf::new(file) });
+    let symbol = symbolizer.symbolize_single(&source, Input::FileOffset(offset_bytes))?;
+    Ok(symbol.as_sym().map(|symbol| symbol.name.as_ref().into()))
+}
+
+/// A place in a file without symbols.
+fn unnamed(file: &str, offset_bytes: u64) -> Arc<str> {
+    let short = file.rsplit('/').next().unwrap_or_default();
+    format!("{short}+{offset_bytes:#x}").into()
 }

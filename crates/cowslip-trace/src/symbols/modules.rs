@@ -109,8 +109,8 @@ mod tests {
     fn map(start: usize, len: usize, name: &str, offset_bytes: u64) -> EventKind {
         let range = VirtRange::new(start, len);
         let name = Some(name.into());
-        let (protection, flags, is_old, stack) = (5, 2, false, None);
-        EventKind::Map(Map { range, protection, flags, offset_bytes, name, is_old, stack })
+        let (protection, flags) = (5, 2);
+        EventKind::Map(Map { range, protection, flags, offset_bytes, name, ..Map::default() })
     }
 
     fn observe(spaces: &mut AddressSpaces, pid: u32, what: EventKind) {

@@ -101,6 +101,7 @@ impl Story {
 
     fn map(&mut self, start: u64, bytes: u64, name: Option<&str>, is_old: bool) {
         let map = Map {
+            inode: 0,
             range: VirtRange::new(start as usize, bytes as usize),
             protection: if name.is_some_and(|name| name.starts_with('/')) { 5 } else { 3 },
             flags: if name.is_some() { 2 } else { ANONYMOUS },

@@ -68,13 +68,16 @@ impl Scatter {
     }
 
     fn what(&mut self, stacks: u32) -> EventKind {
-        let name = |it: &mut Self| it.one_of(&["", "[heap]", "/usr/bin/ä b\n", "cache"]).into();
+        let name = |it: &mut Self| {
+            it.one_of(&["", "[heap]", "/usr/bin/ä b\n", "/memfd:cache (deleted)"]).into()
+        };
         match self.below(24) {
             0 => EventKind::Map(Map {
                 range: self.range(),
                 protection: self.number() as u32,
                 flags: self.number() as u32,
                 offset_bytes: self.number(),
+                inode: self.maybe(Self::number).unwrap_or(0),
                 name: self.maybe(name),
                 is_old: self.below(2) == 0,
                 stack: self.stack(stacks),

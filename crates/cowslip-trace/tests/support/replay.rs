@@ -15,7 +15,9 @@ pub(crate) const FIRST: u64 = 512 * 1000;
 
 const ANONYMOUS: u32 = 0x22;
 const PRIVATE: u32 = 2;
+const SHARED: u32 = 1;
 const DONTNEED: u32 = 4;
+const REMOVE: u32 = 9;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -29,11 +31,25 @@ enum State {
 pub(crate) struct Page {
     /// The number of the map that made it.
     pub(crate) map: usize,
-    is_file: bool,
+    memory: Memory,
     state: State,
     /// A fork came after what made its state.
     is_before_fork: bool,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Memory {
+    Anonymous,
+    File,
+    /// A page of shared memory.
+    Shared {
+        object: usize,
+        page: u64,
+    },
+}
+
+/// The pages of shared memory that were touched, by object and number.
+type Objects = BTreeMap<(usize, u64), State>;
 
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Process(pub(crate) BTreeMap<u64, Page>);
@@ -49,22 +65,40 @@ pub(crate) struct Expected {
 #[derive(Default, Debug)]
 pub(crate) struct Model {
     pub(crate) processes: BTreeMap<u32, Process>,
+    objects: Objects,
     maps: usize,
     pids: u32,
 }
 
 impl Process {
-    fn fault(&mut self, page: u64, access: Option<Access>) -> Expected {
+    fn fault(&mut self, page: u64, access: Option<Access>, objects: &mut Objects) -> Expected {
         let fit = self.fit(page);
         let Some(it) = self.0.get_mut(&page) else {
             return Expected { map: None, kind: FaultKind::Unknown, fit: None };
         };
+        if let Memory::Shared { object, page: number } = it.memory {
+            let map = Some(it.map);
+            let there = objects.get(&(object, number)).copied();
+            let is_new = it.state != State::Own || there == Some(State::Discarded);
+            let kind = match (it.state, there) {
+                (State::Discarded, _) | (_, Some(State::Discarded)) => FaultKind::Refault,
+                (State::Unseen, Some(_)) => FaultKind::SharedMapped,
+                (State::Unseen, None) => FaultKind::FirstTouch,
+                _ => FaultKind::Repeated,
+            };
+            if kind != FaultKind::Repeated {
+                objects.insert((object, number), State::Own);
+            }
+            *it = Page { state: State::Own, ..*it };
+            return Expected { map, kind, fit: is_new.then_some(fit) };
+        }
+        let is_file = it.memory == Memory::File;
         let is_read = access == Some(Access::Read);
         let is_write = access == Some(Access::Write);
         let own_or_clean = if is_read { State::Clean } else { State::Own };
         let copy_or_clean = if is_write { State::Own } else { State::Clean };
         let repeated = (FaultKind::Repeated, it.state, it.is_before_fork);
-        let (kind, state, is_before_fork) = match (it.is_file, it.state) {
+        let (kind, state, is_before_fork) = match (is_file, it.state) {
             (_, State::Own) if it.is_before_fork && !is_read => {
                 (FaultKind::CowAfterFork, State::Own, false)
             }
@@ -80,18 +114,32 @@ impl Process {
             (true, _) => (FaultKind::FileMapped, State::Clean, false),
         };
         let is_new = matches!(it.state, State::Unseen | State::Discarded);
-        let fit = (!it.is_file && is_new).then_some(fit);
+        let fit = (!is_file && is_new).then_some(fit);
         let map = Some(it.map);
         *it = Page { state, is_before_fork, ..*it };
         Expected { map, kind, fit }
     }
 
     fn fit(&self, page: u64) -> HugeFit {
-        let first = page / 512 * 512;
+        let shared = match self.0.get(&page).map(|it| it.memory) {
+            Some(Memory::Shared { object, page }) => Some((object, page)),
+            _ => None,
+        };
+        let first = shared.map_or(page / 512 * 512, |(_, number)| page - number % 512);
+        let is_fitting = |(nth, it): (usize, &Option<&Page>)| {
+            let memory = it.map(|it| it.memory);
+            match shared {
+                None => memory == Some(Memory::Anonymous),
+                Some((object, number)) => {
+                    let page = number / 512 * 512 + nth as u64;
+                    memory == Some(Memory::Shared { object, page })
+                }
+            }
+        };
         let all: Vec<_> = (first..first + 512).map(|page| self.0.get(&page)).collect();
         let is_there = |it: &Page| matches!(it.state, State::Own | State::Clean);
         match () {
-            () if all.iter().any(|it| it.is_none_or(|it| it.is_file)) => HugeFit::No,
+            () if !all.iter().enumerate().all(is_fitting) => HugeFit::No,
             () if all.iter().flatten().any(|it| is_there(it)) => HugeFit::Further,
             () => HugeFit::First,
         }
@@ -112,7 +160,8 @@ impl Process {
 
 impl Model {
     pub(crate) fn new() -> Self {
-        Self { processes: BTreeMap::from([(1, Process::default())]), maps: 0, pids: 1 }
+        let processes = BTreeMap::from([(1, Process::default())]);
+        Self { processes, objects: Objects::new(), maps: 0, pids: 1 }
     }
 
     /// Something that may happen, and what it should be if it is a fault.
@@ -137,7 +186,7 @@ impl Model {
                     let access =
                         [None, Some(Access::Read), Some(Access::Write)][scatter.below(3) as usize];
                     let process = self.processes.get_mut(&pid).unwrap();
-                    expected = Some(process.fault(page, access));
+                    expected = Some(process.fault(page, access, &mut self.objects));
                     let address = page * PAGE + scatter.below(PAGE);
                     let severity = Some(Severity::Minor);
                     Some(EventKind::Fault(Fault { access, severity, ..Fault::at(address, 0) }))
@@ -152,18 +201,31 @@ impl Model {
 
     fn map(&mut self, pid: u32, scatter: &mut Scatter) -> EventKind {
         let (first, count) = place(scatter, 1500);
-        let is_file = scatter.below(4) == 0;
         self.maps += 1;
-        let page = Page { map: self.maps, is_file, state: State::Unseen, is_before_fork: false };
+        let map = Map { range: range(first, count), protection: 3, ..Map::default() };
+        let (memory, map) = match scatter.below(6) {
+            0 => (Memory::File, Map { flags: PRIVATE, name: Some("/a/file".into()), ..map }),
+            // Of no name, with the kernel's number or without: another one each time.
+            1 => {
+                let memory = Memory::Shared { object: self.maps, page: 0 };
+                let name = (scatter.below(2) == 0).then(|| "/dev/zero (deleted)".into());
+                let inode = name.as_ref().map_or(0, |_| self.maps as u64);
+                (memory, Map { flags: SHARED, inode, name, ..map })
+            }
+            // Three files that have one name.
+            2 => {
+                let (object, page) = (scatter.below(3) as usize, scatter.below(700));
+                let (inode, offset_bytes) = (1_000_000 + object as u64, page * PAGE);
+                let name = Some("/memfd:cache (deleted)".into());
+                let memory = Memory::Shared { object: 1_000_000 + object, page };
+                (memory, Map { flags: SHARED, inode, offset_bytes, name, ..map })
+            }
+            _ => (Memory::Anonymous, Map { flags: ANONYMOUS, ..map }),
+        };
+        let fresh = Page { map: self.maps, memory, state: State::Unseen, is_before_fork: false };
         let process = self.processes.get_mut(&pid).unwrap();
-        process.0.extend((first..first + count).map(|at| (at, page)));
-        EventKind::Map(Map {
-            range: range(first, count),
-            protection: 3,
-            flags: if is_file { PRIVATE } else { ANONYMOUS },
-            name: is_file.then(|| "/a/file".into()),
-            ..Map::default()
-        })
+        process.0.extend((0..count).map(|nth| (first + nth, fresh.ahead(nth))));
+        EventKind::Map(map)
     }
 
     fn unmap(&mut self, pid: u32, scatter: &mut Scatter) -> EventKind {
@@ -174,13 +236,17 @@ impl Model {
 
     fn discard(&mut self, pid: u32, scatter: &mut Scatter) -> EventKind {
         let (first, count) = place(scatter, 700);
+        let advice = if scatter.below(3) == 0 { REMOVE } else { DONTNEED };
         let process = self.processes.get_mut(&pid).unwrap();
         for (_, page) in process.0.range_mut(first..first + count) {
+            if let (REMOVE, Memory::Shared { object, page }) = (advice, page.memory) {
+                self.objects.insert((object, page), State::Discarded);
+            }
             if matches!(page.state, State::Own | State::Clean) {
                 *page = Page { state: State::Discarded, is_before_fork: false, ..*page };
             }
         }
-        EventKind::Advise { range: range(first, count), advice: DONTNEED }
+        EventKind::Advise { range: range(first, count), advice }
     }
 
     fn remap(&mut self, pid: u32, scatter: &mut Scatter) -> Option<EventKind> {
@@ -198,8 +264,7 @@ impl Model {
         if first < to + new && to < first + old {
             return None;
         }
-        let is_file = process.0[&first].is_file;
-        let kept = scatter.below(3) == 0 && !is_file;
+        let kept = scatter.below(3) == 0 && process.0[&first].memory == Memory::Anonymous;
         let new = if kept { old } else { new };
         if to + new > FIRST + PAGES || (first < to + new && to < first + old) {
             return None;
@@ -211,7 +276,11 @@ impl Model {
     fn fork(&mut self, pid: u32) -> EventKind {
         let parent = self.processes.get_mut(&pid).unwrap();
         parent.0.values_mut().for_each(|page| page.is_before_fork = true);
-        let child = parent.clone();
+        let mut child = parent.clone();
+        // Shared memory is mapped again, page by page.
+        for page in child.0.values_mut().filter(|it| matches!(it.memory, Memory::Shared { .. })) {
+            page.state = State::Unseen;
+        }
         self.pids += 1;
         self.processes.insert(self.pids, child);
         EventKind::Fork { child_pid: self.pids, child_tid: self.pids }
@@ -220,21 +289,37 @@ impl Model {
 
 impl Process {
     fn resize(&mut self, first: u64, old: u64, new: u64) {
-        let fresh = Page { state: State::Unseen, is_before_fork: false, ..self.0[&first] };
+        let fresh = self.0[&first].fresh();
         self.clear(first + new.min(old), old.saturating_sub(new));
-        self.0.extend((first + old..first + new).map(|page| (page, fresh)));
+        self.0.extend((old..new).map(|nth| (first + nth, fresh.ahead(nth))));
     }
 
     fn relocate(&mut self, (from, old): (u64, u64), (to, new): (u64, u64), kept: bool) {
         let moved: Vec<_> = (from..from + old.min(new)).map(|page| self.0[&page]).collect();
-        let fresh = Page { state: State::Unseen, is_before_fork: false, ..self.0[&from] };
+        let fresh = self.0[&from].fresh();
         self.clear(from, old);
         if kept {
             self.0.extend((from..from + old).map(|page| (page, fresh)));
         }
         for offset in 0..new {
-            let page = moved.get(offset as usize).copied().unwrap_or(fresh);
+            let page = moved.get(offset as usize).copied().unwrap_or(fresh.ahead(offset));
             self.0.insert(to + offset, page);
+        }
+    }
+}
+
+impl Page {
+    fn fresh(self) -> Self {
+        Self { state: State::Unseen, is_before_fork: false, ..self }
+    }
+
+    /// One of the same mapping, so many pages behind it.
+    fn ahead(self, pages: u64) -> Self {
+        match self.memory {
+            Memory::Shared { object, page } => {
+                Self { memory: Memory::Shared { object, page: page + pages }, ..self }
+            }
+            _ => self,
         }
     }
 }

@@ -19,12 +19,12 @@ use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 use cowslip_sys::{Errno, memfile};
 
-use super::backing_file::{POOL_HINT, Pages, offset};
+use super::backing_file::{BackingFile, POOL_HINT, Pages, offset};
 use super::chunk::{at_once, halves, is_stood_on};
 use super::density::PageSet;
 use super::detach::Departure;
 use super::limbo;
-use super::state::{Chunk, Role, Shared, State};
+use super::state::{Chunk, Event, Role, Shared, State};
 use super::vma_map::Usage;
 
 const ALLOCATE: &str = "allocate from an arena";
@@ -40,7 +40,7 @@ const MANY_SPANS_IN_ALL: usize = 300;
 
 impl Shared {
     fn unit(&self) -> usize {
-        if self.backing_file.pages == Pages::Hugetlb { CHUNK_BYTES } else { page_size_bytes() }
+        if self.pages == Pages::Hugetlb { CHUNK_BYTES } else { page_size_bytes() }
     }
 
     /// Hands out `len` bytes of zeroed memory, aligned to 2 MiB if they are as many.
@@ -94,7 +94,7 @@ impl Shared {
 
     fn is_free(&self, state: &State, range: VirtRange) -> bool {
         state.role == Role::Owner
-            && self.backing_file.pages != Pages::Hugetlb
+            && self.pages != Pages::Hugetlb
             && self.range.covers(range)
             && state.vma_map.is_vacant(range)
             && self.usable_parts(state, range) == [range]
@@ -111,10 +111,18 @@ impl Shared {
     }
 
     fn claim_hole(&self, state: &mut State, hole: VirtRange) -> Result<bool, Errno> {
-        match self.backing_file.map_in_hole(self.range, hole) {
+        let parts: Vec<_> = state.by_file(hole).collect();
+        if parts.len() > 1 {
+            let mut is_whole = true;
+            for part in parts {
+                is_whole &= self.claim_hole(state, part)?;
+            }
+            return Ok(is_whole);
+        }
+        match state.file_at(hole.start).map_in_hole(self.range, hole) {
             Ok(()) => {
                 state.vma_map.set(hole, Usage::Free, Prot::NONE);
-                let pieces = state.vma_map.pieces(hole);
+                let pieces = state.pieces(hole);
                 pieces.iter().for_each(|(piece, _)| self.mark_base(state, *piece));
                 Ok(true)
             }
@@ -134,19 +142,16 @@ impl Shared {
 
     /// Hands out free space that can be used now.
     fn hand_out(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<()> {
+        self.place_new(state, range).during(ALLOCATE)?;
         for chunk in self.chunks_of(range) {
-            if state.chunk(chunk) == Chunk::FreePrivate {
-                for (piece, prot) in state.vma_map.pieces(self.chunk_range(chunk, 1)) {
-                    self.map_live(state, piece, prot).during(ALLOCATE)?;
-                }
-                state.set_chunk(chunk, Chunk::Live);
-            } else if state.chunk(chunk) == Chunk::Clean {
+            if state.chunk(chunk) == Chunk::Clean {
                 at_once(self, state, chunk).during(ALLOCATE)?;
             }
         }
-        self.clean(range).during(ALLOCATE)?;
-        if self.backing_file.pages == Pages::Hugetlb {
-            memfile::allocate(self.backing_file.fd(), offset(self.range, range), range.len as u64)
+        self.clean(state, range).during(ALLOCATE)?;
+        if self.pages == Pages::Hugetlb {
+            let file = state.file_at(range.start).fd();
+            memfile::allocate(file, offset(self.range, range), range.len as u64)
                 .during(ALLOCATE)
                 .map_err(|error| error.hint(POOL_HINT))?;
         }
@@ -172,15 +177,16 @@ impl Shared {
             return vec![free];
         }
         let mut parts: Vec<VirtRange> = Vec::new();
-        // A view shows what is under free private chunks too: they are not to change while it lives.
         let is_usable = |i| match state.chunk(i) {
             Chunk::Live => true,
             // It is thawed first.
             Chunk::Clean => !is_stood_on(self.chunk_range(i, 1)),
+            // A view shows what is under free private chunks too. Those of hugetlb have no other file.
             Chunk::FreePrivate => state.views == 0,
             Chunk::Frozen
             | Chunk::Anonymous
             | Chunk::Borrowed
+            | Chunk::Partial
             | Chunk::Missing
             | Chunk::Poisoned => false,
         };
@@ -194,9 +200,13 @@ impl Shared {
     }
 
     /// Makes live space read as zeroes.
-    pub(super) fn clean(&self, range: VirtRange) -> Result<(), Errno> {
-        self.backing_file.check_identity()?;
-        let file = self.backing_file.fd();
+    pub(super) fn clean(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
+        state.by_file(range).try_for_each(|part| self.clean_in(state.file_at(part.start), part))
+    }
+
+    fn clean_in(&self, file: &BackingFile, range: VirtRange) -> Result<(), Errno> {
+        file.check_identity()?;
+        let file = file.fd();
         let start = offset(self.range, range);
         if memfile::data_at_or_after(file, start, start + range.len as u64)?.is_none() {
             return Ok(());
@@ -254,7 +264,7 @@ impl Shared {
                 | (Usage::Used, Role::Reader) => {
                     // SAFETY: see the module. What others map there later stays theirs.
                     unsafe { memory::unmap(span.range) }.during(RELEASE)?;
-                    state.vma_map.set(span.range, Usage::Hole, Prot::NONE);
+                    state.vma_map.vacate(span.range);
                 }
             }
         }
@@ -284,7 +294,11 @@ impl Shared {
                     let _ = self.revive(state, i);
                 }
                 Chunk::FreePrivate | Chunk::Missing | Chunk::Poisoned => {}
-                Chunk::Frozen | Chunk::Anonymous | Chunk::Clean | Chunk::Borrowed => {
+                Chunk::Frozen
+                | Chunk::Anonymous
+                | Chunk::Clean
+                | Chunk::Borrowed
+                | Chunk::Partial => {
                     if vacant == Usage::Free {
                         // SAFETY: see the module; this drops private copies only.
                         let _ = unsafe { memory::advise(part, Advice::DontNeed) };
@@ -325,7 +339,7 @@ impl Shared {
     }
 
     fn discard_used(&self, state: &mut State, range: VirtRange) -> Result<()> {
-        if self.backing_file.pages == Pages::Hugetlb {
+        if self.pages == Pages::Hugetlb {
             // hugetlbfs has no write(2), and a page given back to the pool may be another's when it is
             // touched again, which kills.
             return zero_in_place(state, range);
@@ -338,16 +352,18 @@ impl Shared {
                     unsafe { memory::advise(part, Advice::DontNeed) }.during(DISCARD)?;
                 }
                 Chunk::Frozen if part.len == CHUNK_BYTES => {
-                    for (piece, prot) in state.vma_map.pieces(part) {
+                    for (piece, prot) in state.pieces(part) {
                         // SAFETY: see the module; the base stays as it is for its readers.
                         unsafe { memory::map_anonymous(piece, prot) }.during(DISCARD)?;
                     }
-                    state.set_chunk(i, Chunk::Anonymous);
+                    state.change(i, Event::Drop);
                 }
                 Chunk::Poisoned | Chunk::Clean | Chunk::Borrowed if part.len == CHUNK_BYTES => {
                     self.revive(state, i).during(DISCARD)?;
                 }
-                Chunk::Frozen | Chunk::Borrowed => self.zero_frozen(state, part)?,
+                Chunk::Frozen | Chunk::Borrowed | Chunk::Partial => {
+                    self.zero_frozen(state, part)?;
+                }
                 Chunk::Clean if is_stood_on(self.chunk_range(i, 1)) => {
                     self.zero_frozen(state, part)?
                 }
@@ -371,13 +387,13 @@ impl Shared {
         if let Some(base) = &state.borrowed_base {
             base.forget_filled();
         }
-        self.clean(range)?;
+        self.clean(state, range)?;
         state.density.forget(chunk);
         // A borrowed chunk is one piece: what was live already would be filled again after an error.
-        for (piece, prot) in state.vma_map.pieces(range) {
+        for (piece, prot) in state.pieces(range) {
             self.map_live(state, piece, prot)?;
         }
-        state.set_chunk(chunk, Chunk::Live);
+        state.change(chunk, Event::Revive);
         self.end_borrowing(state);
         self.count_restored(state);
         Ok(())
@@ -388,7 +404,7 @@ impl Shared {
         for (i, part) in self.by_chunk(part) {
             let _ = state.density.keep(i, PageSet::of(self.chunk_range(i, 1).start, part));
         }
-        for (piece, prot) in state.vma_map.pieces(part) {
+        for (piece, prot) in state.pieces(part) {
             if prot.contains(Prot::RW) {
                 zero_in_place(state, piece)?;
                 continue;

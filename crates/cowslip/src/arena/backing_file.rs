@@ -5,9 +5,10 @@ use std::fmt;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::process::MemoryLimit;
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
-use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, procfs};
 
 /// What an arena asks its memory to be made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -90,9 +91,29 @@ impl BackingFile {
                 (file, Pages::Hugetlb)
             }
         };
-        // A file of a tmpfs refuses seals; nobody else can open it, so that it needs none.
+        Self::of(file, pages).during(OPERATION)
+    }
+
+    /// Another file of that length and kind.
+    pub(crate) fn another(&self, len_bytes: u64) -> Result<Self, Errno> {
+        // Beyond the limit the kernel sends a signal that ends the program.
+        if MemoryLimit::FileSize.current().is_some_and(|limit| limit.0 < len_bytes) {
+            return Err(Errno::FBIG);
+        }
+        let file = match self.pages {
+            Pages::HugeTmpfs => memfile::huge_tmpfs_file(len_bytes)?,
+            Pages::HugeMemfd | Pages::Base => {
+                memfile::memfd("cowslip", MemfdKind::Shmem, len_bytes)?
+            }
+            Pages::Hugetlb => return Err(Errno::NOTSUP),
+        };
+        Self::of(file, self.pages)
+    }
+
+    fn of(file: OwnedFd, pages: Pages) -> Result<Self, Errno> {
+        // A file of a tmpfs refuses seals. Its inode has no name, and no seal is needed.
         let _ = memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW);
-        let identity = FileIdentity::of(file.as_fd()).during(OPERATION)?;
+        let identity = FileIdentity::of(file.as_fd())?;
         Ok(Self { file: ReservedFd::hold(file), identity, pages })
     }
 
@@ -160,6 +181,27 @@ impl BackingFile {
     }
 }
 
+/// A write(2) to a memfd gets base pages unless a mapping asked for a huge one first.
+pub(crate) fn take_huge_page(
+    own: &BackingFile,
+    arena: VirtRange,
+    part: VirtRange,
+) -> Result<(), Errno> {
+    let chunk = part.outer_aligned(CHUNK_BYTES).intersect(arena);
+    let place = memory::reserve_apart(CHUNK_BYTES, CHUNK_BYTES)?;
+    let first = VirtRange::new(place.start, cowslip_sys::units::page_size_bytes());
+    #[allow(unsafe_code)]
+    // SAFETY: the place is this function's own.
+    unsafe {
+        let at = offset(arena, chunk);
+        let taken = memory::map_file(place, own.fd(), at, Sharing::Shared, Prot::RW)
+            .and_then(|()| memory::advise(place, Advice::HugePage))
+            .and_then(|()| memory::advise(first, Advice::PopulateWrite));
+        memory::unmap(place)?;
+        taken
+    }
+}
+
 /// Reads what `file` holds from an offset on; its holes stay as they are, here and there. Whether there was anything.
 pub(crate) fn read_file(
     file: BorrowedFd<'_>,
@@ -173,6 +215,62 @@ pub(crate) fn read_file(
         at = to;
     }
     Ok(at > start)
+}
+
+/// Reads what `file` holds of a part of the arena; its holes stay as they are, here and there. Whether there was anything.
+pub(crate) fn read_part(
+    file: &BackingFile,
+    arena: VirtRange,
+    part: VirtRange,
+    content: &mut [u8],
+) -> Result<bool, Errno> {
+    let start = offset(arena, part);
+    if file.pages == Pages::Hugetlb {
+        // hugetlbfs does not say where its holes are.
+        return memfile::read_exact_at(file.fd(), content, start).map(|()| true);
+    }
+    read_file(file.fd(), start, content)
+}
+
+/// Copies what `from` holds between two offsets to the same place of `to`. Holes stay holes.
+///
+/// # Safety
+/// `shown` maps that part of `from`, and nothing writes it.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn copy_data(
+    from: &BackingFile,
+    to: &BackingFile,
+    start: u64,
+    shown: VirtRange,
+) -> Result<(), Errno> {
+    let (mut at, end) = (start, start + shown.len as u64);
+    while let Some((first, last)) = memfile::next_data(from.fd(), at, end)? {
+        let place = shown.start + (first - start) as usize;
+        let part = VirtRange::new(place, (last - first) as usize);
+        // A write(2) whose source is not mapped fills its fresh page with zeroes first.
+        // SAFETY: as the caller promised; the advice changes no content.
+        unsafe {
+            let _ = memory::advise(part, Advice::PopulateRead);
+            memfile::write_range_at(to.fd(), part, first)?;
+        }
+        at = last;
+    }
+    Ok(())
+}
+
+/// Whether `file` is known to have no hole in a part of the arena.
+pub(crate) fn is_all_data(
+    file: &BackingFile,
+    arena: VirtRange,
+    part: VirtRange,
+) -> Result<bool, Errno> {
+    // hugetlbfs does not say where its holes are.
+    if file.pages == Pages::Hugetlb {
+        return Ok(false);
+    }
+    let start = offset(arena, part);
+    let whole = (start, start + part.len as u64);
+    Ok(memfile::next_data(file.fd(), whole.0, whole.1)? == Some(whole))
 }
 
 /// Whether a memfd gets huge pages when they are asked for with `madvise`.

@@ -27,10 +27,10 @@ use std::ops::Range;
 
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
-use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile};
 
-use super::backing_file::{BackingFile, Pages, offset, read_file};
+use super::backing_file::{BackingFile, Pages, offset, read_file, take_huge_page};
 use super::readers::Pin;
 use super::state::{Chunk, Shared, State};
 use super::vma_map::Usage;
@@ -65,7 +65,7 @@ impl BorrowedBase {
     ) -> Result<Self, Errno> {
         let identity = FileIdentity::of(file.as_fd())?;
         let file = ReservedFd::hold(file);
-        let view = memory::reserve(extent.len, CHUNK_BYTES)?;
+        let view = memory::reserve_apart(extent.len, CHUNK_BYTES)?;
         let (known_data, filled) = (Cell::default(), Cell::default());
         let base = Self { extent, view, file, identity, known_data, filled, pin };
         let at = offset(arena, extent);
@@ -255,22 +255,6 @@ impl Drop for BorrowedBase {
     }
 }
 
-/// A write(2) to a memfd gets base pages unless a mapping asked for a huge one first.
-fn take_huge_page(own: &BackingFile, arena: VirtRange, part: VirtRange) -> Result<(), Errno> {
-    let chunk = part.outer_aligned(CHUNK_BYTES).intersect(arena);
-    let place = memory::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
-    let first = VirtRange::new(place.start, page_size_bytes());
-    // SAFETY: the place is this function's own.
-    unsafe {
-        let at = offset(arena, chunk);
-        let taken = memory::map_file(place, own.fd(), at, Sharing::Shared, Prot::RW)
-            .and_then(|()| memory::advise(place, Advice::HugePage))
-            .and_then(|()| memory::advise(first, Advice::PopulateWrite));
-        memory::unmap(place)?;
-        taken
-    }
-}
-
 impl Shared {
     /// Has the arena's own file hold the base of those of `chunks` that are borrowed.
     pub(crate) fn fill_borrowed(
@@ -283,7 +267,7 @@ impl Shared {
             let base = state.borrowed_base.as_ref().ok_or(Errno::BADF)?;
             if !base.filled().contains(&chunk) {
                 if !state.vma_map.is_unused(range) {
-                    base.fill(&self.backing_file, self.range, range)?;
+                    base.fill(state.file_at(range.start), self.range, range)?;
                 }
                 base.set_filled(chunk);
             }
@@ -292,14 +276,13 @@ impl Shared {
     }
 
     /// Has the arena's own file hold nothing of `range`, whole chunks that nobody maps it in.
-    pub(crate) fn empty_file(&self, range: VirtRange) -> Result<(), Errno> {
-        self.backing_file.check_identity()?;
-        memfile::punch_hole(self.backing_file.fd(), offset(self.range, range), range.len as u64)
+    pub(crate) fn empty_file(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
+        state.by_file(range).try_for_each(|part| self.punch_in(state.file_at(part.start), part))
     }
 
     /// Gives the borrowed base up if nothing maps it any more.
     pub(crate) fn end_borrowing(&self, state: &mut State) {
-        if state.borrowed() > 0 || !state.partial_chunks.is_empty() {
+        if state.borrowed() > 0 || state.map.count(Chunk::Partial) > 0 {
             return;
         }
         if state.borrowed_base.as_ref().is_some_and(|base| !base.is_left(state)) {

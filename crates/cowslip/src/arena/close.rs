@@ -27,9 +27,12 @@ impl Shared {
             // SAFETY: see the module.
             unsafe { memory::unmap(range) }.during(OPERATION)?;
             state.vma_map.set(range, Usage::Foreign, Prot::NONE);
-            let (file, start) = (self.backing_file.fd(), offset(self.range, range));
-            if memfile::data_at_or_after(file, start, start + range.len as u64) != Ok(None) {
-                let _ = self.give_back(state, range);
+            let parts: Vec<_> = state.by_file(range).collect();
+            for part in parts {
+                let (file, start) = (state.file_at(part.start).fd(), offset(self.range, part));
+                if memfile::data_at_or_after(file, start, start + part.len as u64) != Ok(None) {
+                    let _ = self.give_back(state, part);
+                }
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use cowslip_sys::procfs;
-use cowslip_sys::units::{ByteCount, VirtRange, page_size_bytes};
+use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, process};
 
 use super::state::{Chunk, Shared, State};
@@ -95,6 +95,12 @@ impl CopyLimit {
         let _ = self.tell.set(tell);
     }
 
+    /// Whether one chunk more, held twice, might exceed the limit.
+    pub(crate) fn is_near(&self, shared: &Shared, state: &State) -> bool {
+        let below = |limit: u64| limit.saturating_sub(2 * CHUNK_BYTES as u64);
+        self.limit().is_some_and(|limit| copies_exceed(shared, state, below(limit)))
+    }
+
     /// `pid` was forked just now.
     pub(crate) fn note(&self, pid: i32) {
         if self.limit().is_none() {
@@ -146,9 +152,12 @@ impl CopyLimit {
     }
 }
 
-/// Whether the private copies in what is frozen come to more than this.
+/// Whether what is held for readers alone comes to more than this: private copies of what is frozen, and places that were
+/// moved out of.
 fn copies_exceed(shared: &Shared, state: &State, limit_bytes: u64) -> bool {
     let page_bytes = page_size_bytes() as u64;
+    let vacated_bytes = state.files.vacated_bytes();
+    let Some(limit_bytes) = limit_bytes.checked_sub(vacated_bytes) else { return true };
     // Cheap, and no less than they are.
     if process::anonymous_pages().is_some_and(|pages| pages * page_bytes <= limit_bytes) {
         return false;
@@ -162,7 +171,7 @@ fn count(shared: &Shared, state: &State, most: u64) -> Result<u64, Errno> {
     let (mut pages, mut from) = (0, 0);
     while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
         from = run.end;
-        for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
+        for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
             pages += service.scanner.count_private(piece, most.saturating_sub(pages))?;
             if pages > most {
                 return Ok(pages);

@@ -10,7 +10,8 @@
 //!
 //! Writers wait while their memory is copied, in the arena's userfaultfd or in one opened for this alone. Without any,
 //! in a process that has other threads, and where the caller stands on it, memory is *left*: it is mapped privately where it lies, in one step that nobody
-//! has to wait for, and never thawed. Its base stays in the file as long as the arena.
+//! has to wait for, and never thawed. Its base stays in the file as long as the arena, and its place is never handed out
+//! again: children that inherited it read that base, and are not counted for it.
 //!
 //! # Safety
 //! The ranges were checked to be handed out. Nobody writes to what is copied, as said above. Every address shows the
@@ -29,7 +30,7 @@ use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile};
 
 use super::allocate::lost;
-use super::backing_file::{Pages, offset, read_file};
+use super::backing_file::{Pages, offset, read_part};
 use super::chunk::{is_stood_on, write_protect};
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::{Span, Usage};
@@ -66,11 +67,13 @@ pub enum Departure {
     Namespace,
     /// It could be frozen but never thawed: there is no userfaultfd to be had.
     NoThaw,
+    /// A thread, or a process that shares it, has a table of descriptors of its own (`unshare(2)`, `clone(2)`).
+    Descriptors,
 }
 
 impl Departure {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Advice,
         Self::DirectIo,
         Self::Ring,
@@ -83,6 +86,7 @@ impl Departure {
         Self::Filter,
         Self::Namespace,
         Self::NoThaw,
+        Self::Descriptors,
     ];
 
     /// Those that [`Metrics::left_for`](crate::Metrics::left_for) names.
@@ -112,6 +116,7 @@ impl fmt::Display for Departure {
             Self::Filter => "the program is about to filter its system calls",
             Self::Namespace => "the program loads libraries into a namespace of their own",
             Self::NoThaw => "it could not be thawed without userfaultfd",
+            Self::Descriptors => "used with descriptors that are not the process' own",
         })
     }
 }
@@ -119,7 +124,7 @@ impl fmt::Display for Departure {
 impl Shared {
     /// Makes `range` private anonymous memory with the content it has.
     pub(crate) fn detach(&self, state: &mut State, range: VirtRange, why: Departure) -> Result<()> {
-        if self.backing_file.pages == Pages::Hugetlb {
+        if self.pages == Pages::Hugetlb {
             return Err(Error::from_errno(OPERATION, Errno::NOTSUP).on(range));
         }
         let spans: Vec<_> = state.vma_map.within(range).collect();
@@ -148,14 +153,12 @@ impl Shared {
             let leave = || run.iter().try_for_each(|span| self.leave_span(state, *span));
             let left = if is_left { leave() } else { moved };
             if let Err(errno) = left {
-                // What was registered for a thaw may not be any more.
-                state.thaw.armed = false;
                 done = Err(Error::from_errno(OPERATION, errno).on(whole));
                 break;
             }
             for span in run {
                 match is_left {
-                    true => state.vma_map.set(span.range, Usage::Left, span.prot),
+                    true => state.vma_map.leave(span.range, span.prot),
                     false => {
                         self.keep_wiped(state, span.range);
                         self.set_detached(state, span.range, span.prot);
@@ -196,7 +199,7 @@ impl Shared {
                     let at = offset(self.range, part);
                     memory::map_file(
                         part,
-                        self.backing_file.fd(),
+                        state.file_at(part.start).fd(),
                         at,
                         Sharing::Private,
                         span.prot,
@@ -282,7 +285,7 @@ impl Shared {
         service: Option<&Service>,
         guard: Option<&Uffd<ReservedFd>>,
     ) -> Result<(), Errno> {
-        let copy = memory::reserve(whole.len, page_size_bytes())?;
+        let copy = memory::reserve_apart(whole.len, page_size_bytes())?;
         // A handler could store to what waits for this very thread.
         let _blocked = guard.map(|_| BlockedSignals::enter());
         let mut moved_to = whole.start;
@@ -386,7 +389,7 @@ impl Shared {
                     Some(base) if state.chunk(i) == Chunk::Borrowed => {
                         base.read(self.range, part, content)?;
                     }
-                    _ => drop(self.read_file(part, content)?),
+                    _ => drop(read_part(state.file_at(part.start), self.range, part, content)?),
                 }
             }
             if state.chunk(i) == Chunk::Live {
@@ -424,28 +427,6 @@ impl Shared {
         (part.start..part.end()).step_by(page).map(move |start| VirtRange::new(start, page))
     }
 
-    /// Reads what the file holds for `part`; its holes stay as they are, here and there. Whether there
-    /// was anything.
-    pub(crate) fn read_file(&self, part: VirtRange, content: &mut [u8]) -> Result<bool, Errno> {
-        let (file, start) = (self.backing_file.fd(), offset(self.range, part));
-        if self.backing_file.pages == Pages::Hugetlb {
-            // hugetlbfs does not say where its holes are.
-            return memfile::read_exact_at(file, content, start).map(|()| true);
-        }
-        read_file(file, start, content)
-    }
-
-    /// Whether the file is known to have no hole in `part`.
-    pub(crate) fn is_all_data(&self, part: VirtRange) -> Result<bool, Errno> {
-        // hugetlbfs does not say where its holes are.
-        if self.backing_file.pages == Pages::Hugetlb {
-            return Ok(false);
-        }
-        let start = offset(self.range, part);
-        let whole = (start, start + part.len as u64);
-        Ok(memfile::next_data(self.backing_file.fd(), whole.0, whole.1)? == Some(whole))
-    }
-
     /// Frees whole chunks of the file that nobody shows any more.
     pub(super) fn give_back(&self, state: &State, range: VirtRange) -> Result<(), Errno> {
         let whole = range.inner_aligned(CHUNK_BYTES);
@@ -454,12 +435,10 @@ impl Shared {
         if state.role == Role::Reader {
             return Ok(());
         }
-        self.backing_file.check_identity()?;
-        for chunk in self.chunks_of(whole).filter(live) {
-            let at = offset(self.range, self.chunk_range(chunk, 1));
-            memfile::punch_hole(self.backing_file.fd(), at, CHUNK_BYTES as u64)?;
-        }
-        Ok(())
+        self.chunks_of(whole).filter(live).try_for_each(|chunk| {
+            let place = self.chunk_range(chunk, 1);
+            self.punch_in(state.file_at(place.start), place)
+        })
     }
 
     /// As in a thaw: stores to `range` wait from here on.

@@ -42,7 +42,7 @@ impl Shared {
         piece: VirtRange,
         prot: Prot,
     ) -> Result<(), Errno> {
-        self.backing_file.map_live(self.range, piece, prot)?;
+        state.file_at(piece.start).map_live(self.range, piece, prot)?;
         self.mark_base(state, piece);
         Ok(())
     }
@@ -67,14 +67,14 @@ impl Shared {
     fn set_base(&self, state: &mut State, chunks: std::ops::Range<usize>) {
         // First: pieces may be finer than mappings, and must not be coarser.
         state.vma_map.base_chunks.set(chunks.clone(), true);
-        let pieces = state.vma_map.pieces(self.chunk_range(chunks.start, chunks.len()));
+        let pieces = state.pieces(self.chunk_range(chunks.start, chunks.len()));
         pieces.iter().for_each(|(piece, _)| self.mark_base(state, *piece));
     }
 
     /// Has faults on live chunks take huge pages. What is mapped of them is touched anew.
     fn set_huge(&self, state: &mut State, chunks: std::ops::Range<usize>) -> Result<(), Errno> {
-        for (piece, prot) in state.vma_map.pieces(self.chunk_range(chunks.start, chunks.len())) {
-            self.backing_file.map_live(self.range, piece, prot)?;
+        for (piece, prot) in state.pieces(self.chunk_range(chunks.start, chunks.len())) {
+            state.file_at(piece.start).map_live(self.range, piece, prot)?;
         }
         state.vma_map.base_chunks.set(chunks, false);
         Ok(())
@@ -112,7 +112,7 @@ impl Shared {
         let is_empty_base = |state: &State, chunk| {
             state.chunk(chunk) == Chunk::Live
                 && state.vma_map.base_chunks.contains(chunk)
-                && self.holds_nothing(chunk)
+                && self.holds_nothing(state, chunk)
         };
         let mut at = chunks.start;
         while let Some(first) = (at..chunks.end).find(|chunk| is_empty_base(state, *chunk)) {
@@ -128,13 +128,14 @@ impl Shared {
     }
 
     /// Pages of a chunk that the file does not hold.
-    fn holes(&self, chunk: usize) -> PageSet {
+    fn holes(&self, state: &State, chunk: usize) -> PageSet {
         let place = self.chunk_range(chunk, 1);
+        let file = state.file_at(place.start).fd();
         let (start, mut holes) = (offset(self.range, place), PageSet::default());
         let end = start + place.len as u64;
         let mut at = start;
         while at < end {
-            let Ok(data) = memfile::next_data(self.backing_file.fd(), at, end) else { break };
+            let Ok(data) = memfile::next_data(file, at, end) else { break };
             let (from, to) = data.unwrap_or((end, end));
             let here = |at: u64| place.start + (at - start) as usize;
             holes.add(PageSet::of(place.start, VirtRange::between(here(at), here(from))));
@@ -143,9 +144,10 @@ impl Shared {
         holes
     }
 
-    fn holds_nothing(&self, chunk: usize) -> bool {
-        let at = offset(self.range, self.chunk_range(chunk, 1));
-        let data = memfile::next_data(self.backing_file.fd(), at, at + CHUNK_BYTES as u64);
+    fn holds_nothing(&self, state: &State, chunk: usize) -> bool {
+        let place = self.chunk_range(chunk, 1);
+        let (file, at) = (state.file_at(place.start).fd(), offset(self.range, place));
+        let data = memfile::next_data(file, at, at + CHUNK_BYTES as u64);
         data.is_ok_and(|data| data.is_none())
     }
 
@@ -167,7 +169,7 @@ impl Shared {
     }
 
     fn trusted_part(&self, state: &State, range: VirtRange) -> VirtRange {
-        let held_bytes = memfile::allocated_bytes(self.backing_file.fd()).unwrap_or(0);
+        let held_bytes = state.files.allocated_bytes();
         let trusted = trusted_bytes(state.vma_map.used_bytes(), held_bytes);
         if trusted < CHUNK_BYTES as u64 || !self.was_trust_kept(state) {
             return VirtRange::default();
@@ -183,7 +185,7 @@ impl Shared {
         let mut content = [0; SAMPLE_BYTES];
         let is_filled = |place: &usize| {
             let at = offset(self.range, VirtRange::new(*place, SAMPLE_BYTES));
-            memfile::read_exact_at(self.backing_file.fd(), &mut content, at).is_ok()
+            memfile::read_exact_at(state.file_at(*place).fd(), &mut content, at).is_ok()
                 && content.iter().any(|byte| *byte != 0)
         };
         let places = (part.start..part.end() - SAMPLE_BYTES).step_by(step);
@@ -206,7 +208,7 @@ pub(crate) fn tend(shared: &Shared, state: &mut State) -> Step {
     if now < state.density.tending.not_before_ns {
         return Step::Later(Duration::from_nanos(state.density.tending.not_before_ns - now));
     }
-    if state.density.tending.next == 0 && !begin_round(shared, state) {
+    if state.density.tending.next == 0 && !begin_round(state) {
         return end_round(state);
     }
     for _ in 0..LOOK_CHUNKS {
@@ -222,8 +224,8 @@ pub(crate) fn tend(shared: &Shared, state: &mut State) -> Step {
 }
 
 /// Whether there may be something to do.
-fn begin_round(shared: &Shared, state: &mut State) -> bool {
-    let held_bytes = memfile::allocated_bytes(shared.backing_file.fd()).unwrap_or(0);
+fn begin_round(state: &mut State) -> bool {
+    let held_bytes = state.files.allocated_bytes();
     let is_any_due = state.density.is_any_due();
     let tending = &mut state.density.tending;
     let has_grown = std::mem::replace(&mut tending.held_bytes, held_bytes) != held_bytes;
@@ -270,8 +272,8 @@ fn tend_chunk(shared: &Shared, state: &mut State, chunk: usize) -> bool {
     }
     let place = shared.chunk_range(chunk, 1);
     let is_one_mapping = || {
-        let prot = state.vma_map.pieces(place).first().map_or(Prot::NONE, |(_, prot)| *prot);
-        state.vma_map.pieces(place) == [(place, prot)] && prot.contains(Prot::RW)
+        let prot = state.pieces(place).first().map_or(Prot::NONE, |(_, prot)| *prot);
+        state.pieces(place) == [(place, prot)] && prot.contains(Prot::RW)
     };
     let may = !state.density.tending.is_futile
         && (state.vma_map.base_chunks.contains(chunk) || state.density.is_split(chunk))
@@ -279,7 +281,7 @@ fn tend_chunk(shared: &Shared, state: &mut State, chunk: usize) -> bool {
         && state.vma_map.is_all(place, Usage::Used)
         && is_one_mapping();
     let at = offset(shared.range, place);
-    may && cache::cached(shared.backing_file.fd(), at, CHUNK_BYTES as u64)
+    may && cache::cached(state.file_at(place.start).fd(), at, CHUNK_BYTES as u64)
         .is_ok_and(|held| is_dense(held.bytes) && held.evicted_bytes == 0)
         && make_huge(shared, state, chunk)
 }
@@ -295,7 +297,7 @@ fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
     }
     let began_ns = process::now_ns();
     // Filled with zeroes from here on: kept, and of no use.
-    let holes = shared.holes(chunk);
+    let holes = shared.holes(state, chunk);
     // SAFETY: see the module.
     let collapsed = unsafe { memory::advise(place, Advice::Collapse) };
     shared.counters.stalled(process::now_ns() - began_ns);

@@ -47,7 +47,7 @@ pub(crate) fn set_inherited(
     let mut from = 0;
     while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
         from = run.end;
-        for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
+        for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
             // SAFETY: a part of an arena; the advice changes no content. It can fail only where a
             // mapping would have to be split, and a piece is whole mappings.
             result = result.and(unsafe { memory::advise(piece, advice) });

@@ -5,10 +5,12 @@ pub(crate) mod backing_file;
 pub(crate) mod backoff;
 pub(crate) mod borrowed;
 pub(crate) mod chunk;
+pub(crate) mod chunk_map;
 mod close;
 pub(crate) mod copies;
 pub(crate) mod density;
 mod detach;
+pub(crate) mod files;
 pub(crate) mod grow;
 pub(crate) mod inheritance;
 pub(crate) mod io;
@@ -132,7 +134,7 @@ impl ArenaBuilder {
     }
 
     /// As [`Self::build`], on a file that was opened before, and may have content already.
-    pub(crate) fn build_on(self, backing_file: Arc<BackingFile>) -> Result<Arena> {
+    pub(crate) fn build_on(self, file: Arc<BackingFile>) -> Result<Arena> {
         let len = self.len()?;
         let users = UsersToken::new()?;
         let range = match self.address {
@@ -140,12 +142,12 @@ impl ArenaBuilder {
             Some(address) => reserve_at(address, len)?,
         };
         let counters = Counters::create()?;
-        let shared = Shared::new(range, backing_file, counters, self.userfaultfd, users);
+        let shared = Shared::new(range, Arc::clone(&file), counters, self.userfaultfd, users);
         let arena = Arena { handle: Arc::new(Handle { shared }) };
         let shared = arena.shared();
         // A freeze shall not need a descriptor that may not be to be had then.
         shared.lock().generations.begin()?;
-        shared.backing_file.map_live(range, range, Prot::NONE).during(BUILD)?;
+        file.map_live(range, range, Prot::NONE).during(BUILD)?;
         #[allow(unsafe_code)]
         // SAFETY: the range is this arena's, and the advice changes no content.
         unsafe {
@@ -155,8 +157,8 @@ impl ArenaBuilder {
         counters.arena_start_address.store(range.start as u64, Relaxed);
         counters.capacity_bytes.store(len as u64, Relaxed);
         counters.is_owner.store(1, Relaxed);
-        counters.file_descriptor.store(shared.backing_file.fd().as_raw_fd() as u64, Relaxed);
-        counters.is_huge.store(u64::from(shared.backing_file.pages.is_huge()), Relaxed);
+        counters.file_descriptor.store(file.fd().as_raw_fd() as u64, Relaxed);
+        counters.is_huge.store(u64::from(file.pages.is_huge()), Relaxed);
         Ok(arena)
     }
 }
@@ -229,7 +231,7 @@ impl Arena {
 
     /// What its memory is made of.
     pub fn pages(&self) -> Pages {
-        self.shared().backing_file.pages
+        self.shared().pages
     }
 
     /// Its counters now.

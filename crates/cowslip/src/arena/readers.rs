@@ -61,7 +61,7 @@ impl Token {
         let len = page_size_bytes();
         let identity = FileIdentity::of(file.as_fd())?;
         let file = ReservedFd::hold(file);
-        Ok(Self { file, identity, page: memory::reserve(len, len)? })
+        Ok(Self { file, identity, page: memory::reserve_apart(len, len)? })
     }
 
     /// Whether the program left its descriptor alone: what is done to another file would be done to the program's.

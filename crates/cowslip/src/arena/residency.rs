@@ -19,7 +19,7 @@ use cowslip_sys::memory::{self, Prot};
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{cache, memfile, process};
 
-use super::backing_file::{Pages, offset};
+use super::backing_file::{BackingFile, Pages, offset};
 use super::backoff::backoff;
 use super::state::{Chunk, Shared, State};
 use super::vma_map::Usage;
@@ -100,7 +100,7 @@ impl Unmapped {
 /// Maps a part of it. Whether there was one.
 pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
     let Some(part) = state.unmapped.take() else { return false };
-    if shared.backing_file.pages == Pages::Hugetlb {
+    if shared.pages == Pages::Hugetlb {
         // Counted elsewhere, and paid for by a pool.
         return true;
     }
@@ -111,12 +111,12 @@ pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
         }
         for span in state.vma_map.within(whole) {
             if span.usage == Usage::Used && span.prot.contains(Prot::READ) {
-                map_resident(shared, span.range);
+                map_resident(shared, state.file_at(span.range.start), span.range);
             }
         }
         // Writes may have taken the huge mapping already.
         if state.chunk(i) == Chunk::Frozen && is_huge(shared, state, whole) == Some(false) {
-            state.set_mapped_singly(i, true);
+            state.map.set_mapped_singly(i, true);
         }
     }
     true
@@ -125,7 +125,8 @@ pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
 /// Whether a frozen chunk needs no look any more: a huge page maps it, or all that was in memory was mapped singly.
 fn is_mapped(shared: &Shared, state: &State, chunk: usize, whole: VirtRange) -> bool {
     let is_frozen = state.chunk(chunk) == Chunk::Frozen;
-    is_frozen && (state.is_mapped_singly(chunk) || is_huge(shared, state, whole).unwrap_or(false))
+    is_frozen
+        && (state.map.is_mapped_singly(chunk) || is_huge(shared, state, whole).unwrap_or(false))
 }
 
 /// `None` where that is not known.
@@ -134,8 +135,8 @@ fn is_huge(shared: &Shared, state: &State, range: VirtRange) -> Option<bool> {
 }
 
 /// Maps what is in memory of a part of a chunk.
-pub(crate) fn map_resident(shared: &Shared, range: VirtRange) {
-    let (file, start) = (shared.backing_file.fd(), offset(shared.range, range));
+pub(crate) fn map_resident(shared: &Shared, file: &BackingFile, range: VirtRange) {
+    let (file, start) = (file.fd(), offset(shared.range, range));
     let (mut from, end) = (start, start + range.len as u64);
     // What is not mapped now is when the program touches it.
     let map = |from: u64, to: u64| {

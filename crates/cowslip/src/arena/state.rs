@@ -1,14 +1,18 @@
 //! What an arena knows about itself, behind one lock.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 
+use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 
-use super::backing_file::BackingFile;
+use super::backing_file::{BackingFile, Pages};
 use super::borrowed::BorrowedBase;
+use super::chunk_map::ChunkMap;
 use super::copies::CopyLimit;
 use super::density::Density;
+use super::files::Files;
 use super::io::Holds;
 use super::limbo::Limbo;
 use super::readers::{Generations, UsersToken};
@@ -16,42 +20,12 @@ use super::residency::Unmapped;
 use super::share::{Child, Share};
 use super::tracking::{Known, Tracking};
 use super::vma_map::VmaMap;
+use crate::freeze::consolidate::Consolidating;
+use crate::freeze::moving::Moving;
 use crate::metrics::Counters;
 use crate::service::{Service, Services};
 
-/// What a chunk of 2 MiB maps.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Chunk {
-    /// The file, shared.
-    Live,
-    /// The file, private: written pages are copies.
-    Frozen,
-    /// Nothing of the file: the program dropped all of it while frozen.
-    Anonymous,
-    /// As frozen, but it was free at the freeze: nobody reads its base, and it can be live at once.
-    FreePrivate,
-    /// As frozen, but nobody reads its base any more, and a thaw left it so because nothing had been
-    /// written to it: what is written from here on are copies, which can be found.
-    Clean,
-    /// As frozen, but its base is in the file of another arena ([`BorrowedBase`]).
-    Borrowed,
-    /// The file, shared, without its content: an image is being restored, and who touches it waits.
-    Missing,
-    /// Its content could not be restored: who touches it gets a SIGBUS.
-    Poisoned,
-}
-
-impl Chunk {
-    /// A freeze made it so, and a thaw makes it live (or keeps it).
-    pub(crate) fn is_private(self) -> bool {
-        matches!(self, Self::Frozen | Self::Anonymous | Self::FreePrivate | Self::Borrowed)
-    }
-
-    /// Maps a file privately.
-    pub(crate) fn is_private_file(self) -> bool {
-        matches!(self, Self::Frozen | Self::FreePrivate | Self::Borrowed)
-    }
-}
+pub(crate) use super::chunk_map::{Chunk, Event};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
@@ -59,6 +33,21 @@ pub(crate) enum Role {
     Owner,
     /// A forked child: reads a base that another process may own.
     Reader,
+}
+
+/// What keeps frozen chunks from being thawed, the strongest first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Hold {
+    /// This process reads a base that another may own.
+    Reader,
+    /// Page frames are known to others.
+    Pinned,
+    /// Page frames are in use by a device.
+    Io,
+    /// The owner asked for a pause.
+    Paused,
+    /// A view in this process shows the base.
+    View,
 }
 
 /// What children made now would have of what is frozen.
@@ -78,21 +67,12 @@ pub(crate) struct State {
     /// It takes nothing in any more.
     pub(crate) is_closed: bool,
     pub(crate) vma_map: VmaMap,
-    chunks: Vec<Chunk>,
-    /// Chunks that a freeze made private.
-    not_live: usize,
-    clean: usize,
-    borrowed: usize,
-    absent: usize,
-    lost: usize,
+    pub(crate) map: ChunkMap,
+    pub(crate) files: Files,
     /// Brings absent chunks in, as long as there are any.
     pub(crate) worker: Option<Box<dyn Restoring>>,
     /// Who reads what is frozen.
     pub(crate) generations: Generations,
-    /// The generation that each chunk was frozen for; of no meaning while it is live.
-    since: Vec<u64>,
-    /// Frozen chunks that no huge page maps and all of whose pages in memory were mapped: once is enough.
-    mapped_singly: Vec<bool>,
     /// What borrowed chunks map.
     pub(crate) borrowed_base: Option<BorrowedBase>,
     /// Whether children forked now have what is frozen, and count as readers of the youngest generation.
@@ -118,11 +98,9 @@ pub(crate) struct State {
     pub(crate) quiet_until_ns: u64,
     /// The last fork came before the one before it was looked after.
     pub(crate) forks_often: bool,
-    /// Chunks not live of which a part maps the file shared, or is private without a file though the
-    /// chunk is not anonymous: a freeze or a thaw failed between two parts. They are made live before
-    /// anything is frozen or forked again.
-    pub(crate) partial_chunks: Vec<usize>,
     pub(crate) thaw: ThawState,
+    pub(crate) moving: Moving,
+    pub(crate) consolidating: Consolidating,
     pub(crate) tracking: Tracking,
     pub(crate) density: Density,
 }
@@ -131,13 +109,13 @@ pub(crate) struct State {
 #[derive(Debug, Default)]
 pub(crate) struct ThawState {
     pub(crate) paused: bool,
-    /// Frozen parts are registered for write protection.
-    pub(crate) armed: bool,
     /// A child was forked from what is frozen, and maybe the next one will be soon.
     pub(crate) forked: bool,
     /// Until when it is worth waiting for that next child.
     pub(crate) linger_until_ns: u64,
     pub(crate) began_ns: Option<u64>,
+    /// Time for which writers waited since it was last looked at.
+    pub(crate) felt_ns: u64,
     /// Work that this thaw took, without its pauses.
     pub(crate) busy_ns: u64,
     /// Work that the last whole one took.
@@ -185,7 +163,8 @@ pub(crate) trait Restoring: std::fmt::Debug + Send {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) range: VirtRange,
-    pub(crate) backing_file: Arc<BackingFile>,
+    /// What its files are made of.
+    pub(crate) pages: Pages,
     pub(crate) counters: &'static Counters,
     pub(crate) wants_userfaultfd: bool,
     state: Mutex<State>,
@@ -204,25 +183,20 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(
         range: VirtRange,
-        backing_file: Arc<BackingFile>,
+        file: Arc<BackingFile>,
         counters: &'static Counters,
         wants_userfaultfd: bool,
         users: UsersToken,
     ) -> Arc<Self> {
+        let pages = file.pages;
         let state = State {
             role: Role::Owner,
             is_closed: false,
             vma_map: VmaMap::new(range),
-            chunks: vec![Chunk::Live; range.len / CHUNK_BYTES],
-            not_live: 0,
-            clean: 0,
-            borrowed: 0,
-            absent: 0,
-            lost: 0,
+            map: ChunkMap::new(range.len / CHUNK_BYTES),
+            files: Files::new(file),
             worker: None,
             generations: Generations::default(),
-            since: vec![0; range.len / CHUNK_BYTES],
-            mapped_singly: vec![false; range.len / CHUNK_BYTES],
             borrowed_base: None,
             inheritance: ForkInheritance::None,
             users: Some(users),
@@ -236,15 +210,16 @@ impl Shared {
             io: Holds::default(),
             quiet_until_ns: 0,
             forks_often: false,
-            partial_chunks: Vec::new(),
             thaw: ThawState::default(),
+            moving: Moving::default(),
+            consolidating: Consolidating::default(),
             tracking: Tracking::new(range.len / CHUNK_BYTES),
             density: Density::new(range.len / CHUNK_BYTES),
         };
         let state = Mutex::new(state);
         Arc::new_cyclic(|weak| Self {
             range,
-            backing_file,
+            pages,
             counters,
             wants_userfaultfd,
             state,
@@ -295,10 +270,8 @@ impl Shared {
     }
 
     /// There is no service thread once it cannot do its work, though it has not ended yet.
-    fn with_honest_service<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        if self.services.bury_blind() {
-            state.thaw.armed = false;
-        }
+    fn with_honest_service<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.services.bury_blind();
         state
     }
 
@@ -317,7 +290,7 @@ impl Shared {
     /// The lock, once nothing of `range` is still to be restored.
     pub(crate) fn lock_restored(&self, range: VirtRange) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        while state.absent > 0 {
+        while state.absent() > 0 {
             let is_absent = |chunk: &usize| state.chunk(*chunk) == Chunk::Missing;
             let wanted: Vec<_> = self.chunks_of(range).filter(is_absent).collect();
             let Some(worker) = state.worker.as_ref().filter(|_| !wanted.is_empty()) else { break };
@@ -329,8 +302,8 @@ impl Shared {
 
     /// Tells who reads the counters from outside.
     pub(crate) fn count_restored(&self, state: &State) {
-        self.counters.absent_chunks.store(state.absent as u64, Relaxed);
-        self.counters.lost_chunks.store(state.lost as u64, Relaxed);
+        self.counters.absent_chunks.store(state.absent() as u64, Relaxed);
+        self.counters.lost_chunks.store(state.lost() as u64, Relaxed);
     }
 
     /// Waits until all of the arena is restored, or lost.
@@ -362,46 +335,80 @@ impl Shared {
 
 impl State {
     pub(crate) fn chunk(&self, index: usize) -> Chunk {
-        self.chunks[index]
+        self.map.get(index)
     }
 
-    pub(crate) fn set_chunk(&mut self, index: usize, chunk: Chunk) {
-        let before = std::mem::replace(&mut self.chunks[index], chunk);
-        let count = |counter: &mut usize, wanted: fn(Chunk) -> bool| {
-            *counter -= usize::from(wanted(before));
-            *counter += usize::from(wanted(chunk));
-        };
-        count(&mut self.not_live, Chunk::is_private);
-        count(&mut self.clean, |chunk| chunk == Chunk::Clean);
-        count(&mut self.borrowed, |chunk| chunk == Chunk::Borrowed);
-        count(&mut self.absent, |chunk| chunk == Chunk::Missing);
-        count(&mut self.lost, |chunk| chunk == Chunk::Poisoned);
-        if !matches!(chunk, Chunk::Frozen | Chunk::Clean) {
-            self.tracking.forget(index);
+    /// Notes what happened to one chunk.
+    ///
+    /// # Panics
+    /// If that cannot happen to it.
+    pub(crate) fn change(&mut self, chunk: usize, event: Event) {
+        self.change_all(chunk..chunk + 1, event);
+    }
+
+    /// Notes what happened to chunks.
+    ///
+    /// # Panics
+    /// If that cannot happen to them.
+    pub(crate) fn change_all(&mut self, run: Range<usize>, event: Event) {
+        if let Err(illegal) = self.map.apply(run.clone(), event) {
+            panic!("{illegal}");
         }
-        self.set_mapped_singly(index, false);
-    }
-
-    /// Whether [all of a frozen chunk was mapped](super::residency) though no huge page does.
-    pub(crate) fn is_mapped_singly(&self, index: usize) -> bool {
-        self.mapped_singly[index]
-    }
-
-    pub(crate) fn set_mapped_singly(&mut self, index: usize, is_mapped: bool) {
-        // What is not written a fork need not copy.
-        if self.mapped_singly[index] != is_mapped {
-            self.mapped_singly[index] = is_mapped;
+        for chunk in run {
+            if !matches!(self.chunk(chunk), Chunk::Frozen | Chunk::Clean) {
+                self.tracking.forget(chunk);
+            }
         }
     }
 
-    /// A chunk was frozen for this generation.
-    pub(crate) fn set_since(&mut self, index: usize, generation: u64) {
-        self.since[index] = generation;
+    /// The mappings that `range` consists of: parts of one protection, one size of pages and one file, without those that
+    /// are not the arena's.
+    pub(crate) fn pieces(&self, range: VirtRange) -> Vec<(VirtRange, Prot)> {
+        let pieces = self.vma_map.pieces(range);
+        if self.files.is_single() {
+            return pieces;
+        }
+        let of_one_file = |(piece, prot)| self.by_file(piece).map(move |part| (part, prot));
+        pieces.into_iter().flat_map(of_one_file).collect()
+    }
+
+    /// `range` cut where the file changes.
+    pub(crate) fn by_file(&self, range: VirtRange) -> impl Iterator<Item = VirtRange> {
+        let mut rest = range;
+        std::iter::from_fn(move || {
+            let (first, end) = self.vma_map.chunks_of(rest)?;
+            let end = self.vma_map.chunk_start(self.map.file_run_end(first, end));
+            let part = VirtRange::between(rest.start, end.min(rest.end()));
+            rest = VirtRange::between(part.end(), rest.end());
+            Some(part)
+        })
+    }
+
+    /// The file that holds what the arena shows at `address`.
+    pub(crate) fn file_at(&self, address: usize) -> &Arc<BackingFile> {
+        self.files.get(self.map.file(self.vma_map.chunk_at(address)))
+    }
+
+    /// Whether a chunk is to be on base pages: a copy of it in another file might take a huge one.
+    pub(crate) fn is_small(&self, chunk: usize) -> bool {
+        self.vma_map.base_chunks.contains(chunk) || self.density.is_split(chunk)
+    }
+
+    /// What keeps frozen chunks from being thawed.
+    pub(crate) fn hold(&self) -> Option<Hold> {
+        let holds = [
+            (Hold::Reader, self.role == Role::Reader),
+            (Hold::Pinned, self.is_pinned),
+            (Hold::Io, self.io.any()),
+            (Hold::Paused, self.thaw.paused),
+            (Hold::View, self.views > 0),
+        ];
+        holds.into_iter().find_map(|(hold, is_so)| is_so.then_some(hold))
     }
 
     /// Whether readers of generations after `read` only may be left of a chunk: none.
     pub(crate) fn is_unread(&self, index: usize, read: Option<u64>) -> bool {
-        read.is_none_or(|read| self.since[index] > read)
+        read.is_none_or(|read| self.map.since(index) > read)
     }
 
     /// It takes nothing in any more, and has nothing: all of it left.
@@ -411,33 +418,33 @@ impl State {
 
     /// Chunks that a freeze made private and no thaw made live again.
     pub(crate) fn not_live(&self) -> usize {
-        self.not_live
+        self.map.private()
     }
 
     /// Chunks that a thaw left private because nothing was written to them.
     pub(crate) fn clean(&self) -> usize {
-        self.clean
+        self.map.count(Chunk::Clean)
     }
 
     /// Chunks whose base is another arena's.
     pub(crate) fn borrowed(&self) -> usize {
-        self.borrowed
+        self.map.count(Chunk::Borrowed)
     }
 
     /// Chunks still to be restored.
     pub(crate) fn absent(&self) -> usize {
-        self.absent
+        self.map.count(Chunk::Missing)
     }
 
     /// Chunks that could not be restored.
     pub(crate) fn lost(&self) -> usize {
-        self.lost
+        self.map.count(Chunk::Poisoned)
     }
 
     /// Numbers a freeze to a view, for who asks later what changed.
     pub(crate) fn number_freeze(&mut self) -> Known {
-        let chunks = &self.chunks;
-        self.tracking.freeze(|chunk| chunks[chunk] == Chunk::Frozen)
+        let map = &self.map;
+        self.tracking.freeze(|chunk| map.get(chunk) == Chunk::Frozen)
     }
 
     /// As [`Self::next_run`], of chunks that a freeze made private and that nobody reads any more if generations up to
@@ -468,15 +475,6 @@ impl State {
         most: usize,
         wanted: impl Fn(Chunk) -> bool,
     ) -> Option<std::ops::Range<usize>> {
-        // Every fork asks for runs, mostly for the one of thousands at the end.
-        const BLOCK: usize = 64;
-        let first = from + self.chunks[from..].iter().position(|&chunk| wanted(chunk))?;
-        let rest = &self.chunks[first..];
-        let rest = &rest[..rest.len().min(most)];
-        let is_like_first =
-            |block: &&[Chunk]| block.iter().fold(true, |all, c| all & (*c == rest[0]));
-        let alike = rest.chunks_exact(BLOCK).take_while(is_like_first).count() * BLOCK;
-        let more = rest[alike..].iter().take_while(|&&chunk| wanted(chunk)).count();
-        Some(first..first + alike + more)
+        self.map.next_run(from, most, wanted)
     }
 }

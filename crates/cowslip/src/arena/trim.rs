@@ -13,6 +13,7 @@
 //! The ranges are live parts of an arena, which this library owns, and content does not change but for what its user gave
 //! up.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::memory::Prot;
@@ -21,7 +22,7 @@ use cowslip_sys::uffd::{self, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
-use super::backing_file::{Pages, offset};
+use super::backing_file::{BackingFile, Pages, offset};
 use super::chunk::{enter, write_protect};
 use super::density::{PageSet, is_worth_splitting};
 use super::residency::map_resident;
@@ -36,12 +37,12 @@ const LOOK_BYTES: usize = 4096;
 
 impl Shared {
     pub(super) fn is_thp(&self) -> bool {
-        matches!(self.backing_file.pages, Pages::HugeTmpfs | Pages::HugeMemfd)
+        matches!(self.pages, Pages::HugeTmpfs | Pages::HugeMemfd)
     }
 
     /// Whether a part of a chunk may be punched out without a huge page being lost.
     fn is_on_base_pages(&self, state: &State, chunk: usize) -> bool {
-        self.backing_file.pages == Pages::Base
+        self.pages == Pages::Base
             || state.vma_map.base_chunks.contains(chunk)
             || state.density.is_split(chunk)
     }
@@ -68,7 +69,7 @@ impl Shared {
         if whole.is_empty() {
             return Ok(());
         }
-        self.clean(whole)?;
+        self.clean(state, whole)?;
         self.chunks_of(whole).for_each(|chunk| state.density.forget(chunk));
         Ok(())
     }
@@ -86,13 +87,13 @@ impl Shared {
         part: VirtRange,
     ) -> Result<(), Errno> {
         if self.is_on_base_pages(state, chunk) {
-            return self.punch(part);
+            return self.punch(state, part);
         }
         let pages = PageSet::of(self.chunk_range(chunk, 1).start, part);
         if is_worth_splitting(pages.count()) {
-            self.punch(part)?
+            self.punch(state, part)?
         } else {
-            self.clean(part)?
+            self.clean(state, part)?
         }
         self.keep(state, chunk, pages);
         Ok(())
@@ -101,7 +102,7 @@ impl Shared {
     /// As [`Self::discard_part`], of what is free from here on: its content may stay until it is handed out.
     fn release_part(&self, state: &mut State, chunk: usize, part: VirtRange) {
         if self.is_on_base_pages(state, chunk) {
-            let _ = self.punch(part);
+            let _ = self.punch(state, part);
         } else {
             self.keep(state, chunk, PageSet::of(self.chunk_range(chunk, 1).start, part));
         }
@@ -114,9 +115,14 @@ impl Shared {
         }
     }
 
-    fn punch(&self, part: VirtRange) -> Result<(), Errno> {
-        self.backing_file.check_identity()?;
-        memfile::punch_hole(self.backing_file.fd(), offset(self.range, part), part.len as u64)
+    fn punch(&self, state: &State, part: VirtRange) -> Result<(), Errno> {
+        state.by_file(part).try_for_each(|part| self.punch_in(state.file_at(part.start), part))
+    }
+
+    /// Has a file hold nothing of `part`.
+    pub(super) fn punch_in(&self, file: &BackingFile, part: VirtRange) -> Result<(), Errno> {
+        file.check_identity()?;
+        memfile::punch_hole(file.fd(), offset(self.range, part), part.len as u64)
     }
 
     /// Gives back what of a live chunk was kept, and is free or zero still, if that is enough of it.
@@ -132,7 +138,8 @@ impl Shared {
         }
         let kept = state.density.take_kept(chunk);
         let range = self.chunk_range(chunk, 1);
-        self.backing_file.check_identity()?;
+        let file = Arc::clone(state.file_at(range.start));
+        file.check_identity()?;
         // Most of what is in use again is found without anybody waiting.
         let idle = self.idle_pages(state, range, kept)?;
         if !is_worth_splitting(idle.iter().map(|run| run.len / page_size_bytes()).sum()) {
@@ -148,14 +155,14 @@ impl Shared {
         let guard = own.as_ref().or(service.as_ref().map(|service| &service.uffd));
         let guard = guard.ok_or(Errno::NODEV)?;
         let began_ns = process::now_ns();
-        let pieces = state.vma_map.pieces(range);
+        let pieces = state.pieces(range);
         let trimmed = (|| {
             for (piece, _) in &pieces {
                 guard.register(*piece, RegisterMode::WP)?;
                 write_protect(guard, *piece, true)?;
             }
             for run in self.idle_pages(state, range, kept)? {
-                self.punch(run)?;
+                self.punch_in(&file, run)?;
             }
             Ok(())
         })();
@@ -173,7 +180,7 @@ impl Shared {
             // A split unmaps what stays.
             for span in state.vma_map.within(range) {
                 if span.usage == Usage::Used && span.prot.contains(Prot::READ) {
-                    map_resident(self, span.range);
+                    map_resident(self, &file, span.range);
                 }
             }
             self.counters.split_chunks.fetch_add(1, Relaxed);
@@ -190,7 +197,7 @@ impl Shared {
     ) -> Result<Vec<VirtRange>, Errno> {
         let mut runs: Vec<VirtRange> = Vec::new();
         for page in kept.pages(chunk.start) {
-            if !state.vma_map.is_vacant(page) && !self.is_zero(page)? {
+            if !state.vma_map.is_vacant(page) && !self.is_zero(state, page)? {
                 continue;
             }
             match runs.last_mut() {
@@ -201,10 +208,11 @@ impl Shared {
         Ok(runs)
     }
 
-    fn is_zero(&self, page: VirtRange) -> Result<bool, Errno> {
+    fn is_zero(&self, state: &State, page: VirtRange) -> Result<bool, Errno> {
         let mut content = [0; LOOK_BYTES];
         let content = &mut content[..page.len.min(LOOK_BYTES)];
-        memfile::read_exact_at(self.backing_file.fd(), content, offset(self.range, page))?;
+        let file = state.file_at(page.start).fd();
+        memfile::read_exact_at(file, content, offset(self.range, page))?;
         Ok(content.iter().all(|byte| *byte == 0))
     }
 }

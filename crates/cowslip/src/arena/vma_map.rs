@@ -4,6 +4,8 @@
 //! to a freeze: parts with different protection are mappings of their own to the kernel. So are chunks that take base
 //! pages, beside those that take huge ones.
 
+use std::collections::BTreeMap;
+
 use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, round_up};
 
@@ -18,7 +20,7 @@ pub enum Usage {
     Hole,
     /// Handed out.
     Used,
-    /// Another mapping is there, and the arena has no part in it any more.
+    /// The arena has no part in it any more: another mapping is there, or what [left](Self::Left) was unmapped.
     Foreign,
     /// Handed out, and private anonymous memory by now: the kernel's, as a part of what the program mapped as one.
     Detached,
@@ -50,6 +52,9 @@ pub(crate) struct Span {
 pub(crate) struct VmaMap {
     spans: Vec<Span>,
     start: usize,
+    /// Start and end of what was ever [left](Usage::Left), whatever it is for by now. Children that inherited it map its
+    /// place in the file, and no token counts them.
+    left: BTreeMap<usize, usize>,
     /// Never fewer than those that are mapped so: what is cut too finely is whole mappings' parts.
     pub(crate) base_chunks: BaseChunks,
 }
@@ -59,6 +64,7 @@ impl VmaMap {
         Self {
             spans: vec![Span { range, usage: Usage::Free, prot: Prot::NONE }],
             start: range.start,
+            left: BTreeMap::new(),
             base_chunks: BaseChunks::new(range.len / CHUNK_BYTES),
         }
     }
@@ -94,6 +100,29 @@ impl VmaMap {
         let fresh: [Option<Span>; 3] = [fresh.next(), fresh.next(), fresh.next()];
         self.spans.splice(first..last, fresh.into_iter().flatten());
         self.merge_around(first.saturating_sub(1), first + 3);
+    }
+
+    /// Makes all of `range`, which was in use, [left](Usage::Left).
+    pub(crate) fn leave(&mut self, range: VirtRange, prot: Prot) {
+        self.set(range, Usage::Left, prot);
+        self.left.insert(range.start, range.end());
+    }
+
+    /// Makes all of `range` holes, after it was unmapped. A place that was left is not to be handed out again.
+    pub(crate) fn vacate(&mut self, range: VirtRange) {
+        self.set(range, Usage::Hole, Prot::NONE);
+        for left in self.left_within(range).collect::<Vec<_>>() {
+            self.set(left, Usage::Foreign, Prot::NONE);
+        }
+    }
+
+    /// The parts of `range` that were left, the last first.
+    fn left_within(&self, range: VirtRange) -> impl Iterator<Item = VirtRange> {
+        let before_end = self.left.range(..range.end()).rev();
+        let parts = before_end.map(|(start, end)| VirtRange::between(*start, *end));
+        parts
+            .take_while(move |left| left.end() > range.start)
+            .map(move |left| left.intersect(range))
     }
 
     fn merge_around(&mut self, first: usize, last: usize) {
@@ -174,7 +203,8 @@ impl VmaMap {
 
     /// Whether nothing of `range` is in use, in the arena's file.
     pub(crate) fn is_unused(&self, range: VirtRange) -> bool {
-        self.within(range).all(|span| !matches!(span.usage, Usage::Used | Usage::Left))
+        self.within(range).all(|span| span.usage != Usage::Used)
+            && self.left_within(range).next().is_none()
     }
 
     /// The parts of `range` that are handed out, each as long as it goes, whatever their protection.
@@ -191,7 +221,23 @@ impl VmaMap {
 
     /// Whether faults at `address` give base pages.
     pub(crate) fn is_base(&self, address: usize) -> bool {
-        self.base_chunks.contains((address - self.start) / CHUNK_BYTES)
+        self.base_chunks.contains(self.chunk_at(address))
+    }
+
+    /// The chunk that `address` lies in.
+    pub(crate) fn chunk_at(&self, address: usize) -> usize {
+        (address - self.start) / CHUNK_BYTES
+    }
+
+    /// The address that a chunk begins at.
+    pub(crate) fn chunk_start(&self, chunk: usize) -> usize {
+        self.start + chunk * CHUNK_BYTES
+    }
+
+    /// The first chunk that `range` touches, and the one after the last; `None` if it is empty.
+    pub(crate) fn chunks_of(&self, range: VirtRange) -> Option<(usize, usize)> {
+        let end = (range.end() - self.start).div_ceil(CHUNK_BYTES);
+        (!range.is_empty()).then(|| (self.chunk_at(range.start), end))
     }
 
     /// The mappings that `range` consists of: parts of one protection and one size of pages, without those that are not the
@@ -216,12 +262,11 @@ impl VmaMap {
     fn by_page_size(&self, piece: (VirtRange, Prot)) -> impl Iterator<Item = (VirtRange, Prot)> {
         let (mut rest, prot) = piece;
         std::iter::from_fn(move || {
-            let first = (rest.start - self.start) / CHUNK_BYTES;
-            let chunks = (rest.end() - self.start).div_ceil(CHUNK_BYTES);
-            let end = self.start + self.base_chunks.run_end(first, chunks) * CHUNK_BYTES;
+            let (first, end) = self.chunks_of(rest)?;
+            let end = self.chunk_start(self.base_chunks.run_end(first, end));
             let part = VirtRange::between(rest.start, end.min(rest.end()));
             rest = VirtRange::between(part.end(), rest.end());
-            (!part.is_empty()).then_some((part, prot))
+            Some((part, prot))
         })
     }
 }

@@ -61,7 +61,7 @@ impl Frozen {
 
     /// Has the view show a copy of `part`, which is whole pages.
     fn copy_in_place(&self, part: VirtRange) -> Result<()> {
-        let copy = memory::reserve(part.len, page_size_bytes()).during(OPERATION)?;
+        let copy = memory::reserve_apart(part.len, page_size_bytes()).during(OPERATION)?;
         let there = VirtRange::new(self.view_address(part.start), part.len);
         let moved = self.fill(part, copy).and_then(|()| {
             // SAFETY: `copy` was made just now, and is one mapping; the view is this value's own, and see the module.
@@ -82,8 +82,8 @@ impl Frozen {
         // SAFETY: the caller's own, and nobody else knows it.
         unsafe { memory::map_anonymous(copy, Prot::RW) }.during(OPERATION)?;
         // What was not in use at the freeze shows zeroes.
-        for (piece, _) in &self.layout {
-            let piece = piece.intersect(part);
+        for piece in &self.layout {
+            let piece = piece.range.intersect(part);
             if piece.is_empty() {
                 continue;
             }

@@ -139,6 +139,7 @@ impl<'a> PreparedFork<'a> {
             state.role = Role::Reader;
             snapshot.shared.forget_waiting();
             state.generations.in_child(shares_descriptors);
+            state.files.in_child();
             if let Some(base) = &state.borrowed_base {
                 base.in_child(shares_descriptors);
             }
@@ -146,7 +147,7 @@ impl<'a> PreparedFork<'a> {
                 // A lock on its file would be both processes'.
                 std::mem::forget(state.users.take());
                 // It is never closed here.
-                std::mem::forget(Arc::clone(&snapshot.shared.backing_file));
+                state.files.all().for_each(|(_, file)| std::mem::forget(Arc::clone(file)));
             }
             snapshot.shared.services.in_child(shares_descriptors);
             snapshot.shared.wipe(state);
@@ -167,7 +168,7 @@ impl<'a> PreparedFork<'a> {
 fn tell_service(snapshot: &Snapshot<'_>, method: Option<FreezeMethod>) {
     let has_event = !snapshot.is_empty()
         && method == Some(FreezeMethod::Userfaultfd)
-        && snapshot.shared.backing_file.pages != Pages::Hugetlb;
+        && snapshot.shared.pages != Pages::Hugetlb;
     if !has_event && process::now_ns() >= snapshot.state.quiet_until_ns {
         snapshot.shared.notify(&snapshot.state);
     }
@@ -196,6 +197,7 @@ fn offer(snapshot: &mut Snapshot<'_>) -> Result<()> {
     if state.role != Role::Owner || state.not_live() == 0 || state.is_empty() {
         return Ok(());
     }
+    state.files.forget_target();
     // First: whoever is forked with the memory is counted.
     state.generations.show()?;
     if state.inheritance != ForkInheritance::Whole {

@@ -27,7 +27,7 @@
 //! 2. `mremap` R's pages to V, leaving R empty: from here on every access to R waits;
 //! 3. map R privately; wake who waits.
 //!
-//! **Thaw** ([`thaw`]), a chunk, or a run of clean chunks, at a time: write-protect it, find the
+//! **Thaw** ([`thaw`]), a chunk, or a run of clean chunks, at a time: move its pages aside, so that every access waits, find the
 //! private pages, copy them into the file, map it shared, wake who waits.
 //!
 //! A freeze to a view of clean chunks makes those live first that were written, and does the rest with what
@@ -36,9 +36,9 @@
 //! children read their base, and share their private pages with the parent until one of them writes.
 //!
 //! # What holds
-//! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: pages that are
-//!   there are write-protected, and so, by markers, are pages that are not. Pages that were private
-//!   before the protection are found by the scan after it. In a freeze, pages that were private in clean
+//! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: its pages are aside, and what they left is
+//!   registered with a userfaultfd ([`crate::arena::chunk`]). Pages that were private
+//!   before are found by the scan after that. In a freeze, pages that were private in clean
 //!   chunks are in the view and then in the file before anybody sees R again.
 //! * **I2, frozen is frozen.** The file is written at a chunk only when the chunk is thawed (and no
 //!   view, child, template or clone reads it: [`crate::arena::readers`]) or is live. A chunk is made clean only by a thaw, after
@@ -51,7 +51,7 @@
 //! * **I4, all or nothing.** If step 1 or 2 fails, unregistering R makes it live again, since the empty
 //!   mapping there is still a shared mapping of the file. If step 3 fails for a part, what is private
 //!   already is thawed. Private pages of clean chunks that were moved are moved back before anybody is woken;
-//!   what of them is in the file by then is older or the same. A chunk whose thaw fails loses its write protection and stays frozen.
+//!   what of them is in the file by then is older or the same. A chunk whose thaw fails moves back and stays frozen.
 //! * **I5, private stays private**: see [`crate::Arena::release`] and [`crate::Arena::discard`].
 //! * **I6, nobody hangs.** Who waits is woken by the call that made him wait, on every path out of it.
 //!   The only wait for another thread is the remap event of step 2, read by the arena's service
@@ -65,10 +65,12 @@
 
 mod at_fork;
 mod colocate;
+pub(crate) mod consolidate;
 mod copy;
 pub(crate) mod fork;
 mod last_thread;
 mod method;
+pub(crate) mod moving;
 pub(crate) mod own_memory;
 mod pinned;
 pub(crate) mod serve;
@@ -87,7 +89,8 @@ use cowslip_sys::process;
 use cowslip_sys::units::VirtRange;
 
 use crate::arena::allocate::lost;
-use crate::arena::state::{Chunk, Role, Shared, State};
+use crate::arena::backing_file::{BackingFile, is_all_data, read_part};
+use crate::arena::state::{Chunk, Hold, Shared, State};
 use crate::arena::tracking::Known;
 use crate::arena::{Arena, ArenaSlice, Handle, io};
 
@@ -101,14 +104,23 @@ pub struct Frozen {
     handle: Arc<Handle>,
     view: VirtRange,
     method: FreezeMethod,
-    /// What of the arena is frozen: parts of one protection, in order.
-    layout: Vec<(VirtRange, Prot)>,
+    /// What of the arena is frozen, in order.
+    layout: Vec<FrozenPiece>,
     /// What was handed out: parts of one protection, in order.
     used: Vec<(VirtRange, Prot)>,
     /// What is known to be as it was before.
     known: Known,
     /// The process that made it; its children have it as a value, without the mapping.
     pid: i32,
+}
+
+/// A part of a view, of one protection, in one file.
+#[derive(Debug)]
+pub(crate) struct FrozenPiece {
+    /// At the arena's addresses.
+    pub(crate) range: VirtRange,
+    pub(crate) prot: Prot,
+    pub(crate) file: Arc<BackingFile>,
 }
 
 impl Arena {
@@ -242,8 +254,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(lost("freeze", shared.range));
         }
-        let is_held = state.is_pinned || state.io.any();
-        if state.not_live() > 0 || is_held || state.role == Role::Reader {
+        if state.not_live() > 0 || state.hold().is_some_and(|hold| hold != Hold::Paused) {
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(busy(&state).on(shared.range));
         }
@@ -267,35 +278,30 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     Ok(views.into_iter().map(|(_, view)| view).collect())
 }
 
-/// The frozen parts of an arena, each of one protection.
-fn frozen_pieces(shared: &Shared, state: &State) -> Vec<(VirtRange, Prot)> {
-    let mut pieces = Vec::new();
-    let mut from = 0;
-    while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Frozen) {
-        from = run.end;
-        pieces.extend(state.vma_map.pieces(shared.chunk_range(run.start, run.len())));
-    }
-    pieces
+/// The frozen parts of an arena, each of one protection and file.
+fn frozen_pieces(shared: &Shared, state: &State) -> Vec<FrozenPiece> {
+    let frozen = state.map.runs(|chunk| chunk == Chunk::Frozen);
+    let pieces = frozen.flat_map(|run| state.pieces(shared.chunk_range(run.start, run.len())));
+    let with_file = |(range, prot): (VirtRange, Prot)| FrozenPiece {
+        range,
+        prot,
+        file: Arc::clone(state.file_at(range.start)),
+    };
+    pieces.map(with_file).collect()
 }
 
 fn busy(state: &State) -> Error {
-    let error = Error::new(ErrorKind::Busy, "freeze");
-    if state.role == Role::Reader {
-        error.hint("this is a forked child that reads its parent's arena")
-    } else if state.is_pinned {
-        error.hint("its page frames are registered with the kernel or a device")
-    } else if state.io.any() {
-        error.hint("its memory is held for direct I/O: let go of that first, or wait longer")
-    } else if state.views > 0 {
-        error.hint("there is a view of the last freeze: let it go first, or wait longer")
-    } else if !state.generations.is_empty() {
-        error.hint(
+    Error::new(ErrorKind::Busy, "freeze").hint(match state.hold() {
+        Some(Hold::Reader) => "this is a forked child that reads its parent's arena",
+        Some(Hold::Pinned) => "its page frames are registered with the kernel or a device",
+        Some(Hold::Io) => "its memory is held for direct I/O: let go of that first, or wait longer",
+        Some(Hold::View) => "there is a view of the last freeze: let it go first, or wait longer",
+        _ if !state.generations.is_empty() => {
             "a forked child, a template or a clone of it may still read the last freeze; fork again \
-             instead, or wait",
-        )
-    } else {
-        error.hint("the last freeze is still being thawed: wait longer")
-    }
+             instead, or wait"
+        }
+        _ => "the last freeze is still being thawed: wait longer",
+    })
 }
 
 /// So long a service thread that was just started is waited for before it is looked whether it runs still.
@@ -384,8 +390,8 @@ impl Frozen {
         self.view.start + (address - range.start)
     }
 
-    /// What of the arena is frozen: parts of one protection, in order.
-    pub(crate) fn layout(&self) -> &[(VirtRange, Prot)] {
+    /// What of the arena is frozen, in order.
+    pub(crate) fn layout(&self) -> &[FrozenPiece] {
         &self.layout
     }
 
@@ -411,13 +417,37 @@ impl Frozen {
         part: VirtRange,
         content: &mut [u8],
     ) -> cowslip_sys::Result<bool> {
-        self.handle.shared.read_file(part, content)
+        let mut has_any = false;
+        for piece in &self.layout {
+            let here = piece.range.intersect(part);
+            if here.is_empty() {
+                continue;
+            }
+            let at = here.start - part.start;
+            let content = &mut content[at..at + here.len];
+            has_any |= read_part(&piece.file, self.range(), here, content)?;
+        }
+        Ok(has_any)
     }
 
     /// What `part` of the arena held, where it lies: memory in use, all of it. `None` if it has holes, which
     /// a look at them would fill, or this process has no view.
     pub(crate) fn base(&self, part: VirtRange) -> cowslip_sys::Result<Option<&[u8]>> {
-        if self.pid != process::pid() || !self.handle.shared.is_all_data(part)? {
+        if self.pid != process::pid() {
+            return Ok(None);
+        }
+        let mut at = part.start;
+        for piece in &self.layout {
+            let here = piece.range.intersect(VirtRange::between(at, part.end()));
+            if here.is_empty() {
+                continue;
+            }
+            if here.start != at || !is_all_data(&piece.file, self.range(), here)? {
+                return Ok(None);
+            }
+            at = here.end();
+        }
+        if at != part.end() {
             return Ok(None);
         }
         let start = self.view_address(part.start);

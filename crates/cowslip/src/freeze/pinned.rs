@@ -37,7 +37,7 @@ impl Copies {
             from = run.end;
             let whole = shared.chunk_range(run.start, run.len());
             for span in state.vma_map.within(whole).filter(|span| span.usage.is_used()) {
-                let copy = memory::reserve(span.range.len, page_size_bytes())?;
+                let copy = memory::reserve_apart(span.range.len, page_size_bytes())?;
                 copies.0.push(Copied { range: span.range, copy });
                 // SAFETY: reserved just now. What is copied is handed out with one protection.
                 unsafe {

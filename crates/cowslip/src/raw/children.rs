@@ -45,17 +45,19 @@ impl RawArena<'_> {
         // At once: children of this process are to be counted, whatever fails below. Without a token they never take over.
         state.users = UsersToken::new().ok();
         // A child reads what it borrowed of the lender. What the parent made of it since is in the file.
-        shared.backing_file.check()?;
+        state.files.check_identities().during(OPERATION)?;
         let mut from = 0;
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Borrowed) {
             from = run.end;
-            shared.empty_file(shared.chunk_range(run.start, run.len())).during(OPERATION)?;
+            shared
+                .empty_file(&state, shared.chunk_range(run.start, run.len()))
+                .during(OPERATION)?;
         }
         // Live parts held nothing of ours, and the fork left them out.
         let mut from = 0;
         while let Some(run) = state.next_run(from, usize::MAX, |chunk| chunk == Chunk::Live) {
             from = run.end;
-            for (piece, prot) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
+            for (piece, prot) in state.pieces(shared.chunk_range(run.start, run.len())) {
                 shared.map_live(&state, piece, prot).during(OPERATION)?;
             }
         }

@@ -4,13 +4,13 @@
 //! # Safety
 //! The place is the window's own, and nobody keeps an address in it.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
 
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{BorrowedFd, Errno};
+use cowslip_sys::{AsRawFd, BorrowedFd, Errno};
 
 /// What is thawed while the arena is locked once lies in one window, mostly.
 const WINDOW_BYTES: usize = 8 * CHUNK_BYTES;
@@ -23,13 +23,15 @@ pub(crate) struct Window {
     place: VirtRange,
     /// Where the part of the arena begins that it shows, or [`NOTHING`].
     shown: AtomicUsize,
+    /// Of which file.
+    file: AtomicI32,
 }
 
 impl Window {
     /// Sets the address space aside.
     pub(crate) fn reserve() -> Result<Self, Errno> {
-        let place = memory::reserve(WINDOW_BYTES, CHUNK_BYTES)?;
-        Ok(Self { place, shown: AtomicUsize::new(NOTHING) })
+        let place = memory::reserve_apart(WINDOW_BYTES, CHUNK_BYTES)?;
+        Ok(Self { place, shown: AtomicUsize::new(NOTHING), file: AtomicI32::new(0) })
     }
 
     /// Where it shows `chunk` of the arena's file, if it can be shown at once and all of it: by one huge page, as hugetlbfs
@@ -43,7 +45,8 @@ impl Window {
         scanner: &Scanner<ReservedFd>,
     ) -> Result<VirtRange, Errno> {
         let start = chunk.start - (chunk.start - arena.start) % WINDOW_BYTES;
-        if self.shown.load(Relaxed) != start {
+        let number = file.as_raw_fd();
+        if self.shown.load(Relaxed) != start || self.file.load(Relaxed) != number {
             self.close();
             let part = VirtRange::new(start, WINDOW_BYTES).intersect(arena);
             let place = VirtRange::new(self.place.start, part.len);
@@ -53,12 +56,31 @@ impl Window {
                 memory::map_file(place, file, at, Sharing::Shared, Prot::RW)
             }?;
             self.shown.store(start, Relaxed);
+            self.file.store(number, Relaxed);
         }
         let place = VirtRange::new(self.place.start + (chunk.start - start), CHUNK_BYTES);
         let first = VirtRange::new(place.start, page_size_bytes());
         // SAFETY: as above.
         unsafe { memory::advise(first, Advice::PopulateWrite) }?;
         if is_hugetlb || scanner.is_huge(place)? { Ok(place) } else { Err(Errno::NOTSUP) }
+    }
+
+    /// Calls `act` with the place where it shows a part of a file, of at most a chunk, for reading.
+    pub(crate) fn with_base<T>(
+        &self,
+        file: BorrowedFd<'_>,
+        at: u64,
+        len: usize,
+        act: impl FnOnce(VirtRange) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.close();
+        let place = VirtRange::new(self.place.start, len);
+        // SAFETY: the place is this window's own.
+        unsafe { memory::map_file(place, file, at, Sharing::Shared, Prot::READ) }?;
+        let answer = act(place);
+        // SAFETY: as above.
+        unsafe { memory::map_anonymous(place, Prot::NONE) }?;
+        answer
     }
 
     /// Allocates the page at an offset of the file, where nothing is around it, as a base page.

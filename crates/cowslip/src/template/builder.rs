@@ -11,7 +11,7 @@ use cowslip_sys::{AsFd, process};
 use super::layout::{Inherit, Layout, Region};
 use super::{Base, File, Owner, Template};
 use crate::arena::backing_file::Pages;
-use crate::freeze::Frozen;
+use crate::freeze::{Frozen, FrozenPiece};
 
 const OPERATION: &str = "make a template";
 
@@ -74,22 +74,21 @@ impl TemplateBuilder {
             Error::new(ErrorKind::Busy, OPERATION).hint("the view is of this process' parent")
         })?;
         let shared = &handle.shared;
-        if shared.backing_file.pages == Pages::Hugetlb {
+        if shared.pages == Pages::Hugetlb {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION)
                 .hint("a clone's write would copy 2 MiB of hugetlb; use transparent huge pages"));
         }
-        shared.backing_file.check()?;
         let layout = self.layout(shared.range)?;
         let shared_file = match layout.has(Inherit::Shared) {
             true => Some(self.copy_shared(&layout).during(OPERATION)?),
             false => None,
         };
-        let file =
-            memfile::reopen_read_only(shared.backing_file.fd()).during(OPERATION).map_err(|e| {
-                e.hint("/proc must be mounted to open the arena's file for reading only")
-            })?;
-        // The view holds the base until this does.
+        // The view holds the base until the pin does.
         let mut state = shared.lock();
+        let home = shared.gather(&mut state, &self.frozen).during(OPERATION)?;
+        let file = memfile::reopen_read_only(home.fd()).during(OPERATION).map_err(|e| {
+            e.hint("/proc must be mounted to open the arena's file for reading only")
+        })?;
         let pin = state.generations.pin().during(OPERATION)?;
         if let Some(users) = &state.users {
             users.forbid_takeover();
@@ -97,10 +96,10 @@ impl TemplateBuilder {
         drop(state);
         let base = Base {
             pin,
-            file: File { fd: ReservedFd::hold(file), identity: shared.backing_file.identity() },
+            file: File { fd: ReservedFd::hold(file), identity: home.identity() },
             shared: shared_file,
             layout,
-            is_huge: shared.backing_file.pages.is_huge(),
+            is_huge: shared.pages.is_huge(),
             _owner: Some(Owner { arena: Arc::downgrade(handle), pid: process::pid() }),
         };
         Ok(Template { base: Arc::new(base) })
@@ -108,12 +107,19 @@ impl TemplateBuilder {
 
     fn layout(&self, arena: VirtRange) -> Result<Layout> {
         let page = page_size_bytes();
-        let regions = self.frozen.layout().iter().map(|(range, prot)| Region {
-            range: *range,
-            prot: *prot,
-            inherit: Inherit::Copied,
-        });
-        let mut layout = Layout::new(arena.start, regions.collect()).ok_or_else(|| {
+        let mut regions: Vec<Region> = Vec::new();
+        for FrozenPiece { range, prot, .. } in self.frozen.layout() {
+            match regions.last_mut() {
+                // Pieces of other files are gathered in one.
+                Some(last) if last.prot == *prot && last.range.end() == range.start => {
+                    last.range.len += range.len;
+                }
+                _ => {
+                    regions.push(Region { range: *range, prot: *prot, inherit: Inherit::Copied });
+                }
+            }
+        }
+        let mut layout = Layout::new(arena.start, regions).ok_or_else(|| {
             Error::new(ErrorKind::Usage, OPERATION).hint("the arena held nothing at the freeze")
         })?;
         for (range, inherit) in &self.declared {

@@ -144,8 +144,8 @@ impl TemplateClone {
     }
 
     fn range_of<T: Pod>(&self, slice: &ArenaSlice<T>) -> VirtRange {
-        let backing_file = &slice.handle().shared.backing_file;
-        assert!(backing_file.identity() == self.base.file.identity, "a slice of another arena");
+        let arena = slice.handle().shared.range;
+        assert!(self.base.layout.origin() == arena.start, "a slice of another arena");
         slice.range()
     }
 

@@ -16,7 +16,7 @@ use cowslip_sys::{AsFd, Errno, memfile};
 use super::layout::{Inherit, Region};
 use super::{Base, Place, Template};
 use crate::arena::borrowed::{BorrowedBase, UNREAD};
-use crate::arena::state::{Chunk, Shared, State};
+use crate::arena::state::{Event, Shared, State};
 use crate::arena::{Arena, ArenaBuilder, Pages};
 use crate::freeze::serve;
 
@@ -109,7 +109,7 @@ impl Template {
         }
         let arena = builder.build()?;
         let shared = arena.shared();
-        if shared.backing_file.pages == Pages::Hugetlb {
+        if shared.pages == Pages::Hugetlb {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION).hint(
                 "a file of hugetlb pages cannot be written to; restore it with transparent huge pages",
             ));
@@ -220,7 +220,7 @@ fn map(
     borrowed: &[VirtRange],
 ) -> Result<(), Errno> {
     for run in borrowed {
-        for (piece, prot) in state.vma_map.pieces(*run) {
+        for (piece, prot) in state.pieces(*run) {
             // SAFETY: nobody has the arena yet.
             unsafe { lender.map(shared.range, piece, prot) }?;
         }
@@ -231,19 +231,24 @@ fn map(
         let first = borrowed.partition_point(|run| run.end() <= range.start);
         let here = borrowed[first..].iter().map(|run| run.intersect(range));
         for part in here.take_while(|part| !part.is_empty()) {
-            copy(shared, lender, VirtRange::between(at, part.start))?;
+            copy(shared, state, lender, VirtRange::between(at, part.start))?;
             at = part.end();
         }
-        copy(shared, lender, VirtRange::between(at, range.end()))?;
+        copy(shared, state, lender, VirtRange::between(at, range.end()))?;
     }
     for chunk in borrowed.iter().flat_map(|run| shared.chunks_of(*run)) {
-        state.set_chunk(chunk, Chunk::Borrowed);
-        state.set_since(chunk, UNREAD);
+        state.change(chunk, Event::Borrow);
+        state.map.set_since(chunk, UNREAD);
     }
     Ok(())
 }
 
-fn copy(shared: &Shared, lender: &BorrowedBase, range: VirtRange) -> Result<(), Errno> {
+fn copy(
+    shared: &Shared,
+    state: &State,
+    lender: &BorrowedBase,
+    range: VirtRange,
+) -> Result<(), Errno> {
     let mut parts = shared.by_chunk(range).filter(|(_, part)| !part.is_empty());
-    parts.try_for_each(|(_, part)| lender.fill(&shared.backing_file, shared.range, part))
+    parts.try_for_each(|(_, part)| lender.fill(state.file_at(part.start), shared.range, part))
 }

@@ -278,6 +278,21 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until no frozen memory is left, and no place that others read; `false` if that takes longer than `patience`.
+pub fn wait_unread(arena: &Arena, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    loop {
+        let metrics = arena.metrics();
+        if metrics.frozen_chunks + metrics.vacated_chunks == 0 {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The value that a place of a patterned slice holds.
 pub fn pattern(i: usize) -> u64 {
     (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5ca1_ab1e

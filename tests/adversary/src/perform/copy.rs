@@ -7,7 +7,7 @@ use libc::{EFAULT, O_CREAT, O_RDWR, c_int};
 
 use super::descriptors::message;
 use super::{FAILED, Me, SKIP};
-use crate::model::Page;
+use crate::model::{Kind, Page};
 use crate::program::Call;
 use crate::shared::shared;
 use crate::sys::{self, Outcome};
@@ -63,8 +63,9 @@ impl Me {
         let via = call.word(5);
         let overlaps = from < to + len && to < from + len;
         let unlike = |page: &Page| page.dontfork || page.wipeonfork;
-        let unaligned = source.is_heap || target.is_heap;
-        if !source.pages[span.start].content.is_certain()
+        let unaligned = [source.kind, target.kind].contains(&Kind::Heap);
+        if target.kind == Kind::Segment
+            || !source.pages[span.start].content.is_certain()
             || overlaps
             || (via == "loads" && !(readable && writable))
             || (via == "direct" && unaligned)
@@ -97,7 +98,8 @@ impl Me {
             "file" | "direct" => return self.through_file(via == "direct", order),
             "vm-read" | "vm-write" => {
                 let right = if both { Ok(len) } else { Err(EFAULT) };
-                let pid = sys::pid();
+                // The first thread may have ended, and then the process' number has no memory.
+                let pid = sys::thread_id() as i32;
                 let done = match via {
                     "vm-read" => sys::process_vm_readv(pid, to, from, len),
                     _ => sys::process_vm_writev(pid, from, to, len),
@@ -106,7 +108,7 @@ impl Me {
             }
             // It reads and writes what the program itself may not.
             "mem-read" => {
-                let fd = self.open("/proc/self/mem", O_RDWR);
+                let fd = self.open("/proc/thread-self/mem", O_RDWR);
                 self.expect(
                     "pread of /proc/self/mem",
                     sys::pread(fd, to, len, from),
@@ -116,7 +118,7 @@ impl Me {
                 return Some(writable);
             }
             "mem-write" => {
-                let fd = self.open("/proc/self/mem", O_RDWR);
+                let fd = self.open("/proc/thread-self/mem", O_RDWR);
                 self.expect(
                     "pwrite of /proc/self/mem",
                     sys::pwrite(fd, from, len, to),

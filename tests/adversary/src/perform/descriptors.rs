@@ -34,6 +34,16 @@ impl Me {
         }
         Some(())
     }
+
+    /// Gives this thread a table of descriptors of its own.
+    pub(super) fn tables(&mut self, call: &Call) -> Option<()> {
+        let made = match call.word(0) {
+            "close_range" => sys::close_range(3, libc::CLOSE_RANGE_UNSHARE as c_int),
+            _ => sys::unshare(libc::CLONE_FILES),
+        };
+        self.expect("a table of descriptors", made, Ok(0));
+        Some(())
+    }
 }
 
 unsafe extern "C" {

@@ -23,10 +23,19 @@ pub(crate) struct Child {
     pub(super) held: Option<Vec<Region>>,
 }
 
+/// A parent that waits for its child to look at it.
+pub(crate) struct Parent {
+    pub(super) pid: i32,
+    /// The thread that waits: the first one may have ended.
+    pub(super) thread: i32,
+    pub(super) held: Vec<Region>,
+}
+
 /// What a child is told of its birth.
 struct Birth {
     process: usize,
     parent: i32,
+    parent_thread: i32,
     hold: &'static str,
     keeps_libc: bool,
     streams: Vec<Seen>,
@@ -51,6 +60,7 @@ impl Me {
         let birth = Birth {
             process,
             parent: sys::pid(),
+            parent_thread: sys::thread_id() as i32,
             hold,
             keeps_libc: how == "fork" && self.may_allocate,
             streams: super::stream::before_fork(),
@@ -168,11 +178,13 @@ impl Me {
 
 /// The rest of a child's life.
 fn live(me: &mut Me, birth: Birth) -> ! {
-    let Birth { process, parent, hold, keeps_libc, streams, counters: counted } = birth;
+    let Birth { process, parent, parent_thread, hold, keeps_libc, streams, counters: counted } =
+        birth;
     let from = me.process;
     shared().totals.processes.fetch_add(1, Relaxed);
     if hold == "lent" {
-        me.parents = Some((parent, me.regions.clone()));
+        let held = me.regions.clone();
+        me.parents = Some(Parent { pid: parent, thread: parent_thread, held });
     }
     (me.process, me.thread) = (process, 0);
     me.call = usize::MAX;

@@ -21,9 +21,9 @@ impl Me {
     }
 
     pub(super) fn look(&mut self, call: &Call) -> Option<()> {
-        let (parent, theirs) = self.parents.as_ref()?;
-        let region = theirs.iter().find(|region| region.id == call.number(0))?;
-        self.look_at(*parent, region, call.number(1), call.number(2), call.word(3))
+        let parent = self.parents.as_ref()?;
+        let region = parent.held.iter().find(|region| region.id == call.number(0))?;
+        self.look_at(parent.thread, region, call.number(1), call.number(2), call.word(3))
     }
 
     /// Pages of a relative that does nothing meanwhile.
@@ -55,10 +55,10 @@ impl Me {
                 shared().totals.refused.fetch_add(1, Relaxed);
                 return SKIP;
             }
-            if got != right && self.parents.is_some() {
+            if let Some(parent) = self.parents.as_ref().filter(|_| got != right) {
                 // Another of its threads may have ended it.
                 sys::pause(50);
-                if sys::parent() != pid {
+                if sys::parent() != parent.pid {
                     return SKIP;
                 }
             }

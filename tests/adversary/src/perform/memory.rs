@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use libc::{EEXIST, EINVAL, PROT_NONE, PROT_READ, PROT_WRITE};
 
 use super::{Me, SKIP};
-use crate::model::{Page, Prot, Region};
+use crate::model::{Kind, Page, Prot, Region};
 use crate::program::Call;
 use crate::sys::{self, nonzero};
 use crate::words::{self, Content, PAGE};
@@ -123,8 +123,16 @@ impl Me {
             "populate-write" if prot != Prot::Write => Err(EINVAL),
             _ => Ok(0),
         };
-        let done = sys::madvise(region.at(span.start), span.len() * PAGE, advice(name));
-        self.expect("madvise", done, right);
+        let (at, len) = (region.at(span.start), span.len() * PAGE);
+        match call.word(4) {
+            "process_madvise" => {
+                // What it gives of a range that it did not refuse is its length.
+                let right = right.map(|_| len);
+                let done = self.process_madvise(at, len, advice(name))?;
+                self.expect("process_madvise", done, right);
+            }
+            _ => self.expect("madvise", sys::madvise(at, len, advice(name)), right),
+        }
         self.regions[index].is_whole = false;
         for page in self.pages(index, span).iter_mut().filter(|_| right.is_ok()) {
             match (name, page.content) {
@@ -136,6 +144,35 @@ impl Me {
                 ("wipeonfork", _) => page.wipeonfork = true,
                 ("keeponfork", _) => page.wipeonfork = false,
                 _ => {}
+            }
+        }
+        Some(())
+    }
+
+    /// `process_madvise(2)` of this process. `None` where the kernel has it for other processes only.
+    fn process_madvise(&self, at: usize, len: usize, advice: c_int) -> Option<sys::Outcome> {
+        #[repr(align(4096))]
+        struct Probe([u8; PAGE]);
+        static PROBE: Probe = Probe([0; PAGE]);
+        if !self.may_open {
+            return None;
+        }
+        let probe = PROBE.0.as_ptr() as usize;
+        let is_there = sys::process_madvise(probe, PAGE, libc::MADV_POPULATE_READ);
+        let done = is_there.ok().map(|_| sys::process_madvise(at, len, advice))?;
+        // The first thread, which the process is known by, may have ended.
+        Some(done).filter(|done| *done != Err(libc::ESRCH))
+    }
+
+    /// Writes single pages, far from each other.
+    pub(super) fn touch(&mut self, call: &Call) -> Option<()> {
+        let index = self.regions.iter().position(|region| region.id == call.number(0))?;
+        let (first, stride) = (call.number(1), call.number(2).max(1));
+        for page in (first..self.regions[index].pages.len()).step_by(stride) {
+            if self.regions[index].pages[page].writable() {
+                let seed = self.new_seed(page);
+                words::write(self.regions[index].at(page), seed);
+                self.regions[index].pages[page].content = Content::Seed(seed);
             }
         }
         Some(())
@@ -160,7 +197,10 @@ impl Me {
         let index = self.regions.iter().position(|region| region.id == call.number(0))?;
         let region = &self.regions[index];
         let (addr, old, new) = (region.addr, region.pages.len(), call.number(1).max(1));
-        let fresh = if region.is_heap {
+        if region.kind == Kind::Segment {
+            return SKIP;
+        }
+        let fresh = if region.kind == Kind::Heap {
             if !self.may_allocate {
                 return SKIP;
             }
@@ -246,7 +286,7 @@ impl Me {
             self.fail("no memory");
         }
         let mut region = Region::new(id, at as usize, pages, content, Prot::Write);
-        region.is_heap = true;
+        region.kind = Kind::Heap;
         self.verify(&region);
         self.regions.push(region);
         Some(())
@@ -254,12 +294,17 @@ impl Me {
 
     pub(super) fn free(&mut self, call: &Call) -> Option<()> {
         let id = call.number(0);
-        let index = self.regions.iter().position(|region| region.id == id && region.is_heap)?;
-        if !self.may_allocate {
+        let index = self.regions.iter().position(|region| region.id == id)?;
+        let kind = self.regions[index].kind;
+        if kind == Kind::Mapping || (kind == Kind::Heap && !self.may_allocate) {
             return SKIP;
         }
         let region = self.regions.remove(index);
         self.verify(&region);
+        if kind == Kind::Segment {
+            self.expect("shmdt", sys::shmdt(region.addr), Ok(0));
+            return Some(());
+        }
         // SAFETY: `malloc` or one of its kin gave it, and it is forgotten.
         unsafe { libc::free(region.addr as *mut _) };
         Some(())

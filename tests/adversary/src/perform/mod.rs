@@ -9,17 +9,21 @@ mod descriptors;
 mod direct;
 mod kin;
 mod leaf;
+mod lent;
+mod locks;
 mod looks;
 mod memory;
+mod segments;
 mod signals;
 mod stream;
 mod threads;
+mod traps;
 mod waits;
 
 use core::sync::atomic::Ordering::Relaxed;
 use std::path::Path;
 
-use crate::model::{Page, Region};
+use crate::model::{Kind, Page, Region};
 use crate::program::{Call, Op, Program};
 use crate::shared::{self, PROCESSES, THREADS, shared};
 use crate::sys::{self, Outcome};
@@ -35,6 +39,8 @@ pub(crate) const FAILED: i32 = 77;
 pub(crate) struct Setting {
     pub(crate) program: Program,
     folder: String,
+    /// The file of the driver's late server.
+    late_file: String,
     /// A fork copies all of the root's memory at one instant: more than the kernel promises.
     is_causal: bool,
 }
@@ -53,8 +59,10 @@ pub(crate) struct Me {
     may_allocate: bool,
     /// Not when the limit of descriptors is zero.
     may_open: bool,
+    /// How the thread ends, if not by a return from its main function.
+    retires: Option<&'static str>,
     /// The parent, and what it holds while it waits for this process to look at it.
-    parents: Option<(i32, Vec<Region>)>,
+    parents: Option<kin::Parent>,
 }
 
 /// What a call that cannot be made does.
@@ -75,7 +83,8 @@ pub(crate) fn perform(folder: &Path, is_causal: bool) -> ! {
     crate::heap::perform();
     signals::catch_crashes();
     let folder = folder.to_str().expect("the driver named it").to_owned();
-    let setting = Box::leak(Box::new(Setting { program, folder, is_causal }));
+    let late_file = format!("{folder}/../{}", crate::late::FILE);
+    let setting = Box::leak(Box::new(Setting { program, folder, late_file, is_causal }));
     shared().totals.processes.fetch_add(1, Relaxed);
     let mut me = Me::new(setting, 0, 0);
     counters::make_counters(&me);
@@ -96,6 +105,7 @@ impl Me {
             signals: None,
             may_allocate: true,
             may_open: true,
+            retires: None,
             parents: None,
         }
     }
@@ -111,6 +121,9 @@ impl Me {
             }
             if self.one(call).is_some() {
                 shared().totals.calls.fetch_add(1, Relaxed);
+            }
+            if self.retires.is_some() {
+                break;
             }
         }
         self.release_parent();
@@ -135,6 +148,9 @@ impl Me {
             Op::Fill => self.fill(call),
             Op::Verify => self.verify(self.region(call.number(0))?),
             Op::Copy => self.copy(call),
+            Op::Touch => self.touch(call),
+            Op::Trap => self.trap(call),
+            Op::Segment => self.segment(call),
             Op::Direct => self.direct(call),
             Op::Fork => self.fork(call),
             Op::Spawn => self.spawn(call),
@@ -151,8 +167,12 @@ impl Me {
             Op::Stream => self.stream(call),
             Op::Count => self.count(call),
             Op::Futex => self.futex(call),
+            Op::Locks => self.locks(call),
             Op::Signals => self.signals(call),
             Op::Descriptors => self.descriptors(call),
+            Op::Tables => self.tables(call),
+            Op::Lend => self.lend(call),
+            Op::Retire => self.retire(call),
             Op::Pause => {
                 sys::pause(call.number(0));
                 Some(())
@@ -162,6 +182,9 @@ impl Me {
 
     /// The end of a process: everything is looked at, everybody waited for.
     fn finish(&mut self) -> ! {
+        if self.retires.is_some() {
+            self.retire_first();
+        }
         while let Some(thread) = self.threads.last() {
             let number = thread.number;
             self.join(number);
@@ -213,7 +236,10 @@ impl Me {
 
     /// Where it is in the list, too: for calls that change it.
     fn mapping(&self, id: usize) -> Option<(usize, &Region)> {
-        let index = self.regions.iter().position(|region| region.id == id && !region.is_heap)?;
+        let index = self
+            .regions
+            .iter()
+            .position(|region| region.id == id && region.kind == Kind::Mapping)?;
         Some((index, &self.regions[index]))
     }
 

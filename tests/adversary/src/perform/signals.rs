@@ -14,7 +14,11 @@ use crate::sys;
 
 /// A signal that ends the process says so.
 pub(super) fn catch_crashes() {
-    extern "C" fn crashed(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    extern "C" fn crashed(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+        // SAFETY: the kernel's own.
+        if unsafe { super::traps::is_trap(signal, info, context) } {
+            return;
+        }
         // SAFETY: the kernel's.
         let at = unsafe { (*info).si_addr() };
         let tid = sys::thread_id();

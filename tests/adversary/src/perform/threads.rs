@@ -19,6 +19,8 @@ pub(crate) struct Started {
     handle: libc::pthread_t,
     stack: &'static str,
     at: usize,
+    /// What it knows, and what this thread has of that once it has ended.
+    me: *mut Me,
 }
 
 /// Threads of this process.
@@ -42,6 +44,7 @@ impl Me {
         let mut at = 0;
         let mut child = Box::new(Self::new(self.setting, self.process, number));
         child.may_open = self.may_open;
+        let child = Box::into_raw(child);
         ALIVE.fetch_add(1, Ordering::Relaxed);
         // SAFETY: attributes begin as all zeroes do; the stack is the thread's alone until it is joined.
         let (made, handle) = unsafe {
@@ -65,26 +68,37 @@ impl Me {
                 self.expect("pthread_attr_setstack", nonzero(set), Ok(0));
             }
             let mut handle = 0;
-            let argument = Box::into_raw(child).cast();
-            let made = sys::create_thread(&mut handle, &attributes, thread_main, argument);
+            let made = sys::create_thread(&mut handle, &attributes, thread_main, child.cast());
             libc::pthread_attr_destroy(&mut attributes);
             (made, handle)
         };
         self.expect("pthread_create", made, Ok(0));
-        self.threads.push(Started { number, handle, stack, at });
+        self.threads.push(Started { number, handle, stack, at, me: child });
         Some(())
+    }
+
+    /// The thread ends here, in its own way.
+    pub(super) fn retire(&mut self, call: &Call) -> Option<()> {
+        self.retires = Some(call.word(0));
+        Some(())
+    }
+
+    /// Of a process' first thread: the others live on, and the process ends with the last of them.
+    pub(super) fn retire_first(&mut self) -> ! {
+        self.end_thread();
+        // What `pthread_exit` would unwind is Rust's `main`, which it may not.
+        sys::exit_thread()
     }
 
     /// What it held is this thread's then.
     pub(super) fn join(&mut self, number: usize) -> Option<()> {
         let index = self.threads.iter().position(|thread| thread.number == number)?;
         let thread = self.threads.remove(index);
-        let mut returned = null_mut();
-        // SAFETY: a thread that was not joined; it returns its `Me`, which it no longer uses.
+        // SAFETY: a thread that was not joined; when it has ended it no longer uses its `Me`, which `start` made.
         let theirs = unsafe {
-            let joined = libc::pthread_join(thread.handle, &mut returned);
+            let joined = libc::pthread_join(thread.handle, null_mut());
             self.expect("pthread_join", nonzero(joined), Ok(0));
-            Box::from_raw(returned.cast::<Self>())
+            Box::from_raw(thread.me)
         };
         match thread.stack {
             "mapped" => self.expect("munmap", sys::munmap(thread.at, STACK), Ok(0)),
@@ -97,11 +111,20 @@ impl Me {
     }
 }
 
-extern "C" fn thread_main(me: *mut c_void) -> *mut c_void {
-    // SAFETY: `start` gave it up.
-    let mut it = unsafe { Box::from_raw(me.cast::<Me>()) };
+extern "C-unwind" fn thread_main(me: *mut c_void) -> *mut c_void {
+    // SAFETY: nobody else has it before this thread has ended.
+    let it = unsafe { &mut *me.cast::<Me>() };
     it.run();
     it.end_thread();
     ALIVE.fetch_sub(1, Ordering::Relaxed);
-    Box::into_raw(it).cast()
+    match it.retires {
+        None => null_mut(),
+        Some("exit") => sys::exit_thread(),
+        // SAFETY: no frame of this thread has anything to drop any more.
+        Some(_) => unsafe { pthread_exit(null_mut()) },
+    }
+}
+
+unsafe extern "C-unwind" {
+    fn pthread_exit(value: *mut c_void) -> !;
 }

@@ -89,7 +89,7 @@ unsafe fn await_word(at: usize, how: &str) {
     }
 }
 
-extern "C" fn wake_main(waker: *mut c_void) -> *mut c_void {
+extern "C-unwind" fn wake_main(waker: *mut c_void) -> *mut c_void {
     // SAFETY: `futex` waits for this thread before the waker goes.
     let Waker { me, at, how, ms, forks } = unsafe { &*waker.cast::<Waker<'_>>() };
     sys::pause(ms / 2);

@@ -34,7 +34,6 @@ use memory::{Memory, StrategyArg};
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
     let image = remote::open(&args.image)?;
     let arenas = &image.description().arenas;
     let Some(described) = arenas.get(args.arena as usize) else {
@@ -45,7 +44,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     progress.phase(&format!("restoring {}", args.image.display()));
     let mut advanced = |done: Done| {
         advance(&progress, done);
-        if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        ControlFlow::Continue(())
     };
     // Who touches what is damaged, here, would be killed.
     let on_damage = OnDamage::new(|error, _| Failure::from(error.clone()).exit());
@@ -63,6 +62,8 @@ pub(super) fn run(args: &Args) -> CommandResult {
         progress.finish();
         return shown.dump(span, &memory);
     }
+    // Until here a signal ends the process: it waits for a disk or a store, and there is nothing to put back.
+    let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
     match &memory {
         Memory::Arena(restored) => complete(restored, &progress, &stop)?,
         Memory::Standalone(_) => shown.touch(&progress, &stop)?,

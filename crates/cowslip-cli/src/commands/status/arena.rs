@@ -5,20 +5,14 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 
-use cowslip::units::VirtRange;
 use cowslip::{Footprint, Metrics};
 use cowslip_sys::procfs;
-
-/// What `st_blocks` counts (`inode(7)`).
-const BLOCK_BYTES: u64 = 512;
 
 pub(super) struct Arena {
     pub(super) metrics: Metrics,
     pub(super) footprint: Footprint,
-    /// What its file holds, shared with the processes that were forked.
-    pub(super) file_bytes: u64,
 }
 
 impl Arena {
@@ -33,27 +27,11 @@ impl Arena {
             let mut page = [0u8; 4096];
             memory.read_exact_at(&mut page, mapping.range.start as u64)?;
             if let Some(metrics) = Metrics::from_page(&page) {
-                arenas.push(Self::measure(pid, metrics, &smaps));
+                let footprint = Footprint::measure(pid, &smaps, &metrics);
+                arenas.push(Self { metrics, footprint });
             }
         }
         Ok(arenas)
-    }
-
-    fn measure(pid: i32, metrics: Metrics, smaps: &str) -> Self {
-        let (start, len) = (metrics.arena_start_address, metrics.capacity_bytes);
-        let range = VirtRange::new(start as usize, len as usize);
-        // A child closes what it does not own.
-        let file = format!("/proc/{pid}/fd/{}", metrics.file_descriptor);
-        let file_bytes = match metrics.is_owner {
-            0 => 0,
-            _ => fs::metadata(file).map_or(0, |file| file.blocks() * BLOCK_BYTES),
-        };
-        Self { metrics, footprint: Footprint::parse(smaps, range), file_bytes }
-    }
-
-    /// Memory that is there because of it: what is mapped, what is not, and copies.
-    pub(super) fn held_bytes(&self) -> u64 {
-        self.file_bytes + self.footprint.private_bytes
     }
 
     pub(super) fn state(&self) -> &'static str {

@@ -53,7 +53,7 @@ pub(super) fn lines(programs: &[Program]) -> Vec<String> {
             &program.pid.to_string(),
             &program.name,
             own.unwrap_or(&program.arenas[0]).state(),
-            &sum(&Arena::held_bytes).to_string(),
+            &sum(&|arena| arena.footprint.held_bytes).to_string(),
             &sum(&|arena| arena.footprint.resident_bytes).to_string(),
             &sum(&|arena| arena.footprint.private_bytes).to_string(),
             &sum(&|arena| arena.metrics.left_bytes).to_string(),

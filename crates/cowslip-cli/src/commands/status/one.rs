@@ -22,7 +22,7 @@ pub(super) fn to_json(arena: &Arena) -> Value {
     fields.insert("state".into(), arena.state().into());
     let footprint = &arena.footprint;
     for (name, bytes) in [
-        ("held_bytes", arena.held_bytes()),
+        ("held_bytes", footprint.held_bytes),
         ("private_bytes", footprint.private_bytes),
         ("resident_bytes", footprint.resident_bytes),
         ("huge_mapped_bytes", footprint.huge_mapped_bytes),
@@ -46,7 +46,7 @@ pub(super) fn lines(arena: &Arena) -> Vec<String> {
         ("state", format!("{}, {} frozen chunks of 2 MiB", arena.state(), m.frozen_chunks)),
         ("arena", format!("{:#x}, {}", m.arena_start_address, ByteCount(m.capacity_bytes))),
         ("handed out", ByteCount(m.used_bytes).to_string()),
-        ("held", ByteCount(arena.held_bytes()).to_string()),
+        ("held", ByteCount(footprint.held_bytes).to_string()),
         ("mapped now", ByteCount(footprint.resident_bytes).to_string()),
         ("mapped by huge pages", ByteCount(footprint.huge_mapped_bytes).to_string()),
         ("private copies", ByteCount(footprint.private_bytes).to_string()),

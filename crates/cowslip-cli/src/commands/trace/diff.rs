@@ -26,7 +26,7 @@ pub(crate) struct DiffArgs {
     first: PathBuf,
     /// Another one
     second: PathBuf,
-    /// Compare faults a second or in the whole run [default: run if both are of one command from its start]
+    /// Compare faults a second or in the whole run [default: run if both are of commands from their start]
     #[arg(long, value_enum, value_name = "WHAT")]
     by: Option<By>,
     /// Lines of each table
@@ -54,6 +54,7 @@ pub(super) fn run(args: &DiffArgs) -> CommandResult {
     let basis = match args.by {
         Some(By::Second) => Basis::PerSecond,
         Some(By::Run) => Basis::PerRun,
+        None if first.cut_short.is_some() || second.cut_short.is_some() => Basis::PerSecond,
         None => Basis::fitting(analyses),
     };
     let diff = Diff::of(analyses, [&mut first.names, &mut second.names], basis);
@@ -129,13 +130,6 @@ fn wholes(diff: &Diff, sides: [&Loaded; 2]) -> Vec<String> {
     lines
 }
 
-fn unit(diff: &Diff) -> &'static str {
-    match diff.basis {
-        Basis::PerSecond => "faults a second",
-        Basis::PerRun => "faults in each run",
-    }
-}
-
 fn kinds(diff: &Diff) -> Vec<String> {
     let mut rows = Vec::new();
     for kind in &diff.kinds {
@@ -143,7 +137,7 @@ fn kinds(diff: &Diff) -> Vec<String> {
         let [first, second] = kind.compared.map(faults);
         rows.push(vec![first, second, mark.to_owned(), kind.kind.to_string()]);
     }
-    table(&format!("{}, by kind", unit(diff)), &[], rows)
+    table(&format!("faults {}, by kind", diff.basis), &[], rows)
 }
 
 fn groups(diff: &Diff, top: usize) -> Vec<String> {
@@ -152,7 +146,7 @@ fn groups(diff: &Diff, top: usize) -> Vec<String> {
         vec![first, second, sides(&group.sides), subject(group)]
     };
     let mut lines = table(
-        &format!("{}, by mapping", unit(diff)),
+        &format!("faults {}, by mapping", diff.basis),
         &[],
         diff.groups.iter().take(top).map(row).collect(),
     );

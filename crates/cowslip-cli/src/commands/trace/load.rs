@@ -5,6 +5,7 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use cowslip_report::Progress;
+use cowslip_trace::PerfMaps;
 use cowslip_trace::analysis::{Analyser, Analysis};
 use cowslip_trace::cost::FaultCost;
 use cowslip_trace::file::Reader;
@@ -26,7 +27,7 @@ pub(super) fn load(path: &Path, progress: &mut Progress) -> Result<Loaded, Failu
     progress.phase(&format!("reading {}", path.display()));
     let mut reader = open(path)?;
     let header = reader.header().clone();
-    let mut analyser = Analyser::new(&header);
+    let mut analyser = Analyser::new(&header).with_perf_maps(PerfMaps::new(&header));
     let mut events = Vec::new();
     while reader.read_block(&mut events).map_err(unreadable(path))? {
         for event in events.drain(..) {

@@ -56,8 +56,8 @@ pub(in crate::commands) fn table(permissions: &[Permission]) -> String {
             permission.status.to_string(),
             permission.gives
         );
-        if let PermissionStatus::Denied { fix } = permission.status {
-            text += &format!("{:25}as root, or after `{fix}`\n", "");
+        if let Some(advice) = permission.status.advice() {
+            text += &format!("{:25}{advice}\n", "");
         }
     }
     text

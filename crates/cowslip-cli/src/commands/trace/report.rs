@@ -49,6 +49,7 @@ pub(super) fn run(args: &ReportArgs) -> CommandResult {
 
 fn to_json(loaded: &mut Loaded) -> Value {
     let Loaded { path, analysis, names, cut_short } = loaded;
+    let who = names.by_function(&analysis.stacks, usize::MAX);
     let mut functions = |frames: &[Frame]| json!(names.of(frames));
     let groups: Vec<Value> = analysis
         .groups
@@ -90,6 +91,7 @@ fn to_json(loaded: &mut Loaded) -> Value {
         "cost": analysis.cost_of(&analysis.sums),
         "mappings": groups,
         "stacks": stacks,
+        "who": who,
         "threads": analysis.threads,
         "patterns": patterns::find(analysis),
         "rate": analysis.rate,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cowslip_report::text::{align, fit, printable};
 
 /// Functions of a stack that are shown.
-const FRAMES: usize = 5;
+pub(super) const FRAMES: usize = 5;
 
 /// A table: what it is about, its heads and its rows; nothing without rows.
 pub(super) fn table(title: &str, heads: &[&str], rows: Vec<Vec<String>>) -> Vec<String> {

@@ -2,21 +2,15 @@
 
 use cowslip_sys::units::VirtRange;
 
-use super::{Space, memory};
+use super::{Space, memory, shared_page};
+use crate::attribute::advice::{
+    COLLAPSE, DONTNEED, DONTNEED_LOCKED, FREE, HUGEPAGE, NOHUGEPAGE, POPULATE_READ, POPULATE_WRITE,
+    REMOVE,
+};
 use crate::attribute::area::Area;
 use crate::attribute::history::MappingHistory;
 use crate::attribute::pages::Page;
 use crate::attribute::rule::Memory;
-
-// madvise(2)
-const DONTNEED: u32 = 4;
-const FREE: u32 = 8;
-const REMOVE: u32 = 9;
-const HUGEPAGE: u32 = 14;
-const NOHUGEPAGE: u32 = 15;
-const POPULATE_WRITE: u32 = 23;
-const DONTNEED_LOCKED: u32 = 24;
-const COLLAPSE: u32 = 25;
 
 impl Space {
     pub(in crate::attribute) fn advise(
@@ -26,11 +20,21 @@ impl Space {
         history: &mut MappingHistory,
     ) {
         match advice {
-            DONTNEED | FREE | REMOVE | DONTNEED_LOCKED => self.discard(range, history),
-            POPULATE_WRITE | COLLAPSE => {
+            DONTNEED | FREE | REMOVE | DONTNEED_LOCKED => {
+                self.discard(range, history);
+                if advice == REMOVE {
+                    self.note_shared(range, Page::Discarded, history);
+                }
+            }
+            POPULATE_READ | POPULATE_WRITE | COLLAPSE => {
                 let areas: Vec<_> = self.areas.within(range).copied().collect();
                 for area in areas {
-                    if memory(history.get(area.mapping)) == Memory::Anonymous {
+                    let is_filled = match memory(history.get(area.mapping)) {
+                        Memory::Anonymous => advice != POPULATE_READ,
+                        Memory::Shared => true,
+                        _ => false,
+                    };
+                    if is_filled {
                         self.fill(area.range.intersect(range), history);
                     }
                 }
@@ -46,8 +50,20 @@ impl Space {
     }
 
     /// The kernel fills the range without a fault.
-    pub(super) fn fill(&mut self, range: VirtRange, history: &MappingHistory) {
+    pub(super) fn fill(&mut self, range: VirtRange, history: &mut MappingHistory) {
         self.pages.set(history.circumstances.pages(range), Page::Own);
+        self.note_shared(range, Page::Own, history);
+    }
+
+    /// Pages of shared memory are there now, or no longer, whoever maps them.
+    fn note_shared(&self, range: VirtRange, state: Page, history: &mut MappingHistory) {
+        for area in self.areas.within(range) {
+            let Some(id) = history.get(area.mapping).object else { continue };
+            let pages = history.circumstances.pages(area.range.intersect(range));
+            let first = shared_page(area, pages.start, history);
+            let pages = first..first + (pages.end - pages.start);
+            history.objects.get_mut(id).pages.set(pages, state);
+        }
     }
 
     fn discard(&mut self, range: VirtRange, history: &MappingHistory) {
@@ -62,12 +78,13 @@ impl Space {
             }
             for first in self.pages.touched(&pages, at.huge_pages()) {
                 let huge = at.huge_around(first);
-                let part = huge.start.max(pages.start)..huge.end.min(pages.end);
-                if self.may_have_come_unseen(first, history) {
+                let is_shared = history.get(area.mapping).object.is_some();
+                let unseen = (!is_shared).then(|| self.unseen_blocks(huge.clone(), history));
+                for unseen in unseen.into_iter().flatten() {
+                    let part = unseen.start.max(pages.start)..unseen.end.min(pages.end);
                     self.pages.set(part, Page::Discarded);
-                } else {
-                    self.pages.discard_present(part);
                 }
+                self.pages.discard_present(huge.start.max(pages.start)..huge.end.min(pages.end));
             }
         }
     }

@@ -38,7 +38,12 @@ impl Space {
         self.unmap(map.range, history);
         self.add(map.range, map, &place, history);
         let is_filled = map.flags & (MAP_POPULATE | MAP_LOCKED) != 0 && !map.is_old;
-        if is_filled && place.is_anonymous() && map.protection & PROT_WRITE != 0 {
+        let is_shared = self
+            .areas
+            .at(map.range.start)
+            .is_some_and(|area| history.get(area.mapping).object.is_some());
+        let is_writable = map.protection & PROT_WRITE != 0;
+        if is_filled && (is_shared || place.is_anonymous() && is_writable) {
             self.fill(map.range, history);
         }
     }
@@ -54,11 +59,13 @@ impl Space {
             place: place.clone(),
             length_bytes: range.len as u64,
             file_offset_bytes: map.offset_bytes,
+            inode: map.inode,
             is_private,
             mapped_by: map.stack,
             is_old: map.is_old,
             inherited_from: None,
             unmapped_bytes: 0,
+            object: None,
         });
         self.areas.insert(Area {
             range,

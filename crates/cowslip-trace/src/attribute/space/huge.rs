@@ -1,9 +1,13 @@
 //! Where huge pages would fit, and may have come unseen.
 
-use super::Space;
+use std::ops::Range;
+
+use super::{Space, shared_page};
 use crate::attribute::HugeFit;
 use crate::attribute::area::Area;
 use crate::attribute::history::MappingHistory;
+use crate::attribute::object::Object;
+use crate::attribute::place::Place;
 
 impl Space {
     /// Whether a huge page would fit around a page, and whether it would have come before.
@@ -11,14 +15,23 @@ impl Space {
         if area.wants_huge == Some(false) {
             return HugeFit::Refused;
         }
-        let huge = history.circumstances.huge_around(page);
+        let huge = self.block(area, page, history);
         let range = history.circumstances.range(&huge);
+        let object = history.get(area.mapping).object;
+        let is_of_one_object = |other: &Area| {
+            let at = other.range.start.max(range.start) as u64 / history.circumstances.page_bytes;
+            let ahead = shared_page(area, page, history).wrapping_sub(page);
+            object.is_none() || shared_page(other, at, history).wrapping_sub(at) == ahead
+        };
         // The kernel makes one mapping of neighbours that are alike.
         let is_alike = |other: &Area| {
-            other.mapping == area.mapping
+            let (mapping, its) = (history.get(area.mapping), history.get(other.mapping));
+            other.mapping == area.mapping && object.is_none()
                 || (other.protection == area.protection
                     && other.wants_huge == area.wants_huge
-                    && history.get(other.mapping).place == history.get(area.mapping).place)
+                    && its.place == mapping.place
+                    && its.object == object
+                    && is_of_one_object(other))
         };
         let mut covered = range.start;
         for other in self.areas.within(range) {
@@ -29,15 +42,79 @@ impl Space {
         }
         match () {
             () if covered < range.end() => HugeFit::No,
+            () if object.is_some() && is_misplaced(area, page, history) => HugeFit::No,
             () if self.pages.count_present(huge) == 0 => HugeFit::First,
             () => HugeFit::Further,
         }
     }
 
+    /// The pages that a huge page around a page would map. Of shared memory it is a part of what is mapped,
+    /// wherever that lies: the kernel would have put it in its place if it gave shared memory huge pages.
+    pub(super) fn block(&self, area: &Area, page: u64, history: &MappingHistory) -> Range<u64> {
+        let at = history.circumstances;
+        if history.get(area.mapping).object.is_none() {
+            return at.huge_around(page);
+        }
+        let into = shared_page(area, page, history) % at.huge_pages();
+        let first = page.saturating_sub(into);
+        first..first + at.huge_pages()
+    }
+
     /// Whether a page that no event touched may be there: a fault that does not say whether a huge page
     /// was the answer brought one page or all around it. A second fault in there tells that it was one.
     pub(super) fn may_have_come_unseen(&self, page: u64, history: &MappingHistory) -> bool {
-        let at = history.circumstances;
-        at.may_have_huge && self.pages.count_present(at.huge_around(page)) == 1
+        let sizes = sizes(history.circumstances.private_sizes);
+        let is_alone = |block: Range<u64>| self.pages.count_present(block) == 1;
+        sizes.map(|size| around(page, size)).any(is_alone)
     }
+
+    /// The parts of a huge page's place of which all may be there, as above.
+    pub(super) fn unseen_blocks(
+        &self,
+        huge: Range<u64>,
+        history: &MappingHistory,
+    ) -> Vec<Range<u64>> {
+        let all = sizes(history.circumstances.private_sizes).flat_map(|size| {
+            huge.clone().step_by(size as usize).map(move |first| first..first + size)
+        });
+        all.filter(|block| self.pages.count_present(block.clone()) == 1).collect()
+    }
+
+    /// The same for shared memory of which this process has not mapped the place, but another one has.
+    pub(super) fn may_be_shared_unseen(
+        &self,
+        area: &Area,
+        page: u64,
+        object: &Object,
+        history: &MappingHistory,
+    ) -> bool {
+        let shared = shared_page(area, page, history);
+        sizes(history.circumstances.shared_sizes).any(|size| {
+            let block = around(shared, size);
+            let first = page.saturating_sub(shared - block.start);
+            object.pages.count_present(block) == 1
+                && self.pages.count_present(first..first + size) == 0
+        })
+    }
+}
+
+/// Whether shared memory lies where huge pages do not fit, although the kernel looks after that.
+fn is_misplaced(area: &Area, page: u64, history: &MappingHistory) -> bool {
+    let at = history.circumstances;
+    // Of what is mounted, the mount says whether it has huge pages, which is not known.
+    let is_mounted = matches!(&history.get(area.mapping).place,
+        Place::MemoryFile(name) if name.starts_with("/dev/shm/"));
+    let is_aligned = shared_page(area, page, history) % at.huge_pages() == page % at.huge_pages();
+    at.aligns_shared && !is_mounted && !is_aligned
+}
+
+/// The sizes of a mask of powers of two.
+fn sizes(mask: u32) -> impl Iterator<Item = u64> {
+    (0..u32::BITS).filter(move |bit| mask & 1 << bit != 0).map(|bit| 1 << bit)
+}
+
+/// The pages of the block of that size around a page.
+fn around(page: u64, size: u64) -> Range<u64> {
+    let first = page / size * size;
+    first..first + size
 }

@@ -8,7 +8,7 @@ use std::io::{self, Read, Seek};
 use cowslip_sys::units::VirtRange;
 use linux_perf_data::linux_perf_event_reader::constants::PERF_RECORD_MISC_MMAP_BUILD_ID;
 use linux_perf_data::linux_perf_event_reader::{
-    CpuMode, EventRecord, PerfClock, RawData, RawEventRecord, RecordType, SampleRecord,
+    CpuMode, EventRecord, Mmap2FileId, PerfClock, RawData, RawEventRecord, RecordType, SampleRecord,
 };
 use linux_perf_data::{Endianness, PerfFile, PerfFileReader, PerfFileRecord};
 
@@ -87,13 +87,17 @@ pub(super) fn read(
             // The kernel's own are told of as well.
             EventRecord::Mmap2(it) if it.pid >= 0 => {
                 let memory = (it.address, it.length, it.page_offset);
-                let record = map(memory, it.protection, it.flags, &text(it.path));
+                let inode = match &it.file_id {
+                    Mmap2FileId::InodeAndVersion(file) => file.inode,
+                    Mmap2FileId::BuildId(_) => 0,
+                };
+                let record = map(memory, it.protection, it.flags, inode, &text(it.path));
                 take(at(time_ns, it.pid, it.tid), record)?;
             }
             EventRecord::Mmap(it) if it.pid >= 0 => {
                 let protection = if it.is_executable { PROT_EXEC } else { 0 };
                 let memory = (it.address, it.length, it.page_offset);
-                let record = map(memory, protection, 0, &text(it.path));
+                let record = map(memory, protection, 0, 0, &text(it.path));
                 take(at(time_ns, it.pid, it.tid), record)?;
             }
             _ => {}
@@ -161,7 +165,13 @@ fn sample<'a>(
 }
 
 /// `memory`: its address, its length, and where in the file it begins.
-fn map(memory: (u64, u64, u64), protection: u32, flags: u32, path: &str) -> Record<'static> {
+fn map(
+    memory: (u64, u64, u64),
+    protection: u32,
+    flags: u32,
+    inode: u64,
+    path: &str,
+) -> Record<'static> {
     let (address, length, offset_bytes) = memory;
     let is_anonymous = path.is_empty() || path == "//anon";
     let length = length.min(u64::MAX - address);
@@ -170,6 +180,7 @@ fn map(memory: (u64, u64, u64), protection: u32, flags: u32, path: &str) -> Reco
         protection,
         flags,
         offset_bytes: if is_anonymous { 0 } else { offset_bytes },
+        inode,
         name: (!is_anonymous).then(|| path.into()),
         is_old: false,
         stack: None,

@@ -165,13 +165,18 @@ fn map(text: &str) -> Option<Map> {
     let (address, length) = (hex(address)?, hex(length)?);
     address.checked_add(length)?;
     let is_anonymous = path.is_empty() || path == "//anon";
-    let offset = file.split(' ').next()?;
+    // Offset, device, number and generation; after an offset alone, or a build id, there is no number.
+    let mut facts = file.split(' ');
+    let offset = facts.next()?;
+    let has_device = facts.next().is_some_and(|device| device.contains(':'));
+    let inode = facts.next().filter(|_| has_device).and_then(|inode| inode.parse().ok());
     let bit = |letter, bit| if protection.contains(letter) { bit } else { 0 };
     Some(Map {
         range: VirtRange::new(address as usize, length as usize),
         protection: bit('r', 1) | bit('w', 2) | bit('x', 4),
         flags: bit('s', MAP_SHARED) | bit('p', MAP_PRIVATE),
         offset_bytes: if is_anonymous { 0 } else { hex(offset).or(offset.parse().ok())? },
+        inode: inode.unwrap_or(0),
         name: (!is_anonymous).then(|| path.into()),
         is_old: false,
         stack: None,

@@ -2,10 +2,10 @@
 //! One chunk, or a run of clean ones, from private to shared.
 //!
 //! ```text
-//!   write-protect ──▶ scan ──▶ copy private pages to the file ──▶ map shared ──▶ wake
-//!        │ a store to the chunk waits here ............................................ ▲
-//!        └─ error: unprotect, wake, stay frozen, try again later                        │ sees the
-//!                                                                                       │ shared page
+//!   move aside ──▶ scan ──▶ copy private pages to the file ──▶ map shared ──▶ wake
+//!        │ an access to the chunk waits here ...................................... ▲
+//!        └─ error: move back, wake, stay frozen, try again later                    │ sees the
+//!                                                                                   │ shared page
 //! ```
 //! A chunk with many private pages goes through this in parts of 256 KiB, so that a writer waits for
 //! a part. The page table that the parts shared keeps its small entries; so the chunk, which is shared
@@ -13,13 +13,16 @@
 //!
 //! # Safety
 //! The ranges are frozen parts of an arena, which this library owns. Nobody reads their base any more
-//! (the callers of [`Thawing::thaw`] made sure), and no store to them completes between the protection
-//! and the new mapping (I1), so that every address shows the same content throughout.
+//! (the callers of [`Thawing::thaw`] made sure), and no store to them completes while they are [held](hold)
+//! (I1), so that every address shows the same content throughout.
 
+mod base;
 mod copy;
+mod hold;
 mod stream;
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::memory::Prot;
@@ -30,11 +33,12 @@ use cowslip_sys::uffd::{Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
-use crate::arena::backing_file::{Pages, offset};
-use crate::arena::residency;
-use crate::arena::state::{Chunk, Shared, State};
+use crate::arena::backing_file::{BackingFile, Pages, offset};
+use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
 use crate::service::{Service, Window};
-use copy::copy_out;
+use copy::{Run, copy_out};
+pub(crate) use hold::move_pages;
+use hold::{By, Hold};
 
 /// More private pages than this are thawed part by part.
 pub(crate) const MANY_PAGES: u64 = 128;
@@ -45,29 +49,49 @@ const REACH_BYTES: usize = 64 << 10;
 /// What a thaw works with.
 pub(crate) struct Thawing<'a> {
     pub(crate) shared: &'a Shared,
-    /// Holds writers off; without one nobody may write.
-    pub(crate) guard: Option<&'a Uffd<ReservedFd>>,
+    /// Keeps threads from what is thawed; without one the caller has seen to it that none writes.
+    pub(crate) guard: Option<&'a Service>,
     pub(crate) scanner: &'a Scanner<ReservedFd>,
     pub(crate) window: &'a Window,
 }
 
 impl<'a> Thawing<'a> {
     pub(crate) fn new(shared: &'a Shared, service: &'a Service) -> Self {
-        let Service { uffd, scanner, window, .. } = service;
-        Self { shared, guard: Some(uffd), scanner, window }
+        let Service { scanner, window, .. } = service;
+        Self { shared, guard: Some(service), scanner, window }
     }
 
-    /// Makes chunks live: one, or several without private pages.
+    /// Makes chunks live in their file: one, or several without private pages.
     pub(crate) fn thaw(&self, state: &mut State, chunks: Range<usize>) -> Result<(), Errno> {
         let range = self.shared.chunk_range(chunks.start, chunks.len());
-        self.in_parts(state, chunks, [range])
+        self.in_parts(state, chunks, [range], None)
     }
 
     /// As [`Self::thaw`], for a chunk with many private pages.
     pub(crate) fn thaw_gently(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
+        self.in_parts(state, chunk..chunk + 1, self.parts(chunk), None)
+    }
+
+    /// Makes a chunk live in the file of that number, which has no readers, while its base may have some. A live chunk is one
+    /// mapping.
+    pub(crate) fn move_out(
+        &self,
+        state: &mut State,
+        chunk: usize,
+        target: u8,
+        is_gentle: bool,
+    ) -> Result<(), Errno> {
         let range = self.shared.chunk_range(chunk, 1);
-        let part = |i| VirtRange::new(range.start + i * PART_BYTES, PART_BYTES);
-        self.in_parts(state, chunk..chunk + 1, (0..CHUNK_BYTES / PART_BYTES).map(part))
+        match is_gentle {
+            true => self.in_parts(state, chunk..chunk + 1, self.parts(chunk), Some(target)),
+            false => self.in_parts(state, chunk..chunk + 1, [range], Some(target)),
+        }
+    }
+
+    fn parts(&self, chunk: usize) -> impl Iterator<Item = VirtRange> + use<> {
+        let range = self.shared.chunk_range(chunk, 1);
+        (0..CHUNK_BYTES / PART_BYTES)
+            .map(move |i| VirtRange::new(range.start + i * PART_BYTES, PART_BYTES))
     }
 
     fn in_parts(
@@ -75,108 +99,132 @@ impl<'a> Thawing<'a> {
         state: &mut State,
         chunks: Range<usize>,
         parts: impl IntoIterator<Item = VirtRange>,
+        target: Option<u8>,
     ) -> Result<(), Errno> {
         let shared = self.shared;
         let range = shared.chunk_range(chunks.start, chunks.len());
         let began_ns = process::now_ns();
         let mut pages = 0;
-        shared.backing_file.check_identity()?;
+        let number = target.unwrap_or_else(|| state.map.file(chunks.start));
+        let file = Arc::clone(state.files.get(number));
+        file.check_identity()?;
         // Writers need not wait for it.
-        shared.fill_borrowed(state, chunks.clone())?;
+        match target {
+            // Its writers have to.
+            Some(_) if state.chunk(chunks.start) == Chunk::Live => {}
+            Some(_) => base::fill(shared, state, chunks.start, &file, self.window)?,
+            None => shared.fill_borrowed(state, chunks.clone())?,
+        }
         chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
         let mut last = VirtRange::default();
         for part in parts {
             let part_began_ns = process::now_ns();
-            let moved = self.part(state, chunks.clone(), part);
+            let moved = self.part(state, chunks.clone(), part, number, &file);
             if self.guard.is_some() {
-                shared.counters.stalled(process::now_ns() - part_began_ns);
+                let stall_ns = process::now_ns() - part_began_ns;
+                shared.counters.stalled(stall_ns);
+                if let (Ok((_, writers)), None) = (moved, target) {
+                    state.thaw.felt_ns += stall_ns * writers;
+                }
             }
+            let moved = moved.map(|(pages, _)| pages);
             pages += moved?;
             last = part;
         }
         if last != range {
-            for (piece, prot) in state.vma_map.pieces(range) {
-                if let Err(errno) = shared.map_live(state, piece, prot) {
-                    mark_partial(shared, state, chunks, range);
+            for (piece, prot) in state.pieces(range) {
+                if let Err(errno) = self.map(state, &file, piece, prot) {
+                    mark_partial(shared, state, chunks, range, number);
                     return Err(errno);
                 }
             }
         }
-        for chunk in chunks.clone() {
-            state.set_chunk(chunk, Chunk::Live);
+        match target {
+            Some(target) => {
+                shared.vacate(state, chunks.start, target);
+                state.change(chunks.start, Event::Move);
+                shared.counters.moved_chunks.fetch_add(1, Relaxed);
+            }
+            None => {
+                state.change_all(chunks.clone(), Event::Thaw);
+                shared.counters.thawed_chunks.fetch_add(chunks.len() as u64, Relaxed);
+            }
         }
-        state.partial_chunks.retain(|chunk| !chunks.contains(chunk));
         shared.end_borrowing(state);
         state.unmapped.add(range);
         let counters = shared.counters;
-        counters.thawed_chunks.fetch_add(chunks.len() as u64, Relaxed);
         counters.thawed_pages.fetch_add(pages, Relaxed);
         counters.longest_thaw_chunk_ns.fetch_max(process::now_ns() - began_ns, Relaxed);
         counters.frozen_chunks.store(state.not_live() as u64, Relaxed);
         Ok(())
     }
 
-    /// Makes a part of `chunks` shared: how many private pages it had.
-    fn part(&self, state: &mut State, chunks: Range<usize>, part: VirtRange) -> Result<u64, Errno> {
+    fn map(
+        &self,
+        state: &State,
+        file: &BackingFile,
+        piece: VirtRange,
+        prot: Prot,
+    ) -> Result<(), Errno> {
+        file.map_live(self.shared.range, piece, prot)?;
+        self.shared.mark_base(state, piece);
+        Ok(())
+    }
+
+    /// Makes a part of `chunks` shared: how many private pages it had, and how many writers waited.
+    fn part(
+        &self,
+        state: &mut State,
+        chunks: Range<usize>,
+        part: VirtRange,
+        number: u8,
+        file: &BackingFile,
+    ) -> Result<(u64, u64), Errno> {
         let shared = self.shared;
-        let pieces = state.vma_map.pieces(part);
+        let pieces = state.pieces(part);
         let mut mapped_to = part.start;
+        let by = match state.chunk(chunks.start) {
+            _ if shared.pages == Pages::Hugetlb => By::Protection(RegisterMode::WP),
+            Chunk::Partial => By::Protection(RegisterMode::MISSING | RegisterMode::WP),
+            kind => By::Move { has_file: kind != Chunk::Anonymous },
+        };
+        if self.guard.is_some() && state.inheritance == ForkInheritance::Whole {
+            // What is held is kept from children, and stays so after an error.
+            state.inheritance = ForkInheritance::Part;
+        }
+        let hold = self.guard.map(|service| Hold::begin(service, part, &pieces, by));
+        let (mut hold, refused) = match hold.transpose() {
+            Ok(hold) => (hold, None),
+            Err(errno) => (None, Some(errno)),
+        };
         let moved = (|| {
-            if let Some(uffd) = self.guard {
-                self.map_singly(state, uffd, &pieces)?;
-                for (piece, _) in &pieces {
-                    write_protect(uffd, *piece, true)?;
-                }
+            if let Some(errno) = refused {
+                return Err(errno);
             }
-            let pages = self.save_private(state, chunks.clone(), part, &pieces)?;
+            let pages = if state.chunk(chunks.start) == Chunk::Live {
+                base::fill(shared, state, chunks.start, file, self.window)?;
+                0
+            } else {
+                self.save_private(state, chunks.clone(), part, &pieces, file, hold.as_ref())?
+            };
             for (piece, prot) in &pieces {
-                shared.map_live(state, *piece, *prot)?;
+                self.map(state, file, *piece, *prot)?;
                 mapped_to = piece.end();
+                if let Some(hold) = &mut hold {
+                    hold.done(mapped_to);
+                }
             }
             Ok(pages)
         })();
-        let woken = self.guard.map_or(Ok(()), |uffd| {
-            if moved.is_err() {
-                for (piece, _) in &pieces {
-                    // What is shared again has no protection to take away.
-                    let _ = write_protect(uffd, *piece, false);
-                }
-                state.thaw.armed = false;
-            }
-            // After the mappings, so that who wakes finds them; on errors too (I6).
-            uffd.wake(part).or_else(|_| uffd.wake(part))
-        });
-        let moved = moved.and_then(|pages| woken.map(|()| pages));
+        let writers = hold.as_ref().map_or(0, Hold::count_waiting);
+        shared.counters.waits.fetch_add(writers, Relaxed);
+        drop(hold);
         if moved.is_err() {
             let first = shared.chunk_range(chunks.start, 1).start;
-            mark_partial(shared, state, chunks, VirtRange::between(first, mapped_to));
+            let done = VirtRange::between(first, mapped_to);
+            mark_partial(shared, state, chunks, done, number);
         }
-        moved
-    }
-
-    /// Where markers of write protection look like pages in swap: has what is in memory of `pieces` mapped by single pages. A
-    /// page that is mapped is known as the file's, protected or not; of one that is not, and of all behind a huge mapping, the
-    /// protection leaves markers, which would be copied as private pages.
-    fn map_singly(
-        &self,
-        state: &State,
-        uffd: &Uffd<ReservedFd>,
-        pieces: &[(VirtRange, Prot)],
-    ) -> Result<(), Errno> {
-        let shared = self.shared;
-        if self.scanner.knows_markers() || shared.backing_file.pages == Pages::Hugetlb {
-            return Ok(());
-        }
-        for (piece, _) in pieces.iter().filter(|(_, prot)| prot.contains(Prot::READ)) {
-            // That splits a huge mapping, and keeps another from coming.
-            write_protect(uffd, VirtRange::new(piece.start, page_size_bytes()), true)?;
-            for (_, part) in
-                shared.by_chunk(*piece).filter(|(i, _)| state.chunk(*i) == Chunk::Frozen)
-            {
-                residency::map_resident(shared, part);
-            }
-        }
-        Ok(())
+        moved.map(|pages| (pages, writers))
     }
 
     /// Copies the private pages of `pieces`, of a `part` of `chunks`, into the file: how many they were.
@@ -186,14 +234,20 @@ impl<'a> Thawing<'a> {
         chunks: Range<usize>,
         part: VirtRange,
         pieces: &[(VirtRange, Prot)],
+        file: &BackingFile,
+        hold: Option<&Hold<'_>>,
     ) -> Result<u64, Errno> {
         let shared = self.shared;
         let mut runs = Vec::new();
         for (piece, prot) in pieces {
-            // One by one: a chunk's entries are read, which a scan of several, all full of markers, would be followed by.
-            for (_, part) in shared.by_chunk(*piece) {
-                self.scanner.private_runs(part, |run| runs.push((run, *prot)))?;
-            }
+            let content = hold.map_or(*piece, |hold| hold.content(*piece));
+            self.scanner.private_runs(content, |source| {
+                let place = piece.start + (source.start - content.start);
+                for (_, to) in shared.by_chunk(VirtRange::new(place, source.len)) {
+                    let from = source.start + (to.start - place);
+                    runs.push(Run { from: VirtRange::new(from, to.len), to, prot: *prot });
+                }
+            })?;
         }
         for chunk in chunks {
             let range = shared.chunk_range(chunk, 1);
@@ -202,41 +256,26 @@ impl<'a> Thawing<'a> {
             if begins && (is_unused || state.chunk(chunk) == Chunk::Anonymous) {
                 // The base's content is nobody's any more. What the program wrote since follows.
                 let at = offset(shared.range, range);
-                memfile::punch_hole(shared.backing_file.fd(), at, range.len as u64)?;
+                memfile::punch_hole(file.fd(), at, range.len as u64)?;
             }
         }
         let mut pages = 0;
-        for runs in runs.chunk_by(|(a, _), (b, _)| a.start / CHUNK_BYTES == b.start / CHUNK_BYTES) {
-            let is_base = state.vma_map.is_base(runs[0].0.start);
-            let (file, range) = (&shared.backing_file, shared.range);
-            pages += copy_out(file, range, runs, is_base, self.window, self.scanner)?;
+        for runs in runs.chunk_by(|a, b| a.to.start / CHUNK_BYTES == b.to.start / CHUNK_BYTES) {
+            let is_base = state.vma_map.is_base(runs[0].to.start);
+            pages += copy_out(file, shared.range, runs, is_base, self.window, self.scanner)?;
         }
         Ok(pages)
     }
 }
 
-/// Thaws a chunk that has private pages without a file behind them.
+/// Thaws a chunk by itself: one that has no file, or of which a part is live.
 pub(crate) fn thaw_alone(
     shared: &Shared,
     state: &mut State,
     chunk: usize,
     service: &Service,
 ) -> Result<(), Errno> {
-    let pieces = state.vma_map.pieces(shared.chunk_range(chunk, 1));
-    // Without a file there are no markers for pages that are not there: missing faults wait too.
-    let mode = RegisterMode::MISSING | RegisterMode::WP;
-    let thawed = pieces
-        .iter()
-        .try_for_each(|(piece, _)| service.uffd.register(*piece, mode))
-        .and_then(|()| Thawing::new(shared, service).thaw(state, chunk..chunk + 1));
-    if thawed.is_err() {
-        // Or who touches a page that is not there waits until a later attempt succeeds.
-        for (piece, _) in &pieces {
-            let _ = service.uffd.unregister(*piece).or_else(|_| service.uffd.unregister(*piece));
-        }
-        state.thaw.armed = false;
-    }
-    thawed
+    Thawing::new(shared, service).thaw(state, chunk..chunk + 1)
 }
 
 /// Thaws one chunk now, in this thread, though it is not its turn. Nobody reads its base. `BUSY` if this thread needs the
@@ -274,14 +313,20 @@ pub(crate) fn private_pages(
     scanner: &Scanner<ReservedFd>,
 ) -> Result<u64, Errno> {
     let mut pages = 0;
-    for (piece, _) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
+    for (piece, _) in state.pieces(shared.chunk_range(chunk, 1)) {
         pages += scanner.count_private(piece, most)?;
     }
     Ok(pages)
 }
 
-/// A thaw of `chunks` failed after it had mapped what lies in `done`.
-fn mark_partial(shared: &Shared, state: &mut State, chunks: Range<usize>, done: VirtRange) {
+/// A thaw of `chunks` failed after it had mapped what lies in `done` to the file of that number.
+fn mark_partial(
+    shared: &Shared,
+    state: &mut State,
+    chunks: Range<usize>,
+    done: VirtRange,
+    number: u8,
+) {
     for chunk in chunks {
         let range = shared.chunk_range(chunk, 1);
         if range.intersect(done).is_empty() {
@@ -289,10 +334,10 @@ fn mark_partial(shared: &Shared, state: &mut State, chunks: Range<usize>, done: 
         }
         // The file has all its content now, and private pages are newer. A chunk mapped whole needs
         // no more than to be called live, which the next attempt does.
-        state.set_chunk(chunk, Chunk::Frozen);
-        if !state.partial_chunks.contains(&chunk) {
-            state.partial_chunks.push(chunk);
+        if state.map.file(chunk) != number {
+            shared.vacate(state, chunk, number);
         }
+        state.change(chunk, Event::Break);
     }
 }
 

@@ -11,9 +11,9 @@ use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
-use crate::arena::backing_file::Pages;
+use crate::arena::backing_file::{CLOSED_HINT, Pages};
 use crate::arena::chunk::at_once;
-use crate::arena::state::{Chunk, Shared, State};
+use crate::arena::state::{Chunk, Event, Shared, State};
 use crate::arena::vma_map::Usage;
 use crate::freeze::pinned::Copies;
 use crate::freeze::thaw;
@@ -56,7 +56,10 @@ impl<'a> Snapshot<'a> {
         if state.is_empty() {
             return Ok(Self::nothing(shared, state));
         }
-        shared.backing_file.check()?;
+        state.files.check_identities().map_err(|errno| {
+            Error::from_errno("find the arena's files behind their descriptors", errno)
+                .hint(CLOSED_HINT)
+        })?;
         thaw::mend(shared, &mut state)?;
         shared.counters.has_userfaultfd.store(u64::from(shared.service(&state).is_some()), Relaxed);
         if state.is_pinned && !keeps_view {
@@ -76,7 +79,7 @@ impl<'a> Snapshot<'a> {
         if keeps_view || !snapshot.pieces.is_empty() {
             snapshot.generation = snapshot.state.generations.begin()?;
             let whole = if keeps_view { shared.range } else { snapshot.moved_range() };
-            snapshot.view = memory::reserve(whole.len, GIB_BYTES).during(OPERATION)?;
+            snapshot.view = memory::reserve_apart(whole.len, GIB_BYTES).during(OPERATION)?;
             snapshot.view_of = whole.start;
         }
         Ok(snapshot)
@@ -103,7 +106,7 @@ impl<'a> Snapshot<'a> {
             from = run.end;
             if let Some(range) = used_part(shared, state, run) {
                 open_free_space(state, range)?;
-                let of_run = state.vma_map.pieces(range);
+                let of_run = state.pieces(range);
                 if kind == Chunk::Clean {
                     clean.extend(of_run.iter().map(|(piece, _)| *piece));
                 }
@@ -149,7 +152,7 @@ impl<'a> Snapshot<'a> {
     /// Has a core dump hold what was made private. Of files' private mappings the kernel dumps those with a private page,
     /// all of them then (`core(5)`): one page of each mapping is copied, here and for the child.
     pub(in crate::freeze) fn have_dumped(&self) {
-        if self.shared.backing_file.pages == Pages::Hugetlb {
+        if self.shared.pages == Pages::Hugetlb {
             return;
         }
         for (piece, _) in
@@ -179,23 +182,23 @@ impl<'a> Snapshot<'a> {
         let state = &mut *self.state;
         for (piece, _) in &self.pieces[..done] {
             for chunk in self.shared.chunks_of(*piece) {
-                state.set_chunk(chunk, Chunk::Frozen);
-                state.set_since(chunk, self.generation);
-            }
-            state.unmapped.add_frozen(*piece);
-            let free: Vec<_> = state.vma_map.free_within(*piece).collect();
-            for whole in free.into_iter().map(|free| free.inner_aligned(CHUNK_BYTES)) {
-                for chunk in self.shared.chunks_of(whole) {
-                    state.set_chunk(chunk, Chunk::FreePrivate);
+                // Several pieces may meet in a chunk.
+                if !state.chunk(chunk).is_private() {
+                    let is_unused = state.vma_map.is_unused(self.shared.chunk_range(chunk, 1));
+                    let event = if is_unused { Event::FreezeFree } else { Event::Freeze };
+                    state.change(chunk, event);
+                    state.map.set_since(chunk, self.generation);
                 }
             }
+            state.unmapped.add_frozen(*piece);
         }
-        self.state.thaw.armed = false;
+        state.files.forget_target();
+        state.moving.forget();
         self.state.thaw.clean_from = 0;
         if let Some((next, _)) = self.pieces.get(done) {
             let border = self.shared.chunks_of(*next).start;
             if self.state.chunk(border) != Chunk::Live {
-                self.state.partial_chunks.push(border);
+                self.state.change(border, Event::Break);
             }
         }
     }

@@ -15,6 +15,7 @@ use cowslip_sys::uffd::RegisterMode;
 use super::plan::{MAP_HINT, OPERATION, Snapshot};
 use super::{clean, without_userfaultfd};
 use crate::arena::backing_file::{Pages, offset};
+use crate::arena::chunk::move_pages;
 use crate::freeze::colocate::Colocate;
 use crate::freeze::method::FreezeMethod;
 use crate::insist::insist;
@@ -23,7 +24,7 @@ use crate::insist::insist;
 pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     let can_move = snapshots.iter().all(|snapshot| {
         snapshot.service().is_some_and(|service| !service.is_blind())
-            && snapshot.shared.backing_file.pages != Pages::Hugetlb
+            && snapshot.shared.pages != Pages::Hugetlb
             && !process::stands_in(snapshot.shared.range)
     });
     // A handler could touch what waits for this very thread.
@@ -103,7 +104,7 @@ fn try_move(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
         for (piece, _) in &snapshot.pieces {
             if clean_pieces.next_if_eq(&piece).is_some() {
                 let place = snapshot.in_view(*piece);
-                clean::move_out(*piece, place, &mut snapshot.moved_to)?;
+                move_pages(*piece, place, &mut snapshot.moved_to)?;
             } else {
                 // SAFETY: see the module.
                 unsafe { memory::move_pages_out(*piece, snapshot.in_view(*piece)) }?;
@@ -142,7 +143,7 @@ fn try_map(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
             unsafe {
                 memory::map_file(
                     *piece,
-                    snapshot.shared.backing_file.fd(),
+                    snapshot.state.file_at(piece.start).fd(),
                     at,
                     Sharing::Private,
                     *prot,

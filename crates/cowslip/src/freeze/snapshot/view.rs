@@ -29,7 +29,7 @@ impl Snapshot<'_> {
                     unsafe {
                         memory::map_file(
                             place,
-                            self.shared.backing_file.fd(),
+                            self.state.file_at(piece.start).fd(),
                             at,
                             Sharing::Shared,
                             Prot::READ,

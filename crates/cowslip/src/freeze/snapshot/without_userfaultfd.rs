@@ -21,7 +21,7 @@ pub(super) fn map_over(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
             match private_elsewhere(snapshot, *piece, *prot) {
                 Ok(place) => ready.push(place),
                 Err(errno) => {
-                    let hint = match snapshot.shared.backing_file.pages {
+                    let hint = match snapshot.shared.pages {
                         Pages::Hugetlb => POOL_HINT,
                         _ => MAP_HINT,
                     };
@@ -65,12 +65,12 @@ fn private_elsewhere(
     prot: Prot,
 ) -> Result<VirtRange, Errno> {
     let at = offset(snapshot.shared.range, piece);
-    let file = snapshot.shared.backing_file.fd();
-    let is_hugetlb = snapshot.shared.backing_file.pages == Pages::Hugetlb;
+    let file = snapshot.state.file_at(piece.start).fd();
+    let is_hugetlb = snapshot.shared.pages == Pages::Hugetlb;
     let place = if is_hugetlb {
         memory::map_file_reserved(piece.len, file, at, Sharing::Private)?
     } else {
-        memory::reserve(piece.len, page_size_bytes())?
+        memory::reserve_apart(piece.len, page_size_bytes())?
     };
     // SAFETY: the place was made just now, for this alone.
     let made = unsafe {

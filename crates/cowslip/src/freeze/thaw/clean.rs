@@ -16,7 +16,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use cowslip_sys::pagemap::Method;
-use cowslip_sys::uffd::RegisterMode;
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{Errno, process};
 
@@ -24,7 +23,7 @@ use super::step::Step;
 use crate::arena::backing_file::Pages;
 use crate::arena::backoff::backoff;
 use crate::arena::chunk::{MANY_PAGES, Thawing, enter, private_pages};
-use crate::arena::state::{Chunk, Look, Shared, State};
+use crate::arena::state::{Chunk, Event, Look, Shared, State};
 use crate::service::Service;
 
 /// Chunks looked at in one step.
@@ -37,7 +36,7 @@ const MOST_RUNS: usize = 64;
 /// Whether changes can be tracked at the cost that is promised: a look at pages mapped one by one, or at
 /// their entries, would take milliseconds a GiB.
 pub(crate) fn can_keep(shared: &Shared, service: &Service) -> bool {
-    let is_huge = matches!(shared.backing_file.pages, Pages::HugeTmpfs | Pages::HugeMemfd);
+    let is_huge = matches!(shared.pages, Pages::HugeTmpfs | Pages::HugeMemfd);
     is_huge && service.scanner.method() == Method::Scan
 }
 
@@ -131,11 +130,8 @@ pub(crate) fn end(shared: &Shared, state: &mut State) {
     if state.clean() == 0 {
         return;
     }
-    let mut from = 0;
-    while let Some(one) = state.next_run(from, 1, |chunk| chunk == Chunk::Clean) {
-        from = one.end;
-        state.set_chunk(one.start, Chunk::Frozen);
-    }
+    let clean: Vec<_> = state.map.runs(|chunk| chunk == Chunk::Clean).collect();
+    clean.into_iter().for_each(|run| state.change_all(run, Event::Offer));
     shared.notify(state);
 }
 
@@ -149,7 +145,7 @@ fn first_written(
     run: Range<usize>,
     service: &Service,
 ) -> Result<Option<usize>, Errno> {
-    for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
+    for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
         if let Some(address) = service.scanner.first_private(piece)? {
             return Ok(Some((address - shared.range.start) / CHUNK_BYTES));
         }
@@ -169,9 +165,6 @@ fn thaw_here(
 }
 
 fn thaw(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> Result<(), Errno> {
-    for (piece, _) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
-        service.uffd.register(piece, RegisterMode::WP)?;
-    }
     let thawing = Thawing::new(shared, service);
     let private = private_pages(shared, state, chunk, MANY_PAGES, &service.scanner)?;
     let thawed = if private > MANY_PAGES {

@@ -20,7 +20,6 @@ use std::time::Duration;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::reserved_fd::ReservedFd;
-use cowslip_sys::uffd::RegisterMode;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, memory, process};
 
@@ -30,12 +29,11 @@ use crate::arena::chunk::{self, Thawing, at_once, private_pages, thaw_alone};
 use crate::arena::grow;
 use crate::arena::inheritance::youngest_read;
 use crate::arena::residency;
-use crate::arena::state::{Chunk, Role, Shared, State};
-use crate::service::{Look, Service, Window};
+use crate::arena::state::{Chunk, Event, Hold, Shared, State};
+use crate::freeze::{consolidate, moving};
+use crate::service::{Look, RUN_CHUNKS, Service, Window};
 pub(crate) use step::Step;
 
-/// Clean chunks thawed in one step at most, where they are known to be clean once they are protected.
-const RUN_CHUNKS: usize = 16;
 /// Borrowed chunks whose base is copied before they become live. Each is held twice meanwhile.
 const FILLED_CHUNKS: usize = 8;
 /// Of an old view, unmapped in one step.
@@ -90,7 +88,7 @@ pub(crate) fn step(shared: &Shared, state: &mut State) -> Step {
 /// Whether copies must not linger, for the lack of memory.
 fn is_short_of_memory(shared: &Shared, state: &State, look: Look) -> bool {
     // The hugetlb pool has set aside what copies need.
-    if state.not_live() == 0 || shared.backing_file.pages == Pages::Hugetlb {
+    if state.not_live() == 0 || shared.pages == Pages::Hugetlb {
         return false;
     }
     let used_bytes = shared.counters.used_bytes.load(Relaxed);
@@ -99,18 +97,19 @@ fn is_short_of_memory(shared: &Shared, state: &State, look: Look) -> bool {
 
 /// The next piece of a thaw.
 fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
-    let is_held = state.views > 0 || state.thaw.paused || state.is_pinned || state.io.any();
-    if state.role == Role::Reader || is_held {
-        return Step::Idle;
+    match state.hold() {
+        None => {}
+        Some(Hold::View) => return moving::step(shared, state, is_short),
+        Some(_) => return Step::Idle,
     }
-    if state.not_live() == 0 {
-        return clean::look(shared, state);
+    if state.not_live() == 0 && !state.files.has_vacated() {
+        return clean::look(shared, state).or_sooner(consolidate::step(shared, state));
     }
     let read = youngest_read(shared, state);
+    shared.settle_files(state, read);
     let now = process::now_ns();
     if state.generations.take_ended() {
         state.thaw.delay_ns = 0;
-        state.thaw.armed = false;
         if std::mem::take(&mut state.thaw.forked) {
             let few_thaws_ns = state.thaw.last_busy_ns * LINGER_THAWS;
             state.thaw.not_before_ns = now + LINGER_NS;
@@ -120,10 +119,19 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     if state.next_unread(0, 1, read, |chunk| can_thaw(chunk, is_short)).is_none() {
         // What is left is read.
         state.thaw.end_round();
+        if state.not_live() == 0 && !state.files.has_vacated() {
+            finish(shared, state, process::now_ns());
+            return Step::Again;
+        }
+        let moved = moving::step(shared, state, is_short);
+        if matches!(moved, Step::Again) {
+            return moved;
+        }
         let last_ns = if is_short { READERS_LOOK_WHEN_SHORT_NS } else { READERS_LAST_LOOK_NS };
         let soon = shared.copy_limit.keep(shared, state);
         let delay = backoff(&mut state.thaw.delay_ns, READERS_FIRST_LOOK_NS, last_ns);
-        return Step::Later(soon.map_or(delay, |soon| soon.min(delay)));
+        let step = Step::Later(soon.map_or(delay, |soon| soon.min(delay)));
+        return step.or_sooner(moved);
     }
     // After a failure it waits all the same.
     let lingers = state.thaw.delay_ns == 0;
@@ -181,7 +189,6 @@ fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
     // For the next freeze, which makes one itself if this fails.
     let _ = state.generations.begin();
     state.thaw.end_round();
-    state.thaw.armed = false;
     state.thaw.clean_from = 0;
     state.density.tending.hurry();
     shared.counters.thaws.fetch_add(1, Relaxed);
@@ -202,27 +209,14 @@ fn thaw_run(
     read: Option<u64>,
 ) -> Result<(), Errno> {
     let tracks = state.tracking.is_on;
-    // What stays clean has no use for a registration.
-    if !state.thaw.armed && !tracks {
-        let mut from = 0;
-        while let Some(run) = state.next_unread(from, usize::MAX, read, Chunk::is_private_file) {
-            from = run.end;
-            for (piece, _) in state.vma_map.pieces(shared.chunk_range(run.start, run.len())) {
-                service.uffd.register(piece, RegisterMode::WP)?;
-            }
-        }
-        state.thaw.armed = true;
-    }
     let first = first_clean_when_short(shared, state, service, read)?.unwrap_or(0);
     let is_short = service.gauge.was_short();
     let wanted = |chunk| can_thaw(chunk, is_short);
-    // Else what was not mapped counts as private then, and all of it is one stall.
-    let most = if service.scanner.knows_markers() { RUN_CHUNKS } else { 1 };
-    let Some(run) = state.next_unread(first, most, read, wanted) else {
+    let Some(run) = state.next_unread(first, RUN_CHUNKS, read, wanted) else {
         return Ok(());
     };
     let first = run.start;
-    let is_plain = |i| state.chunk(i).is_private_file() && !state.partial_chunks.contains(&i);
+    let is_plain = |i| state.chunk(i).is_private_file();
     if !is_plain(first) {
         return thaw_alone(shared, state, first, service);
     }
@@ -238,26 +232,23 @@ fn thaw_run(
         (false, true) => is_filled(state, i),
         (false, false) => state.chunk(i) != Chunk::Borrowed,
     };
+    let is_one_file = |i| state.map.file(i) == state.map.file(first);
     let mut end = first + 1;
     while private == 0
         && run.contains(&end)
         && is_plain(end)
+        && is_one_file(end)
         && is_like_first(end)
         && private_pages(shared, state, end, 0, scanner)? == 0
     {
         end += 1;
     }
     if tracks && private == 0 && state.chunk(first) == Chunk::Frozen {
-        (first..end).for_each(|chunk| state.set_chunk(chunk, Chunk::Clean));
+        state.change_all(first..end, Event::Keep);
         return Ok(());
     }
-    if tracks {
-        for (piece, _) in state.vma_map.pieces(shared.chunk_range(first, end - first)) {
-            service.uffd.register(piece, RegisterMode::WP)?;
-        }
-    }
     // What hugetlbfs maps is whole huge pages.
-    if private > chunk::MANY_PAGES && shared.backing_file.pages != Pages::Hugetlb {
+    if private > chunk::MANY_PAGES && shared.pages != Pages::Hugetlb {
         return thawing.thaw_gently(state, first);
     }
     thawing.thaw(state, first..end)
@@ -297,9 +288,7 @@ fn first_clean_when_short(
     let next = |state: &State| state.next_unread(state.thaw.clean_from, 1, read, is_wanted);
     while let Some(run) = next(state) {
         let chunk = run.start;
-        if !state.partial_chunks.contains(&chunk)
-            && private_pages(shared, state, chunk, 0, &service.scanner)? == 0
-        {
+        if private_pages(shared, state, chunk, 0, &service.scanner)? == 0 {
             return Ok(Some(chunk));
         }
         state.thaw.clean_from = chunk + 1;
@@ -328,7 +317,8 @@ pub(super) fn before_fork(shared: &Shared, state: &mut State) {
 /// Makes chunks live that an operation which failed left between two states: a child would lack a
 /// part of them. Nobody reads their base, as nothing was forked since.
 pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
-    for chunk in state.partial_chunks.clone() {
+    let partial: Vec<_> = state.map.runs(|chunk| chunk == Chunk::Partial).flatten().collect();
+    for chunk in partial {
         at_once(shared, state, chunk).map_err(|errno| {
             Error::from_errno("make memory live again after a failure", errno)
                 .on(shared.chunk_range(chunk, 1))
@@ -347,8 +337,7 @@ pub(crate) fn end_borrowing(shared: &Shared) -> Result<bool> {
     loop {
         // Others may have the arena between two chunks.
         let mut state = shared.lock();
-        let is_held = state.views > 0 || state.thaw.paused || state.is_pinned || state.io.any();
-        let can = !is_held && state.role == Role::Owner;
+        let can = state.hold().is_none();
         let next = state.next_run(from, 1, |chunk| chunk == Chunk::Borrowed);
         let Some(one) = next.filter(|_| can) else { return Ok(is_left) };
         from = one.end;
@@ -377,8 +366,8 @@ fn borrowing_hint(errno: Errno) -> &'static str {
 /// Thaws everything in this thread, while nobody writes.
 pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     const OPERATION: &str = "thaw";
-    let is_held = state.views > 0 || state.is_pinned || state.io.any();
-    if state.role == Role::Reader || is_held || youngest_read(shared, state).is_some() {
+    let is_held = state.hold().is_some_and(|hold| hold != Hold::Paused);
+    if is_held || youngest_read(shared, state).is_some() {
         return Err(Error::from_errno(OPERATION, Errno::BUSY).hint(
             "a view, a child or a template still reads the frozen memory, or it is held for I/O",
         ));

@@ -23,13 +23,13 @@ pub(super) fn fill(
     progress: OnProgress<'_>,
 ) -> Result<()> {
     let _listener = schedule.listen(source);
-    let first = Desk::first(shared, threads);
+    let first = Desk::first(shared, &source.file, threads);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             let mut desk = first.beside();
             scope.spawn(move || {
                 schedule.each(source, |chunk| {
-                    if let Err(error) = source.fetch(&shared.backing_file, chunk, &mut desk) {
+                    if let Err(error) = source.fetch(chunk, &mut desk) {
                         schedule.failed(&error.on(shared.chunk_range(chunk as usize, 1)));
                         schedule.close();
                         return ControlFlow::Break(());

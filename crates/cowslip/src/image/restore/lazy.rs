@@ -44,8 +44,7 @@ use cowslip_sys::{AsFd, Errno, memfile, memory, process, waiting};
 use super::schedule::RestoreSchedule;
 use super::source::{Desk, Source};
 use super::{OPERATION, OnDamage, threads};
-use crate::arena::backing_file::BackingFile;
-use crate::arena::state::{Chunk, Restoring, Shared, State};
+use crate::arena::state::{Event, Restoring, Shared, State};
 use crate::image::OnArrival;
 use crate::insist::insist;
 
@@ -106,7 +105,7 @@ impl RestoreWorker {
                 .during(OPERATION)?
         };
         for &chunk in chunks {
-            state.set_chunk(chunk as usize, Chunk::Missing);
+            state.change(chunk as usize, Event::Miss);
         }
         shared.count_restored(&state);
         state.worker = Some(Box::new(Self { work, server }));
@@ -162,7 +161,7 @@ impl Work {
     /// What the thread does that faults are told to.
     fn serve(self: &Arc<Self>, shared: &Arc<Shared>) {
         let wanted = threads(self.readers, self.schedule.left());
-        let mut desk = Desk::first(shared, wanted);
+        let mut desk = Desk::first(shared, &self.source.file, wanted);
         let (mut readers, mut patience) = (Vec::new(), Some(HEAD_START));
         while !self.schedule.is_closing() {
             let mut ready = [false; 2];
@@ -235,7 +234,7 @@ impl Work {
     }
 
     fn bring_in(&self, shared: &Shared, chunk: u32, desk: &mut Desk) {
-        let fetched = fetch(&self.source, &shared.backing_file, chunk, desk);
+        let fetched = fetch(&self.source, chunk, desk);
         self.put(shared, chunk, fetched, desk);
     }
 
@@ -268,7 +267,7 @@ impl Work {
             let _ = panic::catch_unwind(AssertUnwindSafe(|| tell.0(error, range)));
         }
         let mut state = shared.lock();
-        for (piece, prot) in state.vma_map.pieces(range) {
+        for (piece, prot) in state.pieces(range) {
             // SAFETY: see the module.
             let mapped = insist(|| unsafe {
                 memory::map_file(piece, self.nothing.as_fd(), 0, Sharing::Shared, prot)
@@ -278,7 +277,7 @@ impl Work {
                 let _ = insist(|| unsafe { memory::unmap(piece) });
             }
         }
-        settle(shared, &mut state, chunk, Chunk::Poisoned)
+        settle(shared, &mut state, chunk, Event::Lose)
     }
 }
 
@@ -297,20 +296,19 @@ pub(super) fn bring_first(
 }
 
 /// As [`Source::fetch`], whatever happens in it.
-fn fetch(source: &Source, backing_file: &BackingFile, chunk: u32, desk: &mut Desk) -> Result<()> {
-    panic::catch_unwind(AssertUnwindSafe(|| source.fetch(backing_file, chunk, desk)))
-        .unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::System, OPERATION).hint("the thread that reads it panicked"))
-        })
+fn fetch(source: &Source, chunk: u32, desk: &mut Desk) -> Result<()> {
+    panic::catch_unwind(AssertUnwindSafe(|| source.fetch(chunk, desk))).unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::System, OPERATION).hint("the thread that reads it panicked"))
+    })
 }
 
 /// Lets everybody see what the file has of a chunk. As [`settle`].
 fn show(shared: &Shared, chunk: usize) -> Result<Option<Box<dyn Restoring>>, Errno> {
     let mut state = shared.lock();
-    for (piece, prot) in state.vma_map.pieces(shared.chunk_range(chunk, 1)) {
-        insist(|| shared.backing_file.map_live(shared.range, piece, prot))?;
+    for (piece, prot) in state.pieces(shared.chunk_range(chunk, 1)) {
+        insist(|| state.file_at(piece.start).map_live(shared.range, piece, prot))?;
     }
-    Ok(settle(shared, &mut state, chunk, Chunk::Live))
+    Ok(settle(shared, &mut state, chunk, Event::Show))
 }
 
 /// A chunk is not absent any more. With the last one the arena gives its worker up, in the same step: a
@@ -319,9 +317,9 @@ fn settle(
     shared: &Shared,
     state: &mut State,
     chunk: usize,
-    now: Chunk,
+    event: Event,
 ) -> Option<Box<dyn Restoring>> {
-    state.set_chunk(chunk, now);
+    state.change(chunk, event);
     shared.count_restored(state);
     if state.absent() == 0 { state.worker.take() } else { None }
 }

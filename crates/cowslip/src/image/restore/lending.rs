@@ -83,9 +83,10 @@ impl Loading {
     /// # Errors
     /// The kernel's.
     pub fn lend(&self, mut socket: &UnixStream) -> Result<()> {
-        let backing_file = &self.restored.arena.shared().backing_file;
-        backing_file.check()?;
-        let file = memfile::reopen_read_only(backing_file.fd()).during(LEND)?;
+        let shared = self.restored.arena.shared();
+        let whole = std::sync::Arc::clone(shared.lock().file_at(shared.range.start));
+        whole.check()?;
+        let file = memfile::reopen_read_only(whole.fd()).during(LEND)?;
         socket::send(socket.as_fd(), &[0], &[file.as_fd()]).during(LEND)?;
         drop(file);
         let mut chunk = [0; 8];

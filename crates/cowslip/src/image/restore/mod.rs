@@ -208,9 +208,10 @@ impl Image {
         let first = working_set::load(self, arena);
         let plan = Plan::new(chunks.clone(), &first, options.record);
         let schedule = Arc::new(RestoreSchedule::new(plan));
-        let source = Source { image: self.clone(), arena, lender };
         let builder = builder(described, options)?;
         let backing_file = builder.open_store()?;
+        let file = Arc::clone(&backing_file);
+        let source = Source { image: self.clone(), arena, file, lender };
         let restored = match uffd.filter(|_| !chunks.is_empty()) {
             Some(uffd) => {
                 let restored = make_arena(builder, backing_file, described)?;

@@ -43,10 +43,9 @@ impl Desk {
     }
 
     /// For the first of so many threads.
-    pub(super) fn first(arena: &Shared, threads: usize) -> Self {
-        let backing_file = &arena.backing_file;
-        let is_for_window = backing_file.pages.is_huge() && threads >= ENOUGH_FOR_WINDOW;
-        let window = is_for_window.then(|| Window::open(backing_file, arena.range.len).ok());
+    pub(super) fn first(arena: &Shared, file: &BackingFile, threads: usize) -> Self {
+        let is_for_window = file.pages.is_huge() && threads >= ENOUGH_FOR_WINDOW;
+        let window = is_for_window.then(|| Window::open(file, arena.range.len).ok());
         Self::new(window.flatten().map(Arc::new))
     }
 
@@ -67,6 +66,8 @@ impl Desk {
 pub(super) struct Source {
     pub(super) image: Image,
     pub(super) arena: u32,
+    /// The arena's file: as long as chunks are missing there is one.
+    pub(super) file: Arc<BackingFile>,
     /// Asked before the file is read.
     pub(super) lender: Option<Lender>,
 }
@@ -95,18 +96,13 @@ impl Source {
     }
 
     /// Brings a chunk into the arena's file, and checks it. After an error there is a hole.
-    pub(super) fn fetch(
-        &self,
-        backing_file: &BackingFile,
-        chunk: u32,
-        desk: &mut Desk,
-    ) -> Result<()> {
+    pub(super) fn fetch(&self, chunk: u32, desk: &mut Desk) -> Result<()> {
         if self.copy(chunk, desk) == Some(true) {
             return Ok(());
         }
-        let read = self.read(backing_file, chunk, desk);
+        let read = self.read(chunk, desk);
         if read.is_err() {
-            let _ = memfile::punch_hole(backing_file.fd(), place(chunk), CHUNK_BYTES as u64);
+            let _ = memfile::punch_hole(self.file.fd(), place(chunk), CHUNK_BYTES as u64);
         }
         read
     }
@@ -115,7 +111,7 @@ impl Source {
     /// for and nothing decoded. After `false` there is a hole, and the disk has begun.
     pub(super) fn fetch_cached(&self, arena: &Shared, chunk: u32) -> bool {
         if let Some((image, stored)) = self.image.verbatim(self.arena, chunk)
-            && arena.backing_file.pages.is_huge()
+            && arena.pages.is_huge()
             && let Some(read) = read_of_cached(image.as_fd(), stored)
         {
             let copy = arena.chunk_range(chunk as usize, 1);
@@ -125,7 +121,7 @@ impl Source {
             // SAFETY: nobody uses the arena yet, and the file keeps its content. Were the hole refused, who
             // touches this would have to see nothing of it: without an entry here it is a minor fault.
             let _ = unsafe { memory::advise(copy, Advice::DontNeed) };
-            let _ = memfile::punch_hole(arena.backing_file.fd(), place(chunk), CHUNK_BYTES as u64);
+            let _ = memfile::punch_hole(self.file.fd(), place(chunk), CHUNK_BYTES as u64);
         }
         self.will_need(&[chunk]);
         false
@@ -139,15 +135,15 @@ impl Source {
         read_into(window.chunk(chunk), image.as_fd(), stored, memfile::read_at).ok()
     }
 
-    fn read(&self, backing_file: &BackingFile, chunk: u32, desk: &mut Desk) -> Result<()> {
+    fn read(&self, chunk: u32, desk: &mut Desk) -> Result<()> {
         let Desk { content, scratch, .. } = desk;
         content.resize(CHUNK_BYTES, 0);
         let is_lent = self.lender.as_ref().is_some_and(|lender| lender.read(chunk, content));
         if !is_lent || !self.image.is_content(self.arena, chunk, content) {
             self.image.read_chunk_with(scratch, self.arena, chunk, content)?;
         }
-        let (file, at) = (backing_file.fd(), place(chunk));
-        if backing_file.pages.is_huge() {
+        let (file, at) = (self.file.fd(), place(chunk));
+        if self.file.pages.is_huge() {
             // At once: the kernel need not clear the huge page first.
             return patiently(|| memfile::write_at(file, content, at)).during(OPERATION);
         }

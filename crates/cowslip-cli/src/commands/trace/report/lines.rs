@@ -5,12 +5,13 @@ use cowslip_report::units;
 use cowslip_sys::units::ByteCount;
 use cowslip_trace::analysis::{Analysis, Rate, Sums};
 use cowslip_trace::attribute::FaultKind;
-use cowslip_trace::format::{count, counted, duration, mappings, percent};
+use cowslip_trace::format::{count, counted, duration, huge_pages, mappings, percent};
 use cowslip_trace::patterns;
+use cowslip_trace::symbols::FunctionSums;
 
 use super::cost;
 use crate::commands::trace::load::Loaded;
-use crate::commands::trace::tables::{Extent, callers, table};
+use crate::commands::trace::tables::{Extent, FRAMES, callers, table};
 
 /// Columns of the picture of the rate.
 const COLUMNS: usize = 80;
@@ -41,15 +42,12 @@ fn heading(loaded: &Loaded) -> Vec<String> {
     if analysis.sampling_period > 1 {
         facts.push(format!("one in {} recorded", count(analysis.sampling_period)));
     }
-    let thp = machine.thp.get("enabled").map_or("unknown", |value| chosen(value));
     let mut lines =
         vec![format!("{}: {}", loaded.path.display(), printable(&header.command.join(" ")))];
     lines.extend(loaded.cut_short.iter().flat_map(|it| wrap(&format!("  {it}"), 4)));
     lines.push(format!("  {}", facts.join(", ")));
-    lines.push(printable(&format!(
-        "  Linux {}, transparent huge pages {thp}",
-        machine.kernel_release
-    )));
+    let (release, huge) = (&machine.kernel_release, huge_pages(machine));
+    lines.push(printable(&format!("  Linux {release}, transparent huge pages {huge}")));
     if let Some(cost) = analysis.cost_of(sums) {
         let bound = if analysis.cost_is_a_bound() { "at least " } else { "" };
         let (ns, measured) = (duration(cost.ns), cost.measured);
@@ -60,12 +58,6 @@ fn heading(loaded: &Loaded) -> Vec<String> {
     lines.extend(unseen);
     lines.push(String::new());
     lines
-}
-
-/// The word in brackets, if there are some.
-fn chosen(value: &str) -> &str {
-    let inside = value.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    inside.map_or(value, |(word, _)| word)
 }
 
 fn rate(rate: &Rate) -> Vec<String> {
@@ -134,15 +126,15 @@ fn groups(loaded: &mut Loaded, top: usize, extent: Extent) -> Vec<String> {
 }
 
 fn stacks(loaded: &mut Loaded, top: usize) -> Vec<String> {
-    let mut names = std::mem::take(&mut loaded.names);
     let all = loaded.analysis.sums.faults();
-    let stacks = shown(loaded.analysis.stacks.iter(), top, all, |stack| &stack.sums);
-    let row = |stack: &cowslip_trace::analysis::StackSums| {
-        let callers = callers("", &names.of(&stack.frames));
+    let rows = loaded.names.by_function(&loaded.analysis.stacks, FRAMES);
+    let stacks = shown(rows.iter(), top, all, |stack| &stack.sums);
+    let row = |stack: &FunctionSums| {
+        let more = if stack.has_more { " < …" } else { "" };
+        let callers = callers("", &stack.functions) + more;
         common(loaded, &stack.sums).into_iter().chain([callers]).collect()
     };
     let rows = stacks.map(row).collect();
-    loaded.names = names;
     table("who", &["     faults", " share", "   cost", "functions, the innermost first"], rows)
 }
 

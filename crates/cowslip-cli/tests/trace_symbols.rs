@@ -1,0 +1,102 @@
+//! `cowslip trace` names functions: of libraries whose debug symbols are installed, and of code that a program makes
+//! while it runs.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::{COWSLIP, Folder, Ran, run};
+
+fn cowslip(arguments: &[&str]) -> Ran {
+    run(Command::new(COWSLIP).arg("trace").args(arguments))
+}
+
+/// Records a command; `None`, said and counted, where that cannot be done.
+fn record(folder: &Folder, command: &[&str]) -> Option<String> {
+    let file = folder.0.join("trace");
+    let file = file.to_str().unwrap();
+    let ran = cowslip(&[&["-o", file, "--stacks", "faults", "--"], command].concat());
+    match ran.status.code() {
+        Some(0) => Some(file.to_owned()),
+        Some(125) => {
+            let expected = std::env::var("COWSLIP_EXPECT").unwrap_or_default();
+            assert!(!expected.split(',').any(|it| it == "trace"), "{}", ran.stderr);
+            println!("SKIPPED: cowslip trace: {}", ran.stderr);
+            None
+        }
+        _ => panic!("{command:?}: {}", ran.stderr),
+    }
+}
+
+fn report(trace: &str) -> Value {
+    let ran = cowslip(&["report", trace, "--json", "-"]);
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}\n{}", ran.stdout, ran.stderr))
+}
+
+/// The maps that the programs of a trace left.
+struct Maps(BTreeSet<u64>);
+
+impl Drop for Maps {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            let _ = fs::remove_file(format!("/tmp/perf-{pid}.map"));
+        }
+    }
+}
+
+#[test]
+fn functions_of_a_just_in_time_compiler_have_their_names() {
+    let is_there =
+        Command::new("node").arg("--version").output().is_ok_and(|it| it.status.success());
+    if !is_there {
+        println!("SKIPPED: node is not there");
+        return;
+    }
+    let folder = Folder::new("trace-node");
+    let script = folder.0.join("n.js");
+    let code = "
+function fillCache(pages) {
+    for (let at = 0; at < pages.length; at += 4096) pages[at] = 1;
+    return pages;
+}
+let kept = [];
+for (let turn = 0; turn < 64; turn++) kept.push(fillCache(new Uint8Array(2 << 20)));
+";
+    fs::write(&script, code).unwrap();
+    let options = ["--perf-basic-prof", "--interpreted-frames-native-stack"];
+    let command = [&["node"], &options[..], &[script.to_str().unwrap()]].concat();
+    let Some(trace) = record(&folder, &command) else { return };
+    let all = report(&trace);
+    let threads = all["threads"].as_array().unwrap();
+    let _maps = Maps(threads.iter().filter_map(|thread| thread["pid"].as_u64()).collect());
+    let faults = |row: &Value| row["faults"].as_u64().unwrap();
+    let of_it =
+        |row: &&Value| row["functions"][0].as_str().is_some_and(|name| name.contains("fillCache"));
+    // Some are taken by the interpreter, before the function is compiled.
+    let told: u64 = all["who"].as_array().unwrap().iter().filter(of_it).map(faults).sum();
+    assert!(told > 64 * 512 / 2, "{told} of {}: {:#}", all["faults"], all["who"]);
+    let text = cowslip(&["report", &trace]).stdout;
+    assert!(text.contains("fillCache"), "{text}");
+    let folded = cowslip(&["export", &trace, "--format", "folded"]).stdout;
+    assert!(folded.lines().any(|line| line.contains("fillCache")), "{folded}");
+}
+
+/// Debian's `libc6-dbg` has compressed debug information.
+#[test]
+fn functions_of_the_library_for_c_have_their_names() {
+    let has_debug = Path::new("/usr/lib/debug/.build-id").is_dir();
+    println!("debug information of libraries is {}", if has_debug { "there" } else { "not there" });
+    let folder = Folder::new("trace-libc");
+    let Some(trace) = record(&folder, &["/bin/sh", "-c", "ls / > /dev/null"]) else { return };
+    let all = report(&trace);
+    let innermost =
+        all["who"].as_array().unwrap().iter().flat_map(|row| row["functions"].as_array());
+    let names: BTreeSet<&str> = innermost.filter_map(|names| names[0].as_str()).collect();
+    let of_libc = |name: &&&str| name.starts_with("libc.so.6+") || name.starts_with("ld-linux");
+    let unnamed = names.iter().filter(of_libc).count();
+    assert!(unnamed * 4 < names.len(), "{unnamed} of {}: {names:?}", names.len());
+}

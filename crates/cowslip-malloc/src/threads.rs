@@ -1,0 +1,35 @@
+//! The end of threads.
+//!
+//! jemalloc has a list of its threads, which leads through their own storage. libc has a thread taken off it when it ends
+//! (`pthread_key_create(3)`), but not when it ends by a system call: its storage goes with its stack, and who follows the
+//! list next crashes.
+//!
+//! # Safety
+//! Names and types are those of jemalloc's `tsd.c`, of the version that is linked in.
+
+use core::ffi::c_void;
+
+unsafe extern "C" {
+    #[link_name = "_rjem_je_tsd_booted"]
+    static IS_READY: bool;
+    #[link_name = "_rjem_je_tsd_tsd"]
+    static KEY: libc::pthread_key_t;
+    #[link_name = "_rjem_je_tsd_cleanup"]
+    fn clean_up(thread: *mut c_void);
+}
+
+/// By the preload library, before the calling thread ends past libc.
+#[unsafe(no_mangle)]
+extern "C" fn cowslip_thread_ends() {
+    // SAFETY: jemalloc sets both when it makes itself ready, which it did before any thread could use it; what the key has
+    // is the thread's storage, and the function is what libc would call with it.
+    unsafe {
+        if !IS_READY {
+            return;
+        }
+        let thread = libc::pthread_getspecific(KEY);
+        if !thread.is_null() {
+            clean_up(thread);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Tables of descriptors: a thread may have one of its own (`unshare(2)`, `close_range(2)`), and so has a process that shares
+//! this one's memory (`clone(2)` with `CLONE_VM` and without `CLONE_FILES`).
+//!
+//! What an arena is made of has numbers in one table. In another they are nothing, or files of the program's. So all memory
+//! leaves before there are two tables. Where the program has one thread, the service thread ends instead: the next one is
+//! in the program's table again.
+//!
+//! A process made by `vfork(2)` has its parent's memory and numbers for as long as the calling thread waits for it. What it
+//! maps is the kernel's, as no descriptor that it makes is its parent's.
+//!
+//! # Safety
+//! See [`crate::mapping`].
+
+use core::ffi::c_int;
+
+use cowslip::raw::Departure;
+use cowslip_sys::passthrough;
+use cowslip_sys::process::{self, BlockedSignals};
+
+use crate::program::{self, config, guarded, owned};
+use crate::{leaving, threads};
+
+/// `unshare(2)`
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_FILES != 0 {
+        before_unshare();
+    }
+    // SAFETY: the program's own call.
+    unsafe { passthrough::unshare(flags) }
+}
+
+/// Before this thread gets a table of its own, if others use this one.
+fn before_unshare() {
+    if config().off || leaving::is_closed() || !program::is_own_process() {
+        return;
+    }
+    let _blocked = BlockedSignals::enter();
+    let is_alone = process::thread_count().is_some_and(|count| count <= 1 + threads::ours());
+    if is_alone {
+        owned().for_each(|arena| arena.raw().retire());
+    } else {
+        leave();
+    }
+}
+
+/// Before a process or a thread is made that shares this memory, with a table of its own.
+pub(crate) fn before_clone(flags: u64) {
+    const SHARED: u64 = (libc::CLONE_FILES | libc::CLONE_VFORK) as u64;
+    if flags & SHARED == 0 && !config().off && program::is_own_process() {
+        leave();
+    }
+}
+
+fn leave() {
+    let _ = guarded(|| leaving::everything(Departure::Descriptors).is_ok(), || false);
+}

@@ -1,0 +1,276 @@
+//! The files of an arena: one for each generation that is read, and one more for what is live.
+//!
+//! ```text
+//!   file 0   ████████████████   live at the fork: frozen, mapped privately by parent and children
+//!   file 1   ··█··██···█·····   live since then: moved out of file 0, or used for the first time
+//!   R        000 1 00 11 0000   each chunk knows its file; its offset is its place in the arena, in every file
+//! ```
+//! * A file with private chunks, or with places that were moved out of, may have readers. Nothing becomes live in it but
+//!   by a thaw, which comes after the last reader. So a child has no mapping of anything that its parent writes later.
+//! * A *vacated* place keeps its content as long as generations that read it are there. Then it is punched out, or its
+//!   file is closed if no chunk maps it any more.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+use cowslip_sys::{AsRawFd, Errno};
+
+use super::backing_file::{BackingFile, copy_data, offset};
+use super::chunk_map::MOST_FILES;
+use super::state::{Chunk, Event, Shared, State};
+use crate::freeze::{Frozen, FrozenPiece};
+
+#[derive(Debug)]
+pub(crate) struct Files {
+    slots: Vec<Option<Arc<BackingFile>>>,
+    /// Where chunks become live while others are read. Asked for again after each freeze and fork.
+    target: Option<u8>,
+    vacated: Vec<Vacated>,
+}
+
+/// A place that a chunk was moved out of.
+#[derive(Clone, Copy, Debug)]
+struct Vacated {
+    file: u8,
+    chunk: usize,
+    /// The generation that it was frozen for.
+    since: u64,
+}
+
+impl Files {
+    pub(crate) fn new(first: Arc<BackingFile>) -> Self {
+        Self { slots: vec![Some(first)], target: None, vacated: Vec::new() }
+    }
+
+    /// The file of that number, which a chunk maps.
+    pub(crate) fn get(&self, number: u8) -> &Arc<BackingFile> {
+        let slot = self.slots.get(usize::from(number)).and_then(Option::as_ref);
+        slot.expect("a file stays as long as a chunk maps it")
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u8, &Arc<BackingFile>)> {
+        let numbered = self.slots.iter().enumerate();
+        numbered.filter_map(|(i, slot)| slot.as_ref().map(|file| (i as u8, file)))
+    }
+
+    pub(crate) fn is_single(&self) -> bool {
+        self.slots.iter().flatten().count() == 1
+    }
+
+    /// After a freeze or a fork: files may have readers that had none.
+    pub(crate) fn forget_target(&mut self) {
+        self.target = None;
+    }
+
+    /// `BADF` if the program has closed the descriptor of one of them, or put another file in its place.
+    pub(crate) fn check_identities(&self) -> Result<(), Errno> {
+        self.all().try_for_each(|(_, file)| file.check_identity())
+    }
+
+    /// Memory that they hold.
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.all()
+            .map(|(_, file)| cowslip_sys::memfile::allocated_bytes(file.fd()).unwrap_or(0))
+            .sum()
+    }
+
+    /// Whether places are kept for readers alone.
+    pub(crate) fn has_vacated(&self) -> bool {
+        !self.vacated.is_empty()
+    }
+
+    /// Memory that they hold.
+    pub(crate) fn vacated_bytes(&self) -> u64 {
+        (self.vacated.len() * CHUNK_BYTES) as u64
+    }
+
+    fn add(&mut self, file: Arc<BackingFile>) -> Option<u8> {
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if free == MOST_FILES {
+            return None;
+        }
+        if free == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[free] = Some(file);
+        Some(free as u8)
+    }
+
+    /// In a forked child: what the parent moved is the parent's to give back.
+    pub(crate) fn in_child(&mut self) {
+        self.vacated.clear();
+        self.target = None;
+    }
+}
+
+impl Shared {
+    /// Number of a file without readers, for what becomes live while others are read.
+    ///
+    /// # Errors
+    /// The kernel's, if there is no other file to be had; `NFILE` if there are [`MOST_FILES`].
+    pub(crate) fn target(&self, state: &mut State) -> Result<u8, Errno> {
+        if let Some(target) = state.files.target {
+            return Ok(target);
+        }
+        let writable = state.files.all().map(|(number, _)| number);
+        let writable = writable.filter(|number| state.is_writable(*number));
+        // The fuller one: fewer runs of one file.
+        let target = match writable.max_by_key(|number| state.map.in_file(*number)) {
+            Some(target) => target,
+            None => {
+                let first = Arc::clone(state.file_at(self.range.start));
+                let another = first.another(self.range.len as u64)?;
+                let added = state.files.add(Arc::new(another)).ok_or(Errno::NFILE)?;
+                self.count_files(state);
+                added
+            }
+        };
+        state.files.target = Some(target);
+        Ok(target)
+    }
+
+    /// Before free space is handed out: has chunks of which nothing is in use map a file without readers. Where there is none
+    /// to be had they stay in theirs, at a place that no reader maps.
+    pub(crate) fn place_new(&self, state: &mut State, range: VirtRange) -> Result<(), Errno> {
+        if state.not_live() == 0 && state.files.vacated.is_empty() {
+            return Ok(());
+        }
+        let is_new = |state: &State, chunk: usize| match state.chunk(chunk) {
+            Chunk::FreePrivate => true,
+            Chunk::Live => {
+                state.vma_map.is_unused(self.chunk_range(chunk, 1))
+                    && !state.is_writable(state.map.file(chunk))
+            }
+            _ => false,
+        };
+        let chunks = self.chunks_of(range);
+        let mut at = chunks.start;
+        while let Some(first) = (at..chunks.end).find(|chunk| is_new(state, *chunk)) {
+            let end = (first..chunks.end).find(|chunk| !is_new(state, *chunk));
+            at = end.unwrap_or(chunks.end);
+            if let Ok(target) = self.target(state) {
+                state.map.set_file(first..at, target);
+            }
+            for (piece, prot) in state.pieces(self.chunk_range(first, at - first)) {
+                self.map_live(state, piece, prot)?;
+            }
+            for chunk in first..at {
+                if state.chunk(chunk) == Chunk::FreePrivate {
+                    state.change(chunk, Event::HandOut);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A chunk maps `target` from here on. Readers of what it mapped before may be left.
+    pub(crate) fn vacate(&self, state: &mut State, chunk: usize, target: u8) {
+        let file = state.map.file(chunk);
+        if state.chunk(chunk).has_base() {
+            let since = state.map.since(chunk);
+            state.files.vacated.push(Vacated { file, chunk, since });
+            self.count_vacated(state);
+        }
+        state.map.set_file(chunk..chunk + 1, target);
+    }
+
+    /// Has one file hold all that a view shows, for readers that get one: what lies in others is copied to its place there.
+    ///
+    /// # Errors
+    /// `BUSY` if readers of an earlier generation have those places.
+    pub(crate) fn gather(
+        &self,
+        state: &mut State,
+        view: &Frozen,
+    ) -> Result<Arc<BackingFile>, Errno> {
+        let chunks = |piece: &FrozenPiece| self.chunks_of(piece.range);
+        let mut best = None;
+        for (number, file) in state.files.all() {
+            let is_here = |piece: &&FrozenPiece| Arc::ptr_eq(&piece.file, file);
+            let there: Vec<usize> =
+                view.layout().iter().filter(|piece| !is_here(piece)).flat_map(chunks).collect();
+            let is_taken = |place: &Vacated| place.file == number && there.contains(&place.chunk);
+            let is_better = best.as_ref().is_none_or(|(_, fewest, _)| there.len() < *fewest);
+            if is_better && !state.files.vacated.iter().any(is_taken) {
+                best = Some((number, there.len(), Arc::clone(file)));
+            }
+        }
+        let (number, _, home) = best.ok_or(Errno::BUSY)?;
+        home.check_identity()?;
+        for piece in view.layout().iter().filter(|piece| !Arc::ptr_eq(&piece.file, &home)) {
+            for (chunk, part) in self.by_chunk(piece.range) {
+                self.punch_in(&home, part)?;
+                let shown = VirtRange::new(view.view_address(part.start), part.len);
+                #[allow(unsafe_code)]
+                // SAFETY: the view shows the part, and nothing writes what it shows.
+                unsafe {
+                    copy_data(&piece.file, &home, offset(self.range, part), shown)?;
+                }
+                // The copy goes with the readers that it is made for.
+                let since = state.map.since(chunk);
+                state.files.vacated.push(Vacated { file: number, chunk, since });
+            }
+        }
+        Ok(home)
+    }
+
+    /// Gives back what was kept for readers that are gone: all but those of generations up to `read`. Whether there was any.
+    pub(crate) fn settle_files(&self, state: &mut State, read: Option<u64>) -> bool {
+        let is_read = |place: &Vacated| read.is_some_and(|read| place.since <= read);
+        let before = state.files.vacated.len();
+        let mut gone = Vec::new();
+        state.files.vacated.retain(|place| {
+            let stays = is_read(place);
+            if !stays {
+                gone.push(*place);
+            }
+            stays
+        });
+        for Vacated { file, chunk, .. } in gone {
+            // Files that are closed below need no call for each place.
+            if state.map.in_file(file) > 0 && state.map.file(chunk) != file {
+                let _ = self.punch_in(state.files.get(file), self.chunk_range(chunk, 1));
+            }
+        }
+        self.close_unused_files(state);
+        self.count_vacated(state);
+        state.files.vacated.len() < before
+    }
+
+    /// Tells observers from outside where the files are.
+    fn count_files(&self, state: &State) {
+        let descriptors = || state.files.all().map(|(_, file)| file.fd().as_raw_fd() as u64);
+        let first = descriptors().min().unwrap_or(0);
+        let bits = descriptors().filter_map(|it| 1u64.checked_shl(u32::try_from(it - first).ok()?));
+        self.counters.file_descriptors.store(bits.fold(0, |all, bit| all | bit), Relaxed);
+        self.counters.file_descriptor.store(first, Relaxed);
+    }
+
+    fn count_vacated(&self, state: &State) {
+        self.counters.vacated_chunks.store(state.files.vacated.len() as u64, Relaxed);
+    }
+
+    fn close_unused_files(&self, state: &mut State) {
+        for number in 0..state.files.slots.len() as u8 {
+            let is_vacated = state.files.vacated.iter().any(|place| place.file == number);
+            let is_used = state.map.in_file(number) > 0 || state.files.target == Some(number);
+            if !is_used && !is_vacated {
+                state.files.slots[usize::from(number)] = None;
+            }
+        }
+        while state.files.slots.last().is_some_and(Option::is_none) {
+            state.files.slots.pop();
+        }
+        self.count_files(state);
+    }
+}
+
+impl State {
+    /// Whether a file has no readers: no private chunk maps it, and nothing was moved out of it for any.
+    fn is_writable(&self, number: u8) -> bool {
+        let is_vacated = || self.files.vacated.iter().any(|place| place.file == number);
+        self.map.private_in_file(number) == 0 && !is_vacated()
+    }
+}

@@ -1,0 +1,122 @@
+//! An arena of several files becomes one of a single file again, while nothing is read.
+//!
+//! ```text
+//!   several files, all live ──▶ used chunks of the smaller ones moved to the fullest ──▶ free space mapped to it ──▶ one file
+//! ```
+//! Each run of one file is a mapping that a freeze has to move, and each file a descriptor. A writer that meets a move waits
+//! for the copy of one chunk.
+
+use std::time::Duration;
+
+use cowslip_sys::{Errno, process};
+
+use super::thaw::Step;
+use crate::arena::backoff::backoff;
+use crate::arena::chunk::Thawing;
+use crate::arena::chunk_map::MOST_FILES;
+use crate::arena::state::{Chunk, Shared, State};
+use crate::arena::vma_map::Usage;
+
+/// A move is followed by a pause so many times as long.
+const REST: u64 = 10;
+/// Another fork may come soon, which undoes it.
+const FIRST_NS: u64 = 100_000_000;
+const RETRY_LAST_NS: u64 = 5_000_000_000;
+
+/// How far it is.
+#[derive(Debug, Default)]
+pub(crate) struct Consolidating {
+    next: usize,
+    not_before_ns: u64,
+    delay_ns: u64,
+}
+
+/// Moves one chunk.
+pub(super) fn step(shared: &Shared, state: &mut State) -> Step {
+    if state.files.is_single() || state.ask_before_thaw.is_some_and(|asks| asks()) {
+        state.consolidating = Consolidating::default();
+        return Step::Idle;
+    }
+    let now = process::now_ns();
+    if state.consolidating.not_before_ns == 0 {
+        state.consolidating.not_before_ns = now + FIRST_NS;
+    }
+    if now < state.consolidating.not_before_ns {
+        return Step::Later(Duration::from_nanos(state.consolidating.not_before_ns - now));
+    }
+    let target = fullest(shared, state);
+    match move_next(shared, state, target) {
+        Ok(true) => {
+            let end_ns = process::now_ns();
+            let rest_ns = (end_ns - now) * REST;
+            state.consolidating.not_before_ns = end_ns + rest_ns;
+            Step::Later(Duration::from_nanos(rest_ns))
+        }
+        Ok(false) if state.files.is_single() => {
+            state.consolidating = Consolidating::default();
+            Step::Idle
+        }
+        Ok(false) => {
+            // What stays where it is may be gone later.
+            state.consolidating.next = 0;
+            let delay = backoff(&mut state.consolidating.delay_ns, FIRST_NS, RETRY_LAST_NS);
+            state.consolidating.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
+            Step::Later(delay)
+        }
+        Err(_) => {
+            let delay = backoff(&mut state.consolidating.delay_ns, FIRST_NS, RETRY_LAST_NS);
+            state.consolidating.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
+            Step::Later(delay)
+        }
+    }
+}
+
+/// The file that holds the most of what is in use.
+fn fullest(shared: &Shared, state: &State) -> u8 {
+    let mut used = [0; MOST_FILES];
+    for span in state.vma_map.within(shared.range).filter(|span| span.usage == Usage::Used) {
+        for part in state.by_file(span.range) {
+            used[usize::from(state.map.file(state.vma_map.chunk_at(part.start)))] += part.len;
+        }
+    }
+    let files = state.files.all().map(|(number, _)| number);
+    files.max_by_key(|&number| used[usize::from(number)]).expect("an arena has a file")
+}
+
+/// Moves the next chunk in use that lies in another file; after the last, what is free. Whether there may be more.
+fn move_next(shared: &Shared, state: &mut State, target: u8) -> Result<bool, Errno> {
+    let end = shared.chunks_of(shared.range).end;
+    let is_elsewhere = |state: &State, chunk: usize| {
+        state.chunk(chunk) == Chunk::Live && state.map.file(chunk) != target
+    };
+    for chunk in state.consolidating.next..end {
+        let range = shared.chunk_range(chunk, 1);
+        let stays = !is_elsewhere(state, chunk) || state.is_small(chunk);
+        if stays || state.vma_map.is_unused(range) {
+            continue;
+        }
+        state.consolidating.next = chunk + 1;
+        let [(piece, _)] = state.pieces(range)[..] else { continue };
+        if piece != range || !state.vma_map.is_all(range, Usage::Used) {
+            continue;
+        }
+        let service = shared.service(state).ok_or(Errno::NODEV)?;
+        let moved = Thawing::new(shared, &service).move_out(state, chunk, target, false);
+        service.window.close();
+        return moved.map(|()| true);
+    }
+    let mut at = 0;
+    let is_free = |state: &State, chunk: usize| {
+        is_elsewhere(state, chunk) && state.vma_map.is_unused(shared.chunk_range(chunk, 1))
+    };
+    while let Some(first) = (at..end).find(|chunk| is_free(state, *chunk)) {
+        at = (first..end).find(|chunk| !is_free(state, *chunk)).unwrap_or(end);
+        state.map.set_file(first..at, target);
+        for (piece, prot) in state.pieces(shared.chunk_range(first, at - first)) {
+            shared.map_live(state, piece, prot)?;
+        }
+    }
+    state.files.forget_target();
+    shared.settle_files(state, None);
+    Ok(false)
+}

@@ -1,0 +1,257 @@
+//! Hot chunks are moved out of what is frozen while others read it.
+//!
+//! ```text
+//!   pages are written ──▶ a look at all frozen chunks ──▶ many copies in one ──▶ moved to a file without readers
+//!        ▲ 1 to 20 ms          a tenth of the time          a run of writes ──▶ so is what lies ahead of it
+//! ```
+//! A first write to a frozen page copies 4 KiB, and a thaw copies them back. A chunk that was moved is live: its writes cost
+//! nothing, the thaw has nothing to do, and the next freeze moves it by its page table. Its memory is held twice until the
+//! last reader ends, as `fork(2)` with hugetlb pages would have it from the first write on.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use cowslip_sys::units::CHUNK_BYTES;
+use cowslip_sys::{Errno, process};
+
+use super::thaw::Step;
+use crate::arena::backing_file::Pages;
+use crate::arena::backoff::backoff;
+use crate::arena::chunk::{MANY_PAGES, Thawing, thaw_alone};
+use crate::arena::state::{Chunk, Shared, State};
+use crate::arena::vma_map::Usage;
+use crate::service::Service;
+
+/// A move costs what so many first writes and their thaw cost.
+const HOT_PAGES: u16 = 64;
+/// A run of writes has begun the chunk ahead of it.
+const BEGUN_PAGES: u64 = 4;
+/// A chunk that lately got so many copies may be the front of a run.
+const FRONT_PAGES: u16 = 32;
+const MOST_FRONTS: usize = 8;
+const MOST_AHEAD: usize = 16;
+const FIRST_LOOK_NS: u64 = 1_000_000;
+const LAST_LOOK_NS: u64 = 20_000_000;
+/// Fewer pages than this are not looked for.
+const WORTH_A_LOOK: u64 = 64;
+/// A look is followed by a pause so many times as long.
+const REST: u64 = 10;
+/// Runs of moved chunks and of others, in turns: each is a mapping, which the next freeze moves.
+const MOST_BORDERS: usize = 128;
+
+/// What is known of the writes to frozen chunks.
+#[derive(Debug, Default)]
+pub(crate) struct Moving {
+    /// Private pages of the process at the last look.
+    pages: Option<u64>,
+    not_before_ns: u64,
+    delay_ns: u64,
+    /// Private pages of each chunk at the last look.
+    counts: Vec<u16>,
+    wanted: VecDeque<usize>,
+    fronts: Vec<Front>,
+}
+
+/// Where a run of writes goes on.
+#[derive(Clone, Copy, Debug)]
+struct Front {
+    next: usize,
+    ahead: usize,
+}
+
+impl Moving {
+    /// A freeze or a thaw changed what is frozen.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Moves one chunk, or looks for such. Called while others read what is frozen.
+pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
+    let Some(service) = shared.service(state) else { return Step::Idle };
+    if let Some(partial) = state.next_run(0, 1, |chunk| chunk == Chunk::Partial) {
+        return mend(shared, state, &service, partial.start);
+    }
+    if is_short || shared.pages == Pages::Hugetlb || state.map.count(Chunk::Frozen) == 0 {
+        return Step::Idle;
+    }
+    let now = process::now_ns();
+    if state.moving.wanted.is_empty() {
+        if now < state.moving.not_before_ns {
+            return Step::Later(Duration::from_nanos(state.moving.not_before_ns - now));
+        }
+        match look(shared, state, &service, now) {
+            Ok(true) => {}
+            Ok(false) => {
+                let left = state.moving.not_before_ns.saturating_sub(process::now_ns());
+                return Step::Later(Duration::from_nanos(left.max(1)));
+            }
+            Err(errno) => return failed(shared, state, errno),
+        }
+    }
+    let Some(chunk) = state.moving.wanted.pop_front() else { return Step::Again };
+    match move_one(shared, state, &service, chunk) {
+        Ok(()) => Step::Again,
+        Err(errno) => failed(shared, state, errno),
+    }
+}
+
+/// Ends what failed half-way: a move, or a freeze or a thaw that no fork has come after. Its file has no readers.
+fn mend(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> Step {
+    let left_ns = state.moving.not_before_ns.saturating_sub(process::now_ns());
+    if left_ns > 0 {
+        return Step::Later(Duration::from_nanos(left_ns));
+    }
+    let mended = thaw_alone(shared, state, chunk, service);
+    service.window.close();
+    match mended {
+        Ok(()) => Step::Again,
+        Err(errno) => failed(shared, state, errno),
+    }
+}
+
+/// It stays frozen and exact, and is tried again later.
+fn failed(shared: &Shared, state: &mut State, errno: Errno) -> Step {
+    use std::sync::atomic::Ordering::Relaxed;
+    shared.counters.failed_moves.fetch_add(1, Relaxed);
+    shared.counters.last_move_errno.store(errno.raw_os_error() as u64, Relaxed);
+    state.moving.wanted.clear();
+    state.moving.fronts.clear();
+    // They are to be found again though nothing more is written to them.
+    state.moving.pages = None;
+    let delay = backoff(&mut state.moving.delay_ns, LAST_LOOK_NS, 5_000_000_000);
+    state.moving.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
+    Step::Later(delay)
+}
+
+/// Finds chunks to move: whether there are any, or more to look at.
+fn look(shared: &Shared, state: &mut State, service: &Service, now_ns: u64) -> Result<bool, Errno> {
+    if go_ahead(shared, state, service)? {
+        return Ok(true);
+    }
+    let pages = process::anonymous_pages();
+    let written = pages.unwrap_or(0).saturating_sub(state.moving.pages.unwrap_or(0));
+    if written < WORTH_A_LOOK {
+        // A freeze begins with none.
+        state.moving.pages = state.moving.pages.min(pages).or(pages);
+        let delay = backoff(&mut state.moving.delay_ns, FIRST_LOOK_NS, LAST_LOOK_NS);
+        state.moving.not_before_ns = now_ns + delay.as_nanos() as u64;
+        return Ok(false);
+    }
+    (state.moving.pages, state.moving.delay_ns) = (pages, 0);
+    let before = std::mem::take(&mut state.moving.counts);
+    let counts = count(shared, state, service)?;
+    choose(shared, state, &before, &counts);
+    state.moving.counts = counts;
+    let end_ns = process::now_ns();
+    state.moving.not_before_ns = end_ns + ((end_ns - now_ns) * REST).max(FIRST_LOOK_NS);
+    Ok(!state.moving.wanted.is_empty())
+}
+
+/// Has what lies ahead of runs that go on moved, twice as much each time.
+fn go_ahead(shared: &Shared, state: &mut State, service: &Service) -> Result<bool, Errno> {
+    let mut fronts = std::mem::take(&mut state.moving.fronts);
+    let mut result = Ok(());
+    fronts.retain_mut(|front| {
+        if result.is_err() || front.next >= shared.chunks_of(shared.range).end {
+            return false;
+        }
+        if state.chunk(front.next) != Chunk::Frozen {
+            return false;
+        }
+        let range = shared.chunk_range(front.next, 1);
+        match service.scanner.count_private(range, BEGUN_PAGES) {
+            Ok(pages) if pages >= BEGUN_PAGES => {}
+            Ok(_) => return true,
+            Err(errno) => {
+                result = Err(errno);
+                return false;
+            }
+        }
+        let frozen = (front.next..).take(front.ahead).take_while(|&chunk| {
+            chunk < shared.chunks_of(shared.range).end && state.chunk(chunk) == Chunk::Frozen
+        });
+        let ahead: Vec<usize> = frozen.collect();
+        front.next += ahead.len();
+        front.ahead = (front.ahead * 2).min(MOST_AHEAD);
+        state.moving.wanted.extend(ahead);
+        true
+    });
+    state.moving.fronts = fronts;
+    result.map(|()| !state.moving.wanted.is_empty())
+}
+
+/// Private pages of each frozen chunk.
+fn count(shared: &Shared, state: &State, service: &Service) -> Result<Vec<u16>, Errno> {
+    let mut counts = vec![0; shared.range.len / CHUNK_BYTES];
+    let page_bytes = cowslip_sys::units::page_size_bytes();
+    for run in state.map.runs(|chunk| chunk == Chunk::Frozen) {
+        for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
+            service.scanner.private_runs(piece, |run| {
+                for (chunk, part) in shared.by_chunk(run) {
+                    counts[chunk] += (part.len / page_bytes) as u16;
+                }
+            })?;
+        }
+    }
+    Ok(counts)
+}
+
+/// Chooses chunks to move by their private pages, now and at the look before.
+fn choose(shared: &Shared, state: &mut State, before: &[u16], counts: &[u16]) {
+    let grown =
+        |chunk: usize| counts[chunk].saturating_sub(before.get(chunk).copied().unwrap_or(0));
+    let mut is_live = vec![false; counts.len() + 1];
+    let mut borders = 0;
+    for run in state.map.runs(|chunk| chunk == Chunk::Live) {
+        for used in state.vma_map.used_within(shared.chunk_range(run.start, run.len())) {
+            is_live[shared.chunks_of(used)].fill(true);
+            borders += 2;
+        }
+    }
+    let Moving { wanted, fronts, .. } = &mut state.moving;
+    for chunk in 0..counts.len() {
+        if counts[chunk] < FRONT_PAGES || state.map.get(chunk) != Chunk::Frozen {
+            continue;
+        }
+        let is_ahead_cold = counts.get(chunk + 1) == Some(&0);
+        let is_front = grown(chunk) >= FRONT_PAGES && is_ahead_cold && fronts.len() < MOST_FRONTS;
+        let neighbours =
+            usize::from(chunk > 0 && is_live[chunk - 1]) + usize::from(is_live[chunk + 1]);
+        if is_front || counts[chunk] >= HOT_PAGES && (neighbours > 0 || borders < MOST_BORDERS) {
+            wanted.push_back(chunk);
+            is_live[chunk] = true;
+            borders = (borders + 2).saturating_sub(2 * neighbours);
+        }
+        if is_front {
+            fronts.push(Front { next: chunk + 1, ahead: 2 });
+        }
+    }
+}
+
+fn move_one(
+    shared: &Shared,
+    state: &mut State,
+    service: &Service,
+    chunk: usize,
+) -> Result<(), Errno> {
+    let range = shared.chunk_range(chunk, 1);
+    let stays = |state: &State| {
+        // What left the arena is mapped from the base for good.
+        let has_left = state.vma_map.within(range).any(|span| span.usage == Usage::Left);
+        state.chunk(chunk) != Chunk::Frozen
+            || has_left
+            || state.is_small(chunk)
+            || state.vma_map.is_unused(range)
+            || shared.copy_limit.is_near(shared, state)
+            || state.ask_before_thaw.is_some_and(|asks| asks())
+    };
+    if stays(state) {
+        return Ok(());
+    }
+    let target = shared.target(state)?;
+    let private = service.scanner.count_private(range, MANY_PAGES)?;
+    let moved = Thawing::new(shared, service).move_out(state, chunk, target, private > MANY_PAGES);
+    service.window.close();
+    moved
+}

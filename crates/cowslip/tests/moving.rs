@@ -1,0 +1,168 @@
+#![allow(unsafe_code)]
+//! Hot chunks are moved out of what is frozen while others read it, and a child has no way to what its parent does then.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::{Arena, Pages};
+use cowslip_sys::procfs;
+use support::children::{kill, wait_for_ever};
+use support::{
+    Counters, PATIENCE, Watchdog, Writers, alone, eventually, fork_child, scaled, skip, status_of,
+    wait_unread,
+};
+
+const SIZE: ByteCount = ByteCount::mib(32);
+const CHUNKS: u64 = SIZE.0 / CHUNK_BYTES as u64;
+
+/// An arena whose memory is touched; `None` where nothing can be moved.
+fn arena() -> Option<(Arena, Counters)> {
+    let arena = Arena::new(ByteCount::mib(128)).unwrap();
+    if !arena.raw().start_service() {
+        skip("userfaultfd", "nothing is moved without a service thread");
+        return None;
+    }
+    let counters = Counters::new(&arena, SIZE);
+    write(&counters, 0..CHUNKS as usize, page_size_bytes());
+    Some((arena, counters))
+}
+
+/// Adds one to a word in each `step` bytes of chunks.
+fn write(counters: &Counters, chunks: std::ops::Range<usize>, step: usize) {
+    for chunk in chunks {
+        let words = (0..CHUNK_BYTES).step_by(step).map(|at| (chunk * CHUNK_BYTES + at) / 8);
+        words.for_each(|word| _ = counters.at(word).fetch_add(1, Relaxed));
+    }
+}
+
+/// The inodes that a process maps in a range.
+fn inodes(pid: u32, range: VirtRange) -> BTreeSet<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let here = maps.lines().filter(|line| {
+        procfs::mappings(line).any(|mapping| !mapping.range.intersect(range).is_empty())
+    });
+    here.map(|line| line.split_whitespace().skip(3).take(2).collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn i1_and_i2_hold_while_hot_chunks_move() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("moves under writers");
+    for _ in 0..scaled(5) {
+        let Some((arena, counters)) = arena() else { return };
+        let before = counters.sum();
+        let writers = Writers::start(&counters, 2);
+        let (wait, go) = std::io::pipe().unwrap();
+        let moved_before = arena.metrics().moved_chunks;
+        let child = fork_child(&[&arena], || {
+            let sum = counters.sum();
+            let _ = std::io::Read::read(&mut &wait, &mut [0]);
+            sum == counters.sum()
+        });
+        let child = child.unwrap();
+        let moved = || arena.metrics().moved_chunks - moved_before;
+        eventually("most is moved", || moved() >= CHUNKS / 2);
+        assert!(arena.metrics().vacated_chunks > 0, "the child reads what was moved out of");
+        std::io::Write::write_all(&mut &go, &[1]).unwrap();
+        assert_eq!(status_of(child), 0, "it saw one instant, to the end");
+        let written = writers.stop();
+        assert_eq!(counters.sum(), before + written);
+        assert!(wait_unread(&arena, PATIENCE), "{:?}", arena.metrics());
+        assert_eq!(counters.sum(), before + written);
+    }
+}
+
+#[test]
+fn a_child_maps_no_file_that_its_parent_writes_afterwards() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("what a child maps");
+    let Some((arena, counters)) = arena() else { return };
+    let child = fork_child(&[&arena], || wait_for_ever()).unwrap();
+    let theirs = inodes(child as u32, arena.range());
+    write(&counters, 0..4, page_size_bytes());
+    eventually("hot chunks are moved", || arena.metrics().moved_chunks >= 4);
+    let fresh = arena.slice::<u64>(CHUNK_BYTES / 4).unwrap();
+    let mine = std::process::id();
+    let moved = VirtRange::new(counters.slice().range().start, 4 * CHUNK_BYTES);
+    for place in [moved, fresh.range()] {
+        let now = inodes(mine, place);
+        assert!(now.is_disjoint(&theirs), "{place}: {now:?}, and the child maps {theirs:?}");
+    }
+    // What was frozen, and is so still, is shared.
+    let cold = VirtRange::new(moved.start + 8 * CHUNK_BYTES, CHUNK_BYTES);
+    assert!(inodes(mine, cold).is_subset(&theirs));
+    kill(child);
+    status_of(child);
+    assert!(wait_unread(&arena, PATIENCE));
+}
+
+#[test]
+fn an_arena_is_of_one_file_again_when_nothing_is_read() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("one file again");
+    let Some((arena, counters)) = arena() else { return };
+    for round in 1..=3 {
+        let child = fork_child(&[&arena], || wait_for_ever()).unwrap();
+        let moved = arena.metrics().moved_chunks;
+        write(&counters, 3..9, page_size_bytes());
+        eventually("hot chunks are moved", || arena.metrics().moved_chunks >= moved + 6);
+        assert!(arena.metrics().descriptors().count() > 1);
+        kill(child);
+        status_of(child);
+        assert!(wait_unread(&arena, PATIENCE), "{:?}", arena.metrics());
+        eventually("one file", || arena.metrics().descriptors().count() == 1);
+        let pages = (CHUNK_BYTES / page_size_bytes()) as u64;
+        assert_eq!(counters.sum(), (CHUNKS + 6 * round) * pages);
+    }
+}
+
+#[test]
+fn a_fork_while_an_older_child_reads_takes_moved_memory_along() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("several generations");
+    let Some((arena, counters)) = arena() else { return };
+    let pages = (CHUNK_BYTES / page_size_bytes()) as u64;
+    let mut children = Vec::new();
+    for round in 0..6 {
+        let (wait, go) = std::io::pipe().unwrap();
+        let expected = (CHUNKS + 4 * round) * pages;
+        let child = fork_child(&[&arena], || {
+            let _ = std::io::Read::read(&mut &wait, &mut [0]);
+            counters.sum() == expected
+        });
+        children.push((child.unwrap(), go));
+        let moved = arena.metrics().moved_chunks;
+        let first = 2 * round as usize;
+        write(&counters, first..first + 4, page_size_bytes());
+        eventually("hot chunks are moved", || arena.metrics().moved_chunks > moved);
+    }
+    // From the middle: neither the oldest nor the youngest first.
+    while !children.is_empty() {
+        let (child, go) = children.remove(children.len() / 2);
+        std::io::Write::write_all(&mut &go, &[1]).unwrap();
+        assert_eq!(status_of(child), 0, "each has its own instant");
+    }
+    assert!(wait_unread(&arena, PATIENCE), "{:?}", arena.metrics());
+    assert_eq!(counters.sum(), (CHUNKS + 24) * pages);
+}
+
+#[test]
+fn few_writes_move_nothing() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("what is moved");
+    let Some((arena, counters)) = arena() else { return };
+    if arena.pages() != Pages::HugeTmpfs {
+        return skip("huge", "the arena is on other pages");
+    }
+    let child = fork_child(&[&arena], || wait_for_ever()).unwrap();
+    // Eight pages in each chunk.
+    write(&counters, 0..CHUNKS as usize, CHUNK_BYTES / 8);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(arena.metrics().moved_chunks, 0);
+    kill(child);
+    status_of(child);
+    assert!(wait_unread(&arena, PATIENCE));
+}

@@ -1,0 +1,142 @@
+//! Touches that the kernel answers with a signal, and what the signal says.
+#![allow(unsafe_code)]
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
+
+use super::threads::ALIVE;
+use super::{Me, SKIP};
+use crate::model::Prot;
+use crate::program::Call;
+use crate::sys;
+use crate::words::PAGE;
+
+const MAPERR: c_int = 1;
+const ACCERR: c_int = 2;
+
+// A load or a store, and where the handler has it go on: with what the signal said as its answer.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    "adversary_touch:",
+    "test esi, esi",
+    "jnz adversary_store",
+    "adversary_load:",
+    "mov al, byte ptr [rdi]",
+    "xor eax, eax",
+    "ret",
+    "adversary_store:",
+    "mov byte ptr [rdi], 0x55",
+    "xor eax, eax",
+    "adversary_touched:",
+    "ret",
+);
+#[cfg(target_arch = "aarch64")]
+core::arch::global_asm!(
+    "adversary_touch:",
+    "cbnz w1, adversary_store",
+    "adversary_load:",
+    "ldrb w0, [x0]",
+    "mov w0, #0",
+    "ret",
+    "adversary_store:",
+    "strb w1, [x0]",
+    "mov w0, #0",
+    "adversary_touched:",
+    "ret",
+);
+
+unsafe extern "C" {
+    fn adversary_touch(at: usize, writes: c_int) -> c_int;
+    fn adversary_load();
+    fn adversary_store();
+    fn adversary_touched();
+}
+
+/// Whether a signal is that of a [touch](Me::trap), which goes on then.
+///
+/// # Safety
+/// Called by a handler with what the kernel gave it.
+pub(super) unsafe fn is_trap(
+    signal: c_int,
+    info: *const libc::siginfo_t,
+    context: *mut c_void,
+) -> bool {
+    let places = [adversary_load as *const () as usize, adversary_store as *const () as usize];
+    let next = adversary_touched as *const () as usize;
+    // SAFETY: as the caller promised.
+    unsafe {
+        let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
+        #[cfg(target_arch = "x86_64")]
+        let (counter, answer, at) = {
+            let at = registers.gregs[libc::REG_RDI as usize];
+            let [counter, answer] = registers
+                .gregs
+                .get_disjoint_mut([libc::REG_RIP as usize, libc::REG_RAX as usize])
+                .expect("two registers");
+            (counter, answer, at)
+        };
+        #[cfg(target_arch = "aarch64")]
+        let (counter, answer, at) = {
+            let at = registers.regs[0];
+            (&mut registers.pc, &mut registers.regs[0], at)
+        };
+        if !places.contains(&(*counter as usize)) {
+            return false;
+        }
+        let is_there = (*info).si_addr() as usize == at as usize;
+        let said = match signal {
+            libc::SIGSEGV if is_there => (*info).si_code,
+            _ => 100 + signal,
+        };
+        *counter = next as _;
+        *answer = said as _;
+    }
+    true
+}
+
+/// 0 if nothing happened, or what the signal said.
+fn touch(at: usize, how: &str) -> c_int {
+    // SAFETY: the model says that it is the program's own memory, or no memory at all.
+    unsafe { adversary_touch(at, c_int::from(how == "write")) }
+}
+
+impl Me {
+    /// Touches what may not be touched.
+    pub(super) fn trap(&mut self, call: &Call) -> Option<()> {
+        let (index, region) = self.mapping(call.number(0))?;
+        let page = call.number(1) % region.pages.len();
+        let (at, it) = (region.at(page), region.pages[page]);
+        let (how, what) = (call.word(2), call.word(3));
+        if !it.here {
+            return SKIP;
+        }
+        let is_alone = || ALIVE.load(Ordering::Relaxed) == 1;
+        let expect = |said: c_int, right: c_int| {
+            if said != right {
+                self.fail(&format!("a {how} at {at:#x} said {said} instead of {right}"));
+            }
+        };
+        match what {
+            "as-it-is" => match it.prot {
+                Prot::None => expect(touch(at, how), ACCERR),
+                Prot::Read if how == "write" => expect(touch(at, how), ACCERR),
+                _ => return SKIP,
+            },
+            _ => {
+                self.expect("munmap", sys::munmap(at, PAGE), Ok(0));
+                if what == "unmapped-in-child" && is_alone() {
+                    let child = self.helper(|| touch(at, how) == MAPERR);
+                    self.waited(child);
+                }
+                // Another thread may have mapped something there.
+                if is_alone() {
+                    expect(touch(at, how), MAPERR);
+                }
+                self.regions[index].is_whole = false;
+                self.pages(index, page..page + 1)[0].here = false;
+                self.regions.retain(|region| region.pages.iter().any(|page| page.here));
+            }
+        }
+        Some(())
+    }
+}
