@@ -20,7 +20,7 @@ fn a_small_program_has_no_arena() {
     let ran = told(&["--log", "-"], &[TRUE]);
     assert!(ran.status.success() && ran.stderr.contains("loaded"), "{}", ran.stderr);
     assert!(!ran.stderr.contains("arena of"), "{}", ran.stderr);
-    let larger = ["/usr/bin/perl", "-e", "$x = 'x' x 600_000"];
+    let larger = ["/usr/bin/perl", "-e", "$x = 'x' x 1_200_000"];
     let ran = told(&["--log", "-"], &larger);
     assert!(!ran.stderr.contains("arena of"), "{}", ran.stderr);
     let ran = told(&["--log", "-", "--arena-after", "0"], &larger);

@@ -53,7 +53,14 @@ fn holds_what_it_uses(program: &Path, mode: &str, mib: u64) {
 fn what_is_used_sparsely_or_given_back_in_part_costs_what_it_costs_natively() {
     let folder = Folder::new("sparse");
     let Some(program) = compile(&folder, "sparse") else { return };
-    for (mode, mib) in [("touch", 1024), ("refuse", 512), ("give", 64), ("both", 64)] {
+    for (mode, mib) in [
+        ("touch", 1024),
+        ("zero", 1024),
+        ("refuse", 512),
+        ("give", 64),
+        ("both", 64),
+        ("outgrow", 7),
+    ] {
         holds_what_it_uses(&program, mode, mib);
     }
 }

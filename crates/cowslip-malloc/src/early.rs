@@ -1,5 +1,5 @@
-//! glibc's malloc for the first MiB: most programs never need more, and jemalloc would cost each of their forks some
-//! fifty pages.
+//! glibc's malloc for the first MiBs: most programs never need more, and jemalloc would cost each of their forks some
+//! fifty pages, and a small server a tenth of its memory.
 //!
 //! ```text
 //!  base ├── glibc's blocks ──┤ base + LIMIT_BYTES      everything else: jemalloc's
@@ -23,9 +23,11 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use tikv_jemalloc_sys as jemalloc;
 
 use crate::forks;
+use crate::large;
 use crate::theirs::Next;
 
-const LIMIT_BYTES: usize = 1 << 20;
+/// A program with less has no arena either.
+const LIMIT_BYTES: usize = 4 << 20;
 /// A larger request is jemalloc's at once.
 const LARGE_BYTES: usize = LIMIT_BYTES / 4;
 
@@ -117,7 +119,7 @@ pub(crate) unsafe fn malloc(size: usize) -> *mut c_void {
         first_of_glibc!(
             size,
             transmute::<*mut c_void, Function>(MALLOC.get())(size),
-            jemalloc::malloc(size)
+            large::begin(jemalloc::malloc(size), size)
         )
     }
 }
@@ -141,7 +143,7 @@ pub(crate) unsafe fn aligned_alloc(alignment: usize, size: usize) -> *mut c_void
         first_of_glibc!(
             size.saturating_add(alignment),
             transmute::<*mut c_void, Function>(MEMALIGN.get())(alignment, size),
-            jemalloc::aligned_alloc(alignment, size)
+            large::begin(jemalloc::aligned_alloc(alignment, size), size)
         )
     }
 }
@@ -162,8 +164,14 @@ pub(crate) unsafe fn posix_memalign(
             }
         }
     }
-    // SAFETY: the program's own call.
-    unsafe { jemalloc::posix_memalign(place, alignment, size) }
+    // SAFETY: the program's own call, which names a place for the address.
+    unsafe {
+        let error = jemalloc::posix_memalign(place, alignment, size);
+        if error == 0 {
+            large::begin(*place, size);
+        }
+        error
+    }
 }
 
 pub(crate) unsafe fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
@@ -174,7 +182,12 @@ pub(crate) unsafe fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
             return malloc(size);
         }
         if !is_glibcs(block) {
-            return jemalloc::realloc(block, size);
+            let freed = large::freed_bytes(block);
+            let resized = large::begin(jemalloc::realloc(block, size), size);
+            if freed > 0 && resized != block && !resized.is_null() {
+                large::give_back(freed);
+            }
+            return resized;
         }
         if size == 0 {
             return transmute::<*mut c_void, Function>(REALLOC.get())(block, size);
@@ -194,7 +207,16 @@ pub(crate) unsafe fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
 
 pub(crate) unsafe fn free(block: *mut c_void) {
     // SAFETY: see the module.
-    unsafe { if is_glibcs(block) { glibc_free(block) } else { jemalloc::free(block) } }
+    unsafe {
+        if is_glibcs(block) {
+            return glibc_free(block);
+        }
+        let size = large::freed_bytes(block);
+        jemalloc::free(block);
+        if size > 0 {
+            large::give_back(size);
+        }
+    }
 }
 
 pub(crate) unsafe fn malloc_usable_size(block: *mut c_void) -> usize {

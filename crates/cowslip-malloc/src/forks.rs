@@ -21,6 +21,8 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 use std::sync::OnceLock;
 
+use crate::preload;
+
 type Handler = unsafe extern "C" fn();
 
 /// jemalloc's, for before a fork and for either side of it.
@@ -144,24 +146,8 @@ fn call(handler: impl FnOnce(&Handlers) -> Handler) {
 /// is nobody to ask.
 fn is_sole_thread() -> bool {
     type Ask = unsafe extern "C" fn() -> bool;
-    let ask = ASK.load(Relaxed);
+    let ask = preload::IS_SOLE_THREAD.get();
     // SAFETY: null, or the preload library's symbol, which has this type. It takes nothing and waits for no lock that a thread
     // keeps while it allocates.
     !ask.is_null() && unsafe { core::mem::transmute::<*mut c_void, Ask>(ask)() }
 }
-
-/// Where the preload library answers.
-static ASK: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-
-/// Looked for at the start: a fork may come in a child of a system call, whose copy of the dynamic linker's lock a thread may
-/// hold that is not there.
-#[unsafe(link_section = ".init_array")]
-#[used]
-static INIT: extern "C" fn() = {
-    extern "C" fn init() {
-        // SAFETY: a lookup by name.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"cowslip_is_sole_thread".as_ptr()) };
-        ASK.store(found, Relaxed);
-    }
-    init
-};

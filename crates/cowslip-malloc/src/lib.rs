@@ -17,9 +17,11 @@
 
 mod early;
 mod forks;
+mod large;
 mod libc_symbols;
 mod lookups;
 mod modules;
+mod preload;
 mod theirs;
 mod threads;
 
@@ -32,8 +34,9 @@ use core::ffi::{c_char, c_int, c_void};
 /// in an arena. None comes from `brk`: there lies glibc's ([`early`]).
 #[unsafe(export_name = "_rjem_malloc_conf")]
 #[used]
-pub static CONFIGURATION: Configuration =
-    Configuration(c"narenas:4,muzzy_decay_ms:0,metadata_thp:disabled,dss:disabled".as_ptr());
+pub static CONFIGURATION: Configuration = Configuration(
+    c"narenas:4,muzzy_decay_ms:0,metadata_thp:disabled,dss:disabled,cache_oblivious:false".as_ptr(),
+);
 
 /// A pointer to text that nobody changes.
 #[repr(transparent)]

@@ -145,6 +145,13 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c
     request(addr, len, &answer(advice), kernel)
 }
 
+/// As `MADV_HUGEPAGE` of what is in an arena, by the bundled malloc of a block that it has just handed out.
+#[unsafe(no_mangle)]
+extern "C" fn cowslip_prefer_huge(addr: *mut c_void, len: usize) {
+    let nothing = |_| 0;
+    request(addr, len, &Answer::Pages { huge: true }, nothing);
+}
+
 /// What another process may be advised changes no content; this one may be advised anything (Linux 6.13).
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn process_madvise(

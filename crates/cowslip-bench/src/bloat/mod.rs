@@ -19,6 +19,7 @@ mod line_protocol;
 mod overhead;
 mod policy;
 mod process;
+mod programs;
 mod promises;
 mod redis;
 mod requests;
@@ -60,6 +61,8 @@ pub enum Part {
     Overhead,
     /// Time until a process on base pages is on huge pages
     Coverage,
+    /// Memory of programs under `cowslip run`, used sparsely or given back, beside the same natively
+    Run,
 }
 
 /// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
@@ -83,6 +86,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
         Part::Fairness => fairness::measure(bench, options, &system),
         Part::Overhead => overhead::measure(bench, options, &system),
         Part::Coverage => coverage::measure(bench, options, &system),
+        Part::Run => programs::measure(bench, options, &system),
     });
     if is_short {
         bench.report.notes.push("SQLite, and more of the rest: with --full".to_owned());
@@ -96,7 +100,7 @@ fn weight(part: Part) -> f64 {
     match part {
         Part::Redis => 105.0,
         Part::Sqlite => 60.0,
-        Part::Fault | Part::Requests | Part::Overhead => 30.0,
+        Part::Fault | Part::Requests | Part::Overhead | Part::Run => 30.0,
         Part::Coverage => 60.0,
         Part::Fairness => 22.0,
     }

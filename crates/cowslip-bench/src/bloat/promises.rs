@@ -3,7 +3,7 @@
 
 use cowslip_report::Report;
 
-use super::{BYTES_CHANGED, coverage, fairness, fault, overhead, redis, requests};
+use super::{BYTES_CHANGED, coverage, fairness, fault, overhead, programs, redis, requests};
 use crate::promise::{Bound, Figures, Promise, judge, over};
 
 const COWSLIP: &str = "cowslip";
@@ -15,7 +15,7 @@ const PROMOTERS: [&str; 3] = [coverage::COLLAPSE, coverage::KHUGEPAGED, coverage
 /// The server that `khugepaged-eager` serves has as quiet a time before.
 const QUIET: [&str; 2] = [COWSLIP, "khugepaged-eager"];
 
-pub(crate) const PROMISES: [Promise; 10] = [
+pub(crate) const PROMISES: [Promise; 12] = [
     Promise {
         name: "memory_after_delete_cowslip_over_base",
         bound: Bound::AtMost(1.03),
@@ -78,6 +78,16 @@ pub(crate) const PROMISES: [Promise; 10] = [
         },
     },
     Promise {
+        name: "sparse_memory_run_over_native",
+        bound: Bound::AtMost(1.15),
+        value: |it| under_run(it, programs::SPARSE),
+    },
+    Promise {
+        name: "memory_after_delete_run_over_native",
+        bound: Bound::AtMost(1.15),
+        value: |it| under_run(it, programs::DELETED),
+    },
+    Promise {
         name: "bytes_changed",
         bound: Bound::AtMost(0.0),
         value: |it| it.sum(&[BYTES_CHANGED]),
@@ -88,6 +98,12 @@ pub(crate) const PROMISES: [Promise; 10] = [
 fn held(it: &Figures<'_>, name: &str) -> Option<f64> {
     let settled = format!("{}, {}", redis::BLOAT, redis::SETTLED);
     it.find(name, redis::MEMORY, "value", it.size_bytes, Some(&settled))
+}
+
+/// What a program holds under `cowslip run`, over what it holds natively.
+fn under_run(it: &Figures<'_>, variant: &str) -> Option<f64> {
+    let held = |name| it.find(name, programs::MEMORY, "value", it.size_bytes, Some(variant));
+    over(held(programs::RUN), held(programs::NATIVE))
 }
 
 fn touch(it: &Figures<'_>, name: &str, variant: Option<&str>) -> Option<f64> {

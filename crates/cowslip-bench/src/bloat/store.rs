@@ -48,10 +48,15 @@ impl Store {
             environment: if asks { ServerSetup::stock_thp().environment } else { &[] },
             ..ServerSetup::stock_4k()
         };
+        Self::of(&setup, value_bytes, stop)
+    }
+
+    /// Run in that way.
+    pub(super) fn of(setup: &ServerSetup, value_bytes: usize, stop: &Interrupt) -> Result<Self> {
         let failed = || during("Redis (apt-get install redis-server)");
         let directory = Directory::new(&std::env::temp_dir()).map_err(failed())?;
         let server =
-            Server::start(&setup, Path::new("redis-server"), directory, stop).map_err(failed())?;
+            Server::start(setup, Path::new("redis-server"), directory, stop).map_err(failed())?;
         let mut connection = server.connect().map_err(failed())?;
         let info = connection.info("server").map_err(failed())?;
         let pid = info.number("process_id").map_err(failed())? as i32;

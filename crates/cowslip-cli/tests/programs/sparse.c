@@ -1,8 +1,10 @@
 /* Memory that is used sparsely. Prints how much of it is used, in bytes, waits for a line, and checks what it holds.
- *   sparse touch MIB   a page in each 2 MiB of pieces of 8 MiB, with three forks
+ *   sparse touch MIB   a page in each 2 MiB, with three forks
+ *   sparse zero MIB    the same, in a block of calloc's
  *   sparse refuse MIB  the same, in memory for which huge pages were refused
  *   sparse give MIB    all of it, then 7 of 10 pages given back in pieces of 8 KiB
- *   sparse both MIB    the same, given back while a child reads */
+ *   sparse both MIB    the same, given back while a child reads
+ *   sparse outgrow MIB blocks of 1, 2, 3 ... MiB, filled, each freed when the next one is */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +15,6 @@
 
 #define PAGE 4096ul
 #define CHUNK (2ul << 20)
-#define PIECE (8ul << 20)
 #define CHECK(it) do { if (!(it)) { printf("failed: %s, line %d\n", #it, __LINE__); exit(1); } } while (0)
 
 static void tell(size_t pages) {
@@ -77,15 +78,29 @@ static void give(char *memory, size_t bytes, int is_forked) {
 		CHECK(memory[page * PAGE + 9] == (is_given(page) ? 0 : (char)(1 + page % 100)));
 }
 
+static int outgrow(size_t most) {
+	/* From its first large block on the heap is not glibc's. */
+	char *block = NULL;
+	for (size_t bytes = 1ul << 20; bytes <= most; bytes += 1ul << 20) {
+		char *next = malloc(bytes);
+		CHECK(next);
+		memset(next, 1, bytes);
+		free(block);
+		block = next;
+	}
+	tell(most / PAGE);
+	free(block);
+	return 0;
+}
+
 int main(int argc, char **argv) {
 	CHECK(argc == 3);
 	size_t bytes = strtoul(argv[2], NULL, 10) << 20;
-	/* Pieces follow one another in one range. A large one would begin on huge pages. */
-	size_t step = strcmp(argv[1], "touch") ? bytes : PIECE;
-	char *memory = mmap(NULL, step, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	CHECK(memory != MAP_FAILED);
-	for (size_t i = step; i < bytes; i += step)
-		CHECK(mmap(memory + i, step, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == memory + i);
+	if (!strcmp(argv[1], "outgrow"))
+		return outgrow(bytes);
+	char *memory = !strcmp(argv[1], "zero") ? calloc(bytes, 1)
+		: mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(memory && memory != MAP_FAILED);
 	if (!strcmp(argv[1], "refuse"))
 		CHECK(madvise(memory, bytes, MADV_NOHUGEPAGE) == 0);
 	else if (!strcmp(argv[1], "give"))

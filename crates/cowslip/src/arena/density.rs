@@ -7,14 +7,11 @@
 //!   base pages ─────▶ 4 KiB each ───────────────────────────▶ huge page
 //!        ▲                 ▲                                       │
 //!        │                 └── an eighth was given back: split ────┘
-//!        └─ the next mapping begins huge once three quarters of what was handed out before are there; one of 64 MiB
-//!           and more always does
+//!        └─ as much again of the next mapping begins huge once three quarters of what was handed out before are there
 //! ```
 //! The eighth is what a bound on memory asks for: of a huge page that stays at least 7/8 are used, so that it holds at
 //! most 8/7 = 1.143 times what is used. A page is made huge again at 15/16 only, so that a program that gives back and takes
-//! again around one of the two does not have pages split and made in turn. What a program maps in one large piece it fills,
-//! mostly, and at once: base pages would take ten times as long, with nobody there yet to make them huge meanwhile. The
-//! price is that a large piece holds 2 MiB for each page that is touched of it, unless huge pages are refused there.
+//! again around one of the two does not have pages split and made in turn.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +25,6 @@ const SPLIT_SHARE: usize = 8;
 const MISSING_SHARE: u64 = 16;
 /// Of what was handed out, there when more of it may begin on huge pages.
 const TRUST: (u64, u64) = (3, 4);
-/// Pieces of this size begin on huge pages.
-const LARGE_BYTES: u64 = 64 << 20;
 
 const WORD_BITS: usize = u64::BITS as usize;
 /// Of the smallest pages that any kernel has.
@@ -172,11 +167,6 @@ pub(crate) fn is_worth_splitting(given_pages: usize) -> bool {
 /// Whether a chunk of base pages is better one huge page.
 pub(crate) fn is_dense(held_bytes: u64) -> bool {
     (CHUNK_BYTES as u64).saturating_sub(held_bytes) * MISSING_SHARE <= CHUNK_BYTES as u64
-}
-
-/// Whether so much memory, handed out in one piece, begins on huge pages whatever was done with the rest.
-pub(crate) fn is_large(len: usize) -> bool {
-    len as u64 >= LARGE_BYTES
 }
 
 /// How much of new memory may begin on huge pages in a program that has used `used_bytes` so far, of which `held_bytes` are

@@ -17,7 +17,7 @@ use cowslip_sys::{Errno, cache, memfile, process};
 
 use super::backing_file::offset;
 use super::backoff::backoff;
-use super::density::{PageSet, is_dense, is_large, trusted_bytes};
+use super::density::{PageSet, is_dense, trusted_bytes};
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::Usage;
 use crate::freeze::thaw::Step;
@@ -163,15 +163,12 @@ impl Shared {
         }
         let chunks = self.chunks_of(part);
         let is_new = chunks.clone().all(|chunk| state.chunk(chunk) == Chunk::Live);
-        if is_new && self.set_huge(state, chunks).is_ok() && !is_large(range.len) {
+        if is_new && self.set_huge(state, chunks).is_ok() {
             state.density.trusted = Some(part);
         }
     }
 
     fn trusted_part(&self, state: &State, range: VirtRange) -> VirtRange {
-        if is_large(range.len) {
-            return range;
-        }
         let held_bytes = state.files.allocated_bytes();
         let trusted = trusted_bytes(state.vma_map.used_bytes(), held_bytes);
         if trusted < CHUNK_BYTES as u64 || !self.was_trust_kept(state) {
