@@ -132,12 +132,24 @@ counters! {
     left_for,
     /// Children that were ended as their parent had more private copies than was allowed.
     ended_children,
-    /// The number of the descriptor of the arena's file.
+    /// The lowest descriptor of the arena's files.
     file_descriptor,
+    /// Its other files: bit `i` stands for the descriptor `file_descriptor + i`.
+    file_descriptors,
     /// Huge pages that were split, as much of them had been given back.
     split_chunks,
     /// Chunks of 2 MiB on base pages that were made huge, as they had become dense.
     collapsed_chunks,
+}
+
+impl Metrics {
+    /// The descriptors of the arena's files.
+    pub fn descriptors(&self) -> impl Iterator<Item = u64> {
+        let (first, all) = (self.file_descriptor, self.file_descriptors | 1);
+        (0..u64::BITS)
+            .filter(move |bit| all & (1 << bit) != 0)
+            .map(move |bit| first + u64::from(bit))
+    }
 }
 
 impl Counters {

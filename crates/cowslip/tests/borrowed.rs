@@ -79,8 +79,9 @@ impl Lender {
 }
 
 fn file_bytes(arena: &Arena) -> u64 {
-    let file = format!("/proc/self/fd/{}", arena.metrics().file_descriptor);
-    std::fs::metadata(file).unwrap().blocks() * 512
+    let bytes =
+        |number: u64| std::fs::metadata(format!("/proc/self/fd/{number}")).unwrap().blocks() * 512;
+    arena.metrics().descriptors().map(bytes).sum()
 }
 
 /// Words that others may change at any time.

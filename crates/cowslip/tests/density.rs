@@ -26,9 +26,12 @@ const SMALL_CHUNKS: usize = 7;
 const WORDS: usize = 4096 / 8;
 
 fn held_bytes(arena: &Arena) -> u64 {
-    // SAFETY: the arena has this descriptor open for as long as it lives.
-    let file = unsafe { BorrowedFd::borrow_raw(arena.metrics().file_descriptor as i32) };
-    memfile::allocated_bytes(file).expect("a file")
+    let held = |number: u64| {
+        // SAFETY: the arena has this descriptor open for as long as it has the file.
+        let file = unsafe { BorrowedFd::borrow_raw(number as i32) };
+        memfile::allocated_bytes(file).expect("a file")
+    };
+    arena.metrics().descriptors().map(held).sum()
 }
 
 fn huge_arena() -> Option<Arena> {

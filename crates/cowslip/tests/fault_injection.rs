@@ -59,10 +59,13 @@ fn at_each_call_of_a_thaw(op: Op, errnos: &[Errno]) -> u32 {
     let mut pass = 0;
     loop {
         let world = World::new();
+        // Hot chunks stay frozen, too.
+        world.arenas().iter().for_each(|arena| arena.raw().pause_thaw());
         let views = freeze_all(&world.arenas()).unwrap();
         world.wait_written();
         let rule = fail(op, pass, 1, errno_of(errnos, pass));
         drop(views);
+        world.arenas().iter().for_each(|arena| arena.raw().resume_thaw());
         for arena in world.arenas() {
             assert!(arena.wait_live(PATIENCE), "tried again");
         }
@@ -74,6 +77,33 @@ fn at_each_call_of_a_thaw(op: Op, errnos: &[Errno]) -> u32 {
         }
         pass = next(pass);
     }
+}
+
+/// As [`at_each_call`], from the moment that hot chunks may be moved out of what a view shows.
+fn at_each_call_of_a_move(op: Op, errnos: &[Errno]) -> u32 {
+    let mut pass = 0;
+    loop {
+        let world = World::new();
+        let views = freeze_all(&world.arenas()).unwrap();
+        let rule = fail(op, pass, 1, errno_of(errnos, pass));
+        let is_moved = || world.arenas().iter().all(|arena| arena.metrics().moved_chunks > 0);
+        eventually("hot chunks are moved, at the second attempt at last", is_moved);
+        let has_failed = rule.is_spent();
+        drop(rule);
+        world.judge(Ok(views));
+        world.check();
+        if !has_failed {
+            return pass;
+        }
+        pass = next(pass);
+    }
+}
+
+fn move_at_each(op: Op, errnos: &[Errno], at_least: u32) {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a move");
+    let calls = at_each_call_of_a_move(op, errnos);
+    assert!(calls >= at_least, "{op:?}: {calls} calls of {at_least}");
 }
 
 fn freeze_at_each(op: Op, at_least: u32) {
@@ -170,9 +200,9 @@ fn fork_watches_its_child() {
 }
 
 #[test]
-fn thaw_registers_and_protects() {
-    thaw_at_each(Op::UffdRegister, &ERRNOS, 6);
-    thaw_at_each(Op::UffdWriteProtect, &ERRNOS, 7);
+fn thaw_registers_and_moves() {
+    thaw_at_each(Op::UffdRegister, &ERRNOS, 4);
+    thaw_at_each(Op::Mremap, &ERRNOS, 4);
 }
 
 #[test]
@@ -197,17 +227,23 @@ fn thaw_wakes_and_advises() {
 }
 
 #[test]
-fn again_is_not_a_failure() {
-    let _alone = alone();
-    let _watchdog = Watchdog::start("write protection answers EAGAIN");
-    let world = World::new();
-    let views = freeze_all(&world.arenas()).unwrap();
-    let rule = fail(Op::UffdWriteProtect, 0, 20, Errno::AGAIN);
-    drop(views);
-    assert!(world.first.wait_live(PATIENCE) && world.second.wait_live(PATIENCE));
-    assert!(rule.is_spent());
-    assert_eq!(world.first.metrics().failed_thaw_chunks, 0);
-    world.check();
+fn move_opens_a_file_and_maps() {
+    move_at_each(Op::MemfileOpen, &ERRNOS, 2);
+    move_at_each(Op::Mmap, &ERRNOS, 4);
+}
+
+#[test]
+fn move_registers_and_moves() {
+    move_at_each(Op::UffdRegister, &ERRNOS, 2);
+    move_at_each(Op::Mremap, &ERRNOS, 2);
+    move_at_each(Op::UffdWake, &ERRNOS, 2);
+}
+
+#[test]
+fn move_scans_and_writes() {
+    move_at_each(Op::PagemapScan, &ERRNOS, 4);
+    move_at_each(Op::Pwrite, &[Errno::NOSPC, Errno::NOMEM], 2);
+    move_at_each(Op::Madvise, &ERRNOS, 2);
 }
 
 #[test]
@@ -218,7 +254,7 @@ fn i4_what_cannot_be_thawed_stays_frozen_readable_and_writable() {
         (Op::Pwrite, Errno::NOSPC),
         (Op::Mmap, Errno::NOMEM),
         (Op::PagemapScan, Errno::NOMEM),
-        (Op::UffdWriteProtect, Errno::AGAIN),
+        (Op::Mremap, Errno::NOMEM),
         (Op::UffdRegister, Errno::NOMEM),
     ] {
         let arena = Arena::new(ByteCount::mib(16)).unwrap();
@@ -280,7 +316,7 @@ impl Dropped {
 fn i5_dropped_memory_is_whole_after_a_thaw_that_failed_half_way() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a thaw of dropped memory");
-    let ops = [Op::Mmap, Op::Madvise, Op::Pwrite, Op::UffdRegister, Op::UffdWriteProtect];
+    let ops = [Op::Mmap, Op::Madvise, Op::Pwrite, Op::UffdRegister, Op::Mremap];
     for op in ops.into_iter().chain([Op::Fallocate]) {
         for pass in 0.. {
             let it = Dropped::new();

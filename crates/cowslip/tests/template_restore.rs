@@ -14,6 +14,7 @@ use cowslip::{Arena, ArenaSlice, Backing, ErrorKind, Inherit, Place, Prot, Templ
 use cowslip_sys::OwnedFd;
 use support::children::{Child, KINDS, wait_for_ever};
 use support::images::{Folder, proceed};
+use support::wait_unread;
 use support::{
     Counters, PATIENCE, Scatter, Watchdog, Writers, alone, eventually, fork_child,
     huge_mapped_bytes, pattern, scaled, skip, smaps_bytes, status_of,
@@ -209,7 +210,7 @@ fn i2_children_keep_what_they_were_forked_with_whatever_becomes_of_lender_and_pa
             drop(template);
             words.fill(6);
             if world.0 && !kind_ends(kind) {
-                assert!(!source.wait_live(TOO_EARLY), "{kind:?} reads the lender's base");
+                assert!(!wait_unread(&source, TOO_EARLY), "{kind:?} reads the lender's base");
             }
             let _ = answers.write_all(&[1]);
             assert!(child.ends_right(), "{world:?} {kind:?}");

@@ -125,7 +125,7 @@ fn a_machine_may_be_out_of_memory_for_long() {
         (Op::Mmap, Errno::NOMEM),
         (Op::Madvise, Errno::NOMEM),
         (Op::UffdRegister, Errno::NOMEM),
-        (Op::UffdWriteProtect, Errno::NOMEM),
+        (Op::Mremap, Errno::NOMEM),
         (Op::PagemapScan, Errno::NOMEM),
     ] {
         for backing in [Backing::Thp, Backing::Base] {
@@ -174,7 +174,7 @@ fn advice_is_given() {
 fn writers_are_held_off() {
     at_each(Op::UffdOpen, &[Errno::PERM, Errno::MFILE], 1);
     at_each(Op::UffdRegister, &ERRNOS, 2);
-    at_each(Op::UffdWriteProtect, &ERRNOS, 2);
+    at_each(Op::Mremap, &ERRNOS, 2);
     at_each(Op::UffdWake, &ERRNOS, 2);
 }
 

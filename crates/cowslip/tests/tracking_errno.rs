@@ -88,8 +88,7 @@ fn freeze_looks() {
 }
 
 #[test]
-fn freeze_protects_and_wakes() {
-    freeze_at_each(Op::UffdWriteProtect, 1, &[GIVEN_UP]);
+fn freeze_wakes() {
     freeze_at_each(Op::UffdWake, 2, &[GIVEN_UP]);
 }
 
@@ -106,7 +105,7 @@ fn fork_offers_and_maps() {
 fn what_the_service_thread_cannot_make_live_stays_kept_and_is_tried_again() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a look at kept chunks that fails");
-    for op in [Op::UffdRegister, Op::UffdWriteProtect, Op::PagemapScan, Op::Mmap, Op::UffdWake] {
+    for op in [Op::UffdRegister, Op::Mremap, Op::PagemapScan, Op::Mmap] {
         let arena = Arena::new(ByteCount::mib(16)).unwrap();
         if !arena.track_changes(true) {
             return skip("pagemap_scan", "changes cannot be tracked here");

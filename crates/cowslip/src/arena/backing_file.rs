@@ -5,6 +5,7 @@ use std::fmt;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::process::MemoryLimit;
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
 use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, procfs};
@@ -95,6 +96,10 @@ impl BackingFile {
 
     /// Another file of that length and kind.
     pub(crate) fn another(&self, len_bytes: u64) -> Result<Self, Errno> {
+        // Beyond the limit the kernel sends a signal that ends the program.
+        if MemoryLimit::FileSize.current().is_some_and(|limit| limit.0 < len_bytes) {
+            return Err(Errno::FBIG);
+        }
         let file = match self.pages {
             Pages::HugeTmpfs => memfile::huge_tmpfs_file(len_bytes)?,
             Pages::HugeMemfd | Pages::Base => {

@@ -148,8 +148,6 @@ impl Shared {
             let leave = || run.iter().try_for_each(|span| self.leave_span(state, *span));
             let left = if is_left { leave() } else { moved };
             if let Err(errno) = left {
-                // What was registered for a thaw may not be any more.
-                state.thaw.armed = false;
                 done = Err(Error::from_errno(OPERATION, errno).on(whole));
                 break;
             }

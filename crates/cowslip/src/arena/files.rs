@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
-use cowslip_sys::{Errno, memfile};
+use cowslip_sys::{AsRawFd, Errno};
 
 use super::backing_file::{BackingFile, copy_data, offset};
 use super::chunk_map::MOST_FILES;
@@ -71,7 +71,9 @@ impl Files {
 
     /// Memory that they hold.
     pub(crate) fn allocated_bytes(&self) -> u64 {
-        self.all().map(|(_, file)| memfile::allocated_bytes(file.fd()).unwrap_or(0)).sum()
+        self.all()
+            .map(|(_, file)| cowslip_sys::memfile::allocated_bytes(file.fd()).unwrap_or(0))
+            .sum()
     }
 
     /// Whether places are kept for readers alone.
@@ -120,7 +122,9 @@ impl Shared {
             None => {
                 let first = Arc::clone(state.file_at(self.range.start));
                 let another = first.another(self.range.len as u64)?;
-                state.files.add(Arc::new(another)).ok_or(Errno::NFILE)?
+                let added = state.files.add(Arc::new(another)).ok_or(Errno::NFILE)?;
+                self.count_files(state);
+                added
             }
         };
         state.files.target = Some(target);
@@ -235,6 +239,15 @@ impl Shared {
         state.files.vacated.len() < before
     }
 
+    /// Tells observers from outside where the files are.
+    fn count_files(&self, state: &State) {
+        let descriptors = || state.files.all().map(|(_, file)| file.fd().as_raw_fd() as u64);
+        let first = descriptors().min().unwrap_or(0);
+        let bits = descriptors().filter_map(|it| 1u64.checked_shl(u32::try_from(it - first).ok()?));
+        self.counters.file_descriptors.store(bits.fold(0, |all, bit| all | bit), Relaxed);
+        self.counters.file_descriptor.store(first, Relaxed);
+    }
+
     fn count_vacated(&self, state: &State) {
         self.counters.vacated_chunks.store(state.files.vacated.len() as u64, Relaxed);
     }
@@ -250,6 +263,7 @@ impl Shared {
         while state.files.slots.last().is_some_and(Option::is_none) {
             state.files.slots.pop();
         }
+        self.count_files(state);
     }
 }
 

@@ -109,13 +109,13 @@ pub(crate) struct State {
 #[derive(Debug, Default)]
 pub(crate) struct ThawState {
     pub(crate) paused: bool,
-    /// Frozen parts are registered for write protection.
-    pub(crate) armed: bool,
     /// A child was forked from what is frozen, and maybe the next one will be soon.
     pub(crate) forked: bool,
     /// Until when it is worth waiting for that next child.
     pub(crate) linger_until_ns: u64,
     pub(crate) began_ns: Option<u64>,
+    /// Time for which writers waited since it was last looked at.
+    pub(crate) felt_ns: u64,
     /// Work that this thaw took, without its pauses.
     pub(crate) busy_ns: u64,
     /// Work that the last whole one took.
@@ -270,10 +270,8 @@ impl Shared {
     }
 
     /// There is no service thread once it cannot do its work, though it has not ended yet.
-    fn with_honest_service<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        if self.services.bury_blind() {
-            state.thaw.armed = false;
-        }
+    fn with_honest_service<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.services.bury_blind();
         state
     }
 

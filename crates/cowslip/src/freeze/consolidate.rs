@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use cowslip_sys::uffd::RegisterMode;
 use cowslip_sys::{Errno, process};
 
 use super::thaw::Step;
@@ -95,7 +94,6 @@ fn move_next(shared: &Shared, state: &mut State, target: u8) -> Result<bool, Err
             continue;
         }
         let service = shared.service(state).ok_or(Errno::NODEV)?;
-        service.uffd.register(range, RegisterMode::WP)?;
         let moved = Thawing::new(shared, &service).move_out(state, chunk, target, false);
         service.window.close();
         return moved.map(|()| true);

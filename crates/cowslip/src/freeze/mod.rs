@@ -27,7 +27,7 @@
 //! 2. `mremap` R's pages to V, leaving R empty: from here on every access to R waits;
 //! 3. map R privately; wake who waits.
 //!
-//! **Thaw** ([`thaw`]), a chunk, or a run of clean chunks, at a time: write-protect it, find the
+//! **Thaw** ([`thaw`]), a chunk, or a run of clean chunks, at a time: move its pages aside, so that every access waits, find the
 //! private pages, copy them into the file, map it shared, wake who waits.
 //!
 //! A freeze to a view of clean chunks makes those live first that were written, and does the rest with what
@@ -36,9 +36,9 @@
 //! children read their base, and share their private pages with the parent until one of them writes.
 //!
 //! # What holds
-//! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: pages that are
-//!   there are write-protected, and so, by markers, are pages that are not. Pages that were private
-//!   before the protection are found by the scan after it. In a freeze, pages that were private in clean
+//! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: its pages are aside, and what they left is
+//!   registered with a userfaultfd ([`crate::arena::chunk`]). Pages that were private
+//!   before are found by the scan after that. In a freeze, pages that were private in clean
 //!   chunks are in the view and then in the file before anybody sees R again.
 //! * **I2, frozen is frozen.** The file is written at a chunk only when the chunk is thawed (and no
 //!   view, child, template or clone reads it: [`crate::arena::readers`]) or is live. A chunk is made clean only by a thaw, after
@@ -51,7 +51,7 @@
 //! * **I4, all or nothing.** If step 1 or 2 fails, unregistering R makes it live again, since the empty
 //!   mapping there is still a shared mapping of the file. If step 3 fails for a part, what is private
 //!   already is thawed. Private pages of clean chunks that were moved are moved back before anybody is woken;
-//!   what of them is in the file by then is older or the same. A chunk whose thaw fails loses its write protection and stays frozen.
+//!   what of them is in the file by then is older or the same. A chunk whose thaw fails moves back and stays frozen.
 //! * **I5, private stays private**: see [`crate::Arena::release`] and [`crate::Arena::discard`].
 //! * **I6, nobody hangs.** Who waits is woken by the call that made him wait, on every path out of it.
 //!   The only wait for another thread is the remap event of step 2, read by the arena's service

@@ -100,6 +100,8 @@ fn failed(shared: &Shared, state: &mut State, errno: Errno) -> Step {
     shared.counters.last_move_errno.store(errno.raw_os_error() as u64, Relaxed);
     state.moving.wanted.clear();
     state.moving.fronts.clear();
+    // They are to be found again though nothing more is written to them.
+    state.moving.pages = None;
     let delay = backoff(&mut state.moving.delay_ns, LAST_LOOK_NS, 5_000_000_000);
     state.moving.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
     Step::Later(delay)
@@ -230,9 +232,6 @@ fn move_one(
         return Ok(());
     }
     let target = shared.target(state)?;
-    for (piece, _) in state.pieces(range) {
-        service.uffd.register(piece, cowslip_sys::uffd::RegisterMode::WP)?;
-    }
     let private = service.scanner.count_private(range, MANY_PAGES)?;
     let moved = Thawing::new(shared, service).move_out(state, chunk, target, private > MANY_PAGES);
     service.window.close();

@@ -54,8 +54,9 @@ const NO_PROGRESS: Duration = Duration::from_millis(5);
 /// How long it works at a time, unless others want the arena's lock: these wait for a step.
 const SLICE: Duration = Duration::from_micros(200);
 
-/// While others wait for a processor the thread rests so many times as long as it worked.
-const REST_WHEN_CROWDED: u32 = 3;
+/// The thread rests so many times as long as writers waited for it: a hundredth of their time is theirs to lose.
+const REST_WHEN_FELT: u64 = 99;
+const LONGEST_REST: Duration = Duration::from_millis(50);
 
 /// Starts the arena's service thread if there is none and userfaultfd is to be had and wanted. Whether it runs now.
 pub(crate) fn ensure(shared: &Shared) -> bool {
@@ -261,11 +262,12 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
     service.set_urgent(true);
     let began_ns = process::now_ns();
     let before = progress(shared, state);
-    let (step, took) = loop {
+    let step = loop {
         let step = thaw::step(shared, state);
         let took = Duration::from_nanos(process::now_ns() - began_ns);
-        if !matches!(step, Step::Again) || took >= SLICE || shared.is_wanted() {
-            break (step, took);
+        let is_over = took >= SLICE || state.thaw.felt_ns > 0 || shared.is_wanted();
+        if !matches!(step, Step::Again) || is_over {
+            break step;
         }
     };
     service.window.close();
@@ -280,8 +282,9 @@ fn work(service: &Service, shared: &Shared, state: &mut State) -> Option<Duratio
                 // Work that nothing comes of must not take a processor from everybody.
                 return Some(NO_PROGRESS);
             }
-            let is_crowded = service.look_for_crowd(began_ns);
-            Some(if is_crowded { took * REST_WHEN_CROWDED } else { Duration::ZERO })
+            service.look_for_crowd(began_ns);
+            let rest_ns = std::mem::take(&mut state.thaw.felt_ns) * REST_WHEN_FELT;
+            Some(Duration::from_nanos(rest_ns).min(LONGEST_REST))
         }
         // It stays urgent: what comes next may be the event of a freeze.
         Step::Later(delay) => Some(delay),

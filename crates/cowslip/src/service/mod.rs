@@ -15,8 +15,8 @@ use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
 use cowslip_sys::scheduling::Processors;
 use cowslip_sys::thread::Thread;
 use cowslip_sys::uffd::{self, Features, Uffd};
-use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile, process, scheduling};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile, memory, process, scheduling};
 
 pub(crate) use pressure::{Gauge, Look};
 pub(crate) use sight::Sight;
@@ -34,10 +34,21 @@ pub(crate) const FEATURES: Features = Features::PAGEFAULT_FLAG_WP
     .union(Features::MINOR_SHMEM)
     .union(Features::WP_HUGETLBFS_SHMEM);
 
+/// The features that a thaw needs to keep threads from memory.
+const HOLD_FEATURES: Features = Features::MISSING_SHMEM.union(Features::MINOR_SHMEM);
+
+/// Chunks that are thawed in one step, at most.
+pub(crate) const RUN_CHUNKS: usize = 16;
+const ASIDE_BYTES: usize = RUN_CHUNKS * CHUNK_BYTES;
+
 /// What the service thread shares with those who rely on it.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) uffd: Uffd<ReservedFd>,
+    /// Has threads wait for memory that a thaw maps anew. Moves of what is registered with it are no events.
+    pub(crate) hold: Uffd<ReservedFd>,
+    /// Address space for the pages of what is held, used by the thread that has the arena's lock.
+    pub(crate) aside: VirtRange,
     wake: ReservedFd,
     /// What the descriptors that are read and written were opened as: of the userfaultfd, and of `wake`.
     identities: [FileIdentity; 2],
@@ -68,6 +79,8 @@ impl Service {
         let uffd = Uffd::new(ReservedFd::hold(fd), FEATURES).during(operation)?;
         // What this thread may not do the new one may not.
         uffd.read_events().during(operation)?;
+        let (fd, _) = uffd::open().during(operation)?;
+        let hold = Uffd::new(ReservedFd::hold(fd), HOLD_FEATURES).during(operation)?;
         let wake = ReservedFd::hold(process::eventfd().during(operation)?);
         let identities = [
             FileIdentity::of(uffd.as_fd()).during(operation)?,
@@ -76,6 +89,8 @@ impl Service {
         let pagemap = ReservedFd::hold(memfile::open_proc_self("pagemap").during(operation)?);
         Ok(Self {
             uffd,
+            hold,
+            aside: memory::reserve(ASIDE_BYTES, CHUNK_BYTES).during(operation)?,
             wake,
             identities,
             scanner: Scanner::new(pagemap),
@@ -142,13 +157,12 @@ impl Service {
         }
     }
 
-    /// By the service thread: whether others wait for a processor, by a look that is no older than a millisecond.
-    pub(crate) fn look_for_crowd(&self, now_ns: u64) -> bool {
+    /// By the service thread: notes whether others wait for a processor, by a look that is no older than a millisecond.
+    pub(crate) fn look_for_crowd(&self, now_ns: u64) {
         if now_ns.saturating_sub(self.crowd_seen_ns.load(Relaxed)) >= CROWD_LOOK_NS {
             self.crowd_seen_ns.store(now_ns, Relaxed);
             self.is_crowded.store(scheduling::is_crowded(), Relaxed);
         }
-        self.is_crowded.load(Relaxed)
     }
 
     /// Readable when somebody has [notified](Self::notify) it.
@@ -197,6 +211,14 @@ impl Service {
     }
 }
 
+impl Drop for Service {
+    fn drop(&mut self) {
+        #[allow(unsafe_code)]
+        // SAFETY: the place is this value's own.
+        let _ = unsafe { memory::unmap(self.aside) };
+    }
+}
+
 /// A service, and the thread that serves.
 #[derive(Debug)]
 pub(crate) struct Running {
@@ -221,9 +243,8 @@ impl Running {
         self.thread.forget_in_child();
         let give_up =
             if shares_descriptors { ReservedFd::leave_open } else { ReservedFd::close_early };
-        [self.service.uffd.get_ref(), &self.service.wake, self.service.scanner.get_ref()]
-            .into_iter()
-            .for_each(give_up);
+        let Service { uffd, hold, wake, scanner, .. } = &*self.service;
+        [uffd.get_ref(), hold.get_ref(), wake, scanner.get_ref()].into_iter().for_each(give_up);
     }
 }
 
@@ -253,13 +274,11 @@ impl Services {
         self.slot().running = Some(running);
     }
 
-    /// There is no service thread once it cannot do its work, though it has not ended yet. Whether that was so.
-    pub(crate) fn bury_blind(&self) -> bool {
+    /// There is no service thread once it cannot do its work, though it has not ended yet.
+    pub(crate) fn bury_blind(&self) {
         let mut slot = self.slot();
         let blind = slot.running.take_if(|running| running.service.is_blind());
-        let is_blind = blind.is_some();
         slot.buried.extend(blind);
-        is_blind
     }
 
     pub(crate) fn take(&self) -> Option<Running> {

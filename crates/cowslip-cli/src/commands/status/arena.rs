@@ -43,10 +43,13 @@ impl Arena {
         let (start, len) = (metrics.arena_start_address, metrics.capacity_bytes);
         let range = VirtRange::new(start as usize, len as usize);
         // A child closes what it does not own.
-        let file = format!("/proc/{pid}/fd/{}", metrics.file_descriptor);
+        let held = |number: u64| {
+            let file = fs::metadata(format!("/proc/{pid}/fd/{number}"));
+            file.map_or(0, |file| file.blocks() * BLOCK_BYTES)
+        };
         let file_bytes = match metrics.is_owner {
             0 => 0,
-            _ => fs::metadata(file).map_or(0, |file| file.blocks() * BLOCK_BYTES),
+            _ => metrics.descriptors().map(held).sum(),
         };
         Self { metrics, footprint: Footprint::parse(smaps, range), file_bytes }
     }

@@ -23,31 +23,42 @@ use crate::service::Window;
 /// Runs that `pwrite` copies sooner than a window shows their chunk.
 const FEW_RUNS: usize = 8;
 
+/// Private pages that follow one another.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    /// Where they are.
+    pub(super) from: VirtRange,
+    /// Where the arena has them.
+    pub(super) to: VirtRange,
+    /// What the program may do to them.
+    pub(super) prot: Prot,
+}
+
 /// Copies `runs` of private pages, in one chunk, into the file: how many pages they are. A chunk that `is_base` stays on
 /// base pages.
 pub(super) fn copy_out(
     backing_file: &BackingFile,
     arena: VirtRange,
-    runs: &[(VirtRange, Prot)],
+    runs: &[Run],
     is_base: bool,
     window: &Window,
     scanner: &Scanner<ReservedFd>,
 ) -> Result<u64, Errno> {
-    let Some((first, _)) = runs.first() else { return Ok(0) };
-    for (run, prot) in runs {
+    let Some(first) = runs.first() else { return Ok(0) };
+    for Run { from, prot, .. } in runs {
         if !prot.contains(Prot::READ) {
             // Guarded memory may hold content too. Nobody can write it, and it is mapped anew,
             // guarded, as soon as it is copied.
             // SAFETY: see the module.
-            unsafe { memory::protect(*run, Prot::READ) }?;
+            unsafe { memory::protect(*from, Prot::READ) }?;
         }
     }
-    let chunk = VirtRange::new(first.start & !(CHUNK_BYTES - 1), CHUNK_BYTES);
+    let chunk = VirtRange::new(first.to.start & !(CHUNK_BYTES - 1), CHUNK_BYTES);
     let must = backing_file.pages == Pages::Hugetlb;
     let in_file = (offset(arena, chunk), offset(arena, chunk) + chunk.len as u64);
     if is_base && memfile::next_data(backing_file.fd(), in_file.0, in_file.1)?.is_none() {
         // What is written to an empty place of the file may take a huge page there.
-        window.take_base_page(backing_file.fd(), offset(arena, *first))?;
+        window.take_base_page(backing_file.fd(), offset(arena, first.to))?;
     }
     let has_huge = backing_file.pages.is_huge() && !is_base;
     let place = if must || (has_huge && runs.len() > FEW_RUNS) {
@@ -61,22 +72,22 @@ pub(super) fn copy_out(
         None
     };
     let mut pages = 0;
-    for (i, (run, _)) in runs.iter().enumerate() {
+    for (i, Run { from, to, .. }) in runs.iter().enumerate() {
         match place {
             Some(place) => {
-                let to = VirtRange::new(place.start + (run.start - chunk.start), run.len);
-                let next = runs.get(i + 1).map(|(next, _)| next.start);
+                let to = VirtRange::new(place.start + (to.start - chunk.start), to.len);
+                let next = runs.get(i + 1).map(|next| next.from.start);
                 // SAFETY: the run is mapped and held from writers (see the module). The window maps
                 // the same part of the file, by one huge page that is there. Only the file's pages are
                 // written, and nobody has another mapping of them: the arena maps them privately.
-                unsafe { stream::copy(*run, to, next) };
+                unsafe { stream::copy(*from, to, next) };
             }
             None => {
                 // SAFETY: see the module.
-                unsafe { memfile::write_range_at(backing_file.fd(), *run, offset(arena, *run)) }?
+                unsafe { memfile::write_range_at(backing_file.fd(), *from, offset(arena, *to)) }?
             }
         }
-        pages += (run.len / page_size_bytes()) as u64;
+        pages += (from.len / page_size_bytes()) as u64;
     }
     stream::finish();
     Ok(pages)

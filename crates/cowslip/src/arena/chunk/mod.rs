@@ -2,10 +2,10 @@
 //! One chunk, or a run of clean ones, from private to shared.
 //!
 //! ```text
-//!   write-protect ──▶ scan ──▶ copy private pages to the file ──▶ map shared ──▶ wake
-//!        │ a store to the chunk waits here ............................................ ▲
-//!        └─ error: unprotect, wake, stay frozen, try again later                        │ sees the
-//!                                                                                       │ shared page
+//!   move aside ──▶ scan ──▶ copy private pages to the file ──▶ map shared ──▶ wake
+//!        │ an access to the chunk waits here ...................................... ▲
+//!        └─ error: move back, wake, stay frozen, try again later                    │ sees the
+//!                                                                                   │ shared page
 //! ```
 //! A chunk with many private pages goes through this in parts of 256 KiB, so that a writer waits for
 //! a part. The page table that the parts shared keeps its small entries; so the chunk, which is shared
@@ -13,11 +13,12 @@
 //!
 //! # Safety
 //! The ranges are frozen parts of an arena, which this library owns. Nobody reads their base any more
-//! (the callers of [`Thawing::thaw`] made sure), and no store to them completes between the protection
-//! and the new mapping (I1), so that every address shows the same content throughout.
+//! (the callers of [`Thawing::thaw`] made sure), and no store to them completes while they are [held](hold)
+//! (I1), so that every address shows the same content throughout.
 
 mod base;
 mod copy;
+mod hold;
 mod stream;
 
 use std::ops::Range;
@@ -28,15 +29,16 @@ use cowslip_sys::memory::Prot;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::process::BlockedSignals;
 use cowslip_sys::reserved_fd::ReservedFd;
-use cowslip_sys::uffd::{Outcome, RegisterMode, Uffd};
+use cowslip_sys::uffd::{Outcome, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
 use crate::arena::backing_file::{BackingFile, Pages, offset};
-use crate::arena::residency;
-use crate::arena::state::{Chunk, Event, Shared, State};
+use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
 use crate::service::{Service, Window};
-use copy::copy_out;
+use copy::{Run, copy_out};
+use hold::Hold;
+pub(crate) use hold::move_pages;
 
 /// More private pages than this are thawed part by part.
 pub(crate) const MANY_PAGES: u64 = 128;
@@ -47,16 +49,16 @@ const REACH_BYTES: usize = 64 << 10;
 /// What a thaw works with.
 pub(crate) struct Thawing<'a> {
     pub(crate) shared: &'a Shared,
-    /// Holds writers off; without one nobody may write.
-    pub(crate) guard: Option<&'a Uffd<ReservedFd>>,
+    /// Keeps threads from what is thawed; without one the caller has seen to it that none writes.
+    pub(crate) guard: Option<&'a Service>,
     pub(crate) scanner: &'a Scanner<ReservedFd>,
     pub(crate) window: &'a Window,
 }
 
 impl<'a> Thawing<'a> {
     pub(crate) fn new(shared: &'a Shared, service: &'a Service) -> Self {
-        let Service { uffd, scanner, window, .. } = service;
-        Self { shared, guard: Some(uffd), scanner, window }
+        let Service { scanner, window, .. } = service;
+        Self { shared, guard: Some(service), scanner, window }
     }
 
     /// Makes chunks live in their file: one, or several without private pages.
@@ -119,8 +121,13 @@ impl<'a> Thawing<'a> {
             let part_began_ns = process::now_ns();
             let moved = self.part(state, chunks.clone(), part, number, &file);
             if self.guard.is_some() {
-                shared.counters.stalled(process::now_ns() - part_began_ns);
+                let stall_ns = process::now_ns() - part_began_ns;
+                shared.counters.stalled(stall_ns);
+                if let (Ok((_, writers)), None) = (moved, target) {
+                    state.thaw.felt_ns += stall_ns * writers;
+                }
             }
+            let moved = moved.map(|(pages, _)| pages);
             pages += moved?;
             last = part;
         }
@@ -164,7 +171,7 @@ impl<'a> Thawing<'a> {
         Ok(())
     }
 
-    /// Makes a part of `chunks` shared: how many private pages it had.
+    /// Makes a part of `chunks` shared: how many private pages it had, and how many writers waited.
     fn part(
         &self,
         state: &mut State,
@@ -172,72 +179,42 @@ impl<'a> Thawing<'a> {
         part: VirtRange,
         number: u8,
         file: &BackingFile,
-    ) -> Result<u64, Errno> {
+    ) -> Result<(u64, u64), Errno> {
         let shared = self.shared;
         let pieces = state.pieces(part);
         let mut mapped_to = part.start;
+        let is_hugetlb = shared.pages == Pages::Hugetlb;
+        if self.guard.is_some() && state.inheritance == ForkInheritance::Whole {
+            // What is held is kept from children, and stays so after an error.
+            state.inheritance = ForkInheritance::Part;
+        }
+        let hold = self.guard.map(|service| Hold::begin(service, part, &pieces, is_hugetlb));
+        let mut hold = hold.transpose()?;
         let moved = (|| {
-            if let Some(uffd) = self.guard {
-                self.map_singly(state, uffd, &pieces)?;
-                for (piece, _) in &pieces {
-                    write_protect(uffd, *piece, true)?;
-                }
-            }
             let pages = if state.chunk(chunks.start) == Chunk::Live {
                 base::fill(shared, state, chunks.start, file, self.window)?;
                 0
             } else {
-                self.save_private(state, chunks.clone(), part, &pieces, file)?
+                self.save_private(state, chunks.clone(), part, &pieces, file, hold.as_ref())?
             };
             for (piece, prot) in &pieces {
                 self.map(state, file, *piece, *prot)?;
                 mapped_to = piece.end();
+                if let Some(hold) = &mut hold {
+                    hold.done(mapped_to);
+                }
             }
             Ok(pages)
         })();
-        let woken = self.guard.map_or(Ok(()), |uffd| {
-            if moved.is_err() {
-                for (piece, _) in &pieces {
-                    // What is shared again has no protection to take away.
-                    let _ = write_protect(uffd, *piece, false);
-                }
-                state.thaw.armed = false;
-            }
-            // After the mappings, so that who wakes finds them; on errors too (I6).
-            uffd.wake(part).or_else(|_| uffd.wake(part))
-        });
-        let moved = moved.and_then(|pages| woken.map(|()| pages));
+        let writers = hold.as_ref().map_or(0, Hold::count_waiting);
+        shared.counters.waits.fetch_add(writers, Relaxed);
+        drop(hold);
         if moved.is_err() {
             let first = shared.chunk_range(chunks.start, 1).start;
             let done = VirtRange::between(first, mapped_to);
             mark_partial(shared, state, chunks, done, number);
         }
-        moved
-    }
-
-    /// Where markers of write protection look like pages in swap: has what is in memory of `pieces` mapped by single pages. A
-    /// page that is mapped is known as the file's, protected or not; of one that is not, and of all behind a huge mapping, the
-    /// protection leaves markers, which would be copied as private pages.
-    fn map_singly(
-        &self,
-        state: &State,
-        uffd: &Uffd<ReservedFd>,
-        pieces: &[(VirtRange, Prot)],
-    ) -> Result<(), Errno> {
-        let shared = self.shared;
-        if self.scanner.knows_markers() || shared.pages == Pages::Hugetlb {
-            return Ok(());
-        }
-        for (piece, _) in pieces.iter().filter(|(_, prot)| prot.contains(Prot::READ)) {
-            // That splits a huge mapping, and keeps another from coming.
-            write_protect(uffd, VirtRange::new(piece.start, page_size_bytes()), true)?;
-            for (_, part) in
-                shared.by_chunk(*piece).filter(|(i, _)| state.chunk(*i) == Chunk::Frozen)
-            {
-                residency::map_resident(shared, state.file_at(part.start), part);
-            }
-        }
-        Ok(())
+        moved.map(|pages| (pages, writers))
     }
 
     /// Copies the private pages of `pieces`, of a `part` of `chunks`, into the file: how many they were.
@@ -248,14 +225,19 @@ impl<'a> Thawing<'a> {
         part: VirtRange,
         pieces: &[(VirtRange, Prot)],
         file: &BackingFile,
+        hold: Option<&Hold<'_>>,
     ) -> Result<u64, Errno> {
         let shared = self.shared;
         let mut runs = Vec::new();
         for (piece, prot) in pieces {
-            // One by one: a chunk's entries are read, which a scan of several, all full of markers, would be followed by.
-            for (_, part) in shared.by_chunk(*piece) {
-                self.scanner.private_runs(part, |run| runs.push((run, *prot)))?;
-            }
+            let content = hold.map_or(*piece, |hold| hold.content(*piece));
+            self.scanner.private_runs(content, |source| {
+                let place = piece.start + (source.start - content.start);
+                for (_, to) in shared.by_chunk(VirtRange::new(place, source.len)) {
+                    let from = source.start + (to.start - place);
+                    runs.push(Run { from: VirtRange::new(from, to.len), to, prot: *prot });
+                }
+            })?;
         }
         for chunk in chunks {
             let range = shared.chunk_range(chunk, 1);
@@ -268,36 +250,26 @@ impl<'a> Thawing<'a> {
             }
         }
         let mut pages = 0;
-        for runs in runs.chunk_by(|(a, _), (b, _)| a.start / CHUNK_BYTES == b.start / CHUNK_BYTES) {
-            let is_base = state.vma_map.is_base(runs[0].0.start);
+        for runs in runs.chunk_by(|a, b| a.to.start / CHUNK_BYTES == b.to.start / CHUNK_BYTES) {
+            let is_base = state.vma_map.is_base(runs[0].to.start);
             pages += copy_out(file, shared.range, runs, is_base, self.window, self.scanner)?;
         }
         Ok(pages)
     }
 }
 
-/// Thaws a chunk that has private pages without a file behind them.
+/// Thaws a chunk by itself. A partial one consists of mappings of several kinds, each a part or less.
 pub(crate) fn thaw_alone(
     shared: &Shared,
     state: &mut State,
     chunk: usize,
     service: &Service,
 ) -> Result<(), Errno> {
-    let pieces = state.pieces(shared.chunk_range(chunk, 1));
-    // Without a file there are no markers for pages that are not there: missing faults wait too.
-    let mode = RegisterMode::MISSING | RegisterMode::WP;
-    let thawed = pieces
-        .iter()
-        .try_for_each(|(piece, _)| service.uffd.register(*piece, mode))
-        .and_then(|()| Thawing::new(shared, service).thaw(state, chunk..chunk + 1));
-    if thawed.is_err() {
-        // Or who touches a page that is not there waits until a later attempt succeeds.
-        for (piece, _) in &pieces {
-            let _ = service.uffd.unregister(*piece).or_else(|_| service.uffd.unregister(*piece));
-        }
-        state.thaw.armed = false;
+    let thawing = Thawing::new(shared, service);
+    match state.chunk(chunk) {
+        Chunk::Partial if shared.pages != Pages::Hugetlb => thawing.thaw_gently(state, chunk),
+        _ => thawing.thaw(state, chunk..chunk + 1),
     }
-    thawed
 }
 
 /// Thaws one chunk now, in this thread, though it is not its turn. Nobody reads its base. `BUSY` if this thread needs the

@@ -18,34 +18,14 @@
 use std::io::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
-use cowslip_sys::units::{VirtRange, page_size_bytes};
-use cowslip_sys::{Errno, memfile, memory};
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{Errno, memfile};
 
 use super::plan::Snapshot;
 use crate::arena::backing_file::offset;
-use crate::arena::chunk::halves;
+use crate::arena::chunk::move_pages;
 use crate::insist::insist;
 use crate::service::Service;
-
-/// Moves the pages of `from` to `to`, and `moved_to` with what is moved of `from`. Clean chunks may be several
-/// mappings to the kernel: what was frozen at different times has histories of copies of its own.
-pub(super) fn move_out(from: VirtRange, to: VirtRange, moved_to: &mut usize) -> Result<(), Errno> {
-    // SAFETY: see the module.
-    match unsafe { memory::move_pages_out(from, to) } {
-        Ok(()) => {
-            *moved_to = from.end();
-            Ok(())
-        }
-        Err(Errno::FAULT) if from.len > page_size_bytes() => {
-            let (left, right) = halves(from);
-            let target =
-                |part: VirtRange| VirtRange::new(to.start + (part.start - from.start), part.len);
-            move_out(left, target(left), moved_to)?;
-            move_out(right, target(right), moved_to)
-        }
-        Err(errno) => Err(errno),
-    }
-}
 
 /// Has the file hold what was written since the last freeze, while every access to R waits.
 pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
@@ -88,7 +68,7 @@ pub(super) fn move_back(snapshot: &Snapshot<'_>, service: &Service) {
         let moved_back = insist(|| {
             let rest = VirtRange::between(done.max(shown.start), shown.end());
             let place = VirtRange::new(moved.start + (rest.start - shown.start), rest.len);
-            if rest.is_empty() { Ok(()) } else { move_out(rest, place, &mut done) }
+            if rest.is_empty() { Ok(()) } else { move_pages(rest, place, &mut done) }
         });
         if moved_back.is_err() || service.sight.is_gone() {
             // To go on would be to lose what the program wrote (I1). Who did not wait here saw the base, without the

@@ -194,7 +194,6 @@ impl<'a> Snapshot<'a> {
         }
         state.files.forget_target();
         state.moving.forget();
-        self.state.thaw.armed = false;
         self.state.thaw.clean_from = 0;
         if let Some((next, _)) = self.pieces.get(done) {
             let border = self.shared.chunks_of(*next).start;

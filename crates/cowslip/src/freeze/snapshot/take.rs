@@ -15,6 +15,7 @@ use cowslip_sys::uffd::RegisterMode;
 use super::plan::{MAP_HINT, OPERATION, Snapshot};
 use super::{clean, without_userfaultfd};
 use crate::arena::backing_file::{Pages, offset};
+use crate::arena::chunk::move_pages;
 use crate::freeze::colocate::Colocate;
 use crate::freeze::method::FreezeMethod;
 use crate::insist::insist;
@@ -103,7 +104,7 @@ fn try_move(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
         for (piece, _) in &snapshot.pieces {
             if clean_pieces.next_if_eq(&piece).is_some() {
                 let place = snapshot.in_view(*piece);
-                clean::move_out(*piece, place, &mut snapshot.moved_to)?;
+                move_pages(*piece, place, &mut snapshot.moved_to)?;
             } else {
                 // SAFETY: see the module.
                 unsafe { memory::move_pages_out(*piece, snapshot.in_view(*piece)) }?;

@@ -16,7 +16,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use cowslip_sys::pagemap::Method;
-use cowslip_sys::uffd::RegisterMode;
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{Errno, process};
 
@@ -166,9 +165,6 @@ fn thaw_here(
 }
 
 fn thaw(shared: &Shared, state: &mut State, service: &Service, chunk: usize) -> Result<(), Errno> {
-    for (piece, _) in state.pieces(shared.chunk_range(chunk, 1)) {
-        service.uffd.register(piece, RegisterMode::WP)?;
-    }
     let thawing = Thawing::new(shared, service);
     let private = private_pages(shared, state, chunk, MANY_PAGES, &service.scanner)?;
     let thawed = if private > MANY_PAGES {

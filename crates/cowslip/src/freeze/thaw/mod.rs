@@ -20,7 +20,6 @@ use std::time::Duration;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::reserved_fd::ReservedFd;
-use cowslip_sys::uffd::RegisterMode;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, memory, process};
 
@@ -32,11 +31,9 @@ use crate::arena::inheritance::youngest_read;
 use crate::arena::residency;
 use crate::arena::state::{Chunk, Event, Hold, Shared, State};
 use crate::freeze::{consolidate, moving};
-use crate::service::{Look, Service, Window};
+use crate::service::{Look, RUN_CHUNKS, Service, Window};
 pub(crate) use step::Step;
 
-/// Clean chunks thawed in one step at most, where they are known to be clean once they are protected.
-const RUN_CHUNKS: usize = 16;
 /// Borrowed chunks whose base is copied before they become live. Each is held twice meanwhile.
 const FILLED_CHUNKS: usize = 8;
 /// Of an old view, unmapped in one step.
@@ -113,7 +110,6 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     let now = process::now_ns();
     if state.generations.take_ended() {
         state.thaw.delay_ns = 0;
-        state.thaw.armed = false;
         if std::mem::take(&mut state.thaw.forked) {
             let few_thaws_ns = state.thaw.last_busy_ns * LINGER_THAWS;
             state.thaw.not_before_ns = now + LINGER_NS;
@@ -193,7 +189,6 @@ fn finish(shared: &Shared, state: &mut State, began_ns: u64) {
     // For the next freeze, which makes one itself if this fails.
     let _ = state.generations.begin();
     state.thaw.end_round();
-    state.thaw.armed = false;
     state.thaw.clean_from = 0;
     state.density.tending.hurry();
     shared.counters.thaws.fetch_add(1, Relaxed);
@@ -214,23 +209,10 @@ fn thaw_run(
     read: Option<u64>,
 ) -> Result<(), Errno> {
     let tracks = state.tracking.is_on;
-    // What stays clean has no use for a registration.
-    if !state.thaw.armed && !tracks {
-        let mut from = 0;
-        while let Some(run) = state.next_unread(from, usize::MAX, read, Chunk::is_private_file) {
-            from = run.end;
-            for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
-                service.uffd.register(piece, RegisterMode::WP)?;
-            }
-        }
-        state.thaw.armed = true;
-    }
     let first = first_clean_when_short(shared, state, service, read)?.unwrap_or(0);
     let is_short = service.gauge.was_short();
     let wanted = |chunk| can_thaw(chunk, is_short);
-    // Else what was not mapped counts as private then, and all of it is one stall.
-    let most = if service.scanner.knows_markers() { RUN_CHUNKS } else { 1 };
-    let Some(run) = state.next_unread(first, most, read, wanted) else {
+    let Some(run) = state.next_unread(first, RUN_CHUNKS, read, wanted) else {
         return Ok(());
     };
     let first = run.start;
@@ -264,11 +246,6 @@ fn thaw_run(
     if tracks && private == 0 && state.chunk(first) == Chunk::Frozen {
         state.change_all(first..end, Event::Keep);
         return Ok(());
-    }
-    if tracks {
-        for (piece, _) in state.pieces(shared.chunk_range(first, end - first)) {
-            service.uffd.register(piece, RegisterMode::WP)?;
-        }
     }
     // What hugetlbfs maps is whole huge pages.
     if private > chunk::MANY_PAGES && shared.pages != Pages::Hugetlb {

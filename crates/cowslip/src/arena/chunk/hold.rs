@@ -1,0 +1,168 @@
+#![allow(unsafe_code)]
+//! How threads are kept from memory that is about to be mapped anew.
+//!
+//! ```text
+//!        R                                 aside
+//!  0   frozen, private pages              reserved
+//!  1   empty, every access waits          the page tables of R      userfaultfd, mremap(DONTUNMAP)
+//!  2   mapped anew, or moved back         nothing                   and then woken
+//! ```
+//! No entry of a page table is marked for it, so that private pages are known by what they are, without any privilege, and
+//! huge mappings stay whole. hugetlbfs does not move so: there writes wait, by write protection.
+//!
+//! What has not been mapped anew when a [`Hold`] ends moves back. If the kernel refuses that, what the program wrote would
+//! be lost, and the process is aborted.
+//!
+//! # Safety
+//! The pieces are parts of an arena, which this library owns. No thread sees them between 1 and 2. The place aside is known
+//! to the thread alone that has the arena locked.
+
+use std::io::Write;
+
+use cowslip_sys::Errno;
+use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::{RegisterMode, Uffd};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+
+use super::{halves, write_protect};
+use crate::insist::insist;
+use crate::service::Service;
+
+/// Pieces of an arena that threads are kept from. They are let go when this is dropped.
+pub(super) struct Hold<'a> {
+    uffd: &'a Uffd<ReservedFd>,
+    part: VirtRange,
+    pieces: Vec<VirtRange>,
+    aside: Option<VirtRange>,
+    /// Up to here pages are aside.
+    moved_to: usize,
+    /// Up to here all is mapped anew.
+    done_to: usize,
+}
+
+impl<'a> Hold<'a> {
+    /// Keeps threads from `pieces` of `part`, which is no longer than [`Service::aside`]. On an error nothing has changed.
+    pub(super) fn begin(
+        service: &'a Service,
+        part: VirtRange,
+        pieces: &[(VirtRange, Prot)],
+        is_hugetlb: bool,
+    ) -> Result<Self, Errno> {
+        let pieces: Vec<VirtRange> = pieces.iter().map(|(piece, _)| *piece).collect();
+        let (moved_to, done_to) = (part.start, part.start);
+        if is_hugetlb {
+            let uffd = &service.uffd;
+            let hold = Self { uffd, part, pieces, aside: None, moved_to, done_to };
+            for piece in &hold.pieces {
+                uffd.register(*piece, RegisterMode::WP)?;
+                write_protect(uffd, *piece, true)?;
+            }
+            return Ok(hold);
+        }
+        let uffd = &service.hold;
+        let aside = Some(VirtRange::new(service.aside.start, part.len));
+        let mut hold = Self { uffd, part, pieces, aside, moved_to, done_to };
+        for piece in hold.pieces.clone() {
+            // Memory without a file has no pages that are only not mapped.
+            match uffd.register(piece, RegisterMode::MISSING | RegisterMode::MINOR) {
+                Err(Errno::INVAL) => uffd.register(piece, RegisterMode::MISSING)?,
+                registered => registered?,
+            }
+            // A child that is made around us meanwhile lacks this memory, as it lacks live memory.
+            // SAFETY: see the module; the advice changes no content.
+            unsafe { memory::advise(piece, Advice::DontFork) }?;
+            let place = hold.content(piece);
+            move_pages(piece, place, &mut hold.moved_to)?;
+        }
+        Ok(hold)
+    }
+
+    /// Where the content of a piece is while it is held.
+    pub(super) fn content(&self, piece: VirtRange) -> VirtRange {
+        let start = self.aside.map_or(self.part.start, |aside| aside.start);
+        VirtRange::new(start + (piece.start - self.part.start), piece.len)
+    }
+
+    /// All up to `end` is mapped anew.
+    pub(super) fn done(&mut self, end: usize) {
+        self.done_to = end;
+    }
+
+    /// How many threads wait that were not counted before. Those that are woken uncounted never are.
+    pub(super) fn count_waiting(&self) -> u64 {
+        self.uffd.read_events().map_or(0, |events| events.faults)
+    }
+
+    fn let_go(&mut self) {
+        for i in 0..self.pieces.len() {
+            let piece = self.pieces[i];
+            if piece.end() <= self.done_to {
+                continue;
+            }
+            if self.aside.is_none() {
+                let _ = write_protect(self.uffd, piece, false);
+                continue;
+            }
+            let moved = piece.intersect(VirtRange::between(self.part.start, self.moved_to));
+            if !moved.is_empty() {
+                self.move_back(moved);
+            }
+            let _ = insist(|| self.uffd.unregister(piece));
+        }
+        // After the mappings, so that woken threads find them.
+        let _ = insist(|| self.uffd.wake(self.part));
+        if let Some(aside) = self.aside {
+            // If it fails, the next hold replaces what is there.
+            // SAFETY: see the module.
+            let _ = unsafe { memory::map_anonymous(aside, Prot::NONE) };
+        }
+    }
+
+    fn move_back(&self, moved: VirtRange) {
+        let place = self.content(moved);
+        let mut done = place.start;
+        let moved_back = insist(|| {
+            let rest = VirtRange::between(done, place.end());
+            let target = VirtRange::new(moved.start + (rest.start - place.start), rest.len);
+            if rest.is_empty() { Ok(()) } else { move_pages(rest, target, &mut done) }
+        });
+        if moved_back.is_err() {
+            let _ = std::io::stderr().write_all(
+                b"cowslip: the kernel would not move memory back after a thaw that failed: too many mappings \
+                  (vm.max_map_count)\n",
+            );
+            std::process::abort();
+        }
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+/// Moves the pages of `from` to `to`, and `moved_to` with what is moved of `from`: what was frozen at different times may be
+/// several mappings to the kernel, as each has a history of copies of its own.
+pub(crate) fn move_pages(
+    from: VirtRange,
+    to: VirtRange,
+    moved_to: &mut usize,
+) -> Result<(), Errno> {
+    // SAFETY: see the module.
+    match unsafe { memory::move_pages_out(from, to) } {
+        Ok(()) => {
+            *moved_to = from.end();
+            Ok(())
+        }
+        Err(Errno::FAULT) if from.len > page_size_bytes() => {
+            let (left, right) = halves(from);
+            let target =
+                |part: VirtRange| VirtRange::new(to.start + (part.start - from.start), part.len);
+            move_pages(left, target(left), moved_to)?;
+            move_pages(right, target(right), moved_to)
+        }
+        Err(errno) => Err(errno),
+    }
+}
