@@ -50,6 +50,8 @@ pub(super) struct Cycle {
     pub(super) fork_ns: u64,
     /// Processor time of Cowslip's threads, from the save on.
     pub(super) service_ns: u64,
+    /// Of the child that saved.
+    pub(super) child_ns: u64,
     pub(super) extra_bytes: u64,
     /// Of the server's memory when the cycle had ended.
     pub(super) huge_coverage: f64,
@@ -113,7 +115,7 @@ mod tests {
     fn phases_add_up_to_the_cycle_and_a_stall_is_in_those_that_it_reaches() {
         let stamp = |second: u64| Stamp {
             at_ns: second * SECOND,
-            cpu: Cpu { all_ns: second * 3_000, main_ns: second * 2_000, service_ns: second },
+            cpu: Cpu { all_ns: second * 3_000, main_ns: second * 2_000, ..Cpu::default() },
         };
         let stamps: Vec<_> = [1, 2, 4, 5, 9].map(stamp).to_vec();
         let cut = Cut { sent_ns: 2 * SECOND, replied_ns: 2 * SECOND };

@@ -245,11 +245,13 @@ fn measure(
     let (fork_ns, _) = server.last_save()?;
     let (phases, line) = phases(times, logs);
     let [_, at_save, .., ended] = &times.stamps[..] else { unreachable!("a round has four spans") };
+    let used = ended.cpu.since(at_save.cpu);
     Ok(Cycle {
         phases,
         line,
         fork_ns,
-        service_ns: ended.cpu.since(at_save.cpu).service_ns,
+        service_ns: used.service_ns,
+        child_ns: used.children_ns,
         extra_bytes: times.extra_bytes,
         huge_coverage: Mapped::of(server.pid)?.coverage(),
         longest_stall_ns: longest_stall_ns(server.pid),

@@ -9,6 +9,7 @@ pub(super) const REQUESTS: &str = "requests";
 pub(super) const CPU: &str = "cpu_a_request";
 pub(super) const MAIN_CPU: &str = "main_cpu_a_request";
 pub(super) const SERVICE_CPU: &str = "service_thread_cpu";
+const CHILD_CPU: &str = "child_cpu";
 pub(super) const FORK: &str = "redis_fork";
 pub(super) const LONGEST_STALL: &str = "longest_stall";
 pub(super) const LATENCY_CYCLE: &str = "latency_cycle";
@@ -59,6 +60,7 @@ pub(super) fn push(
     for (metric, of) in [
         (FORK, (|cycle| cycle.fork_ns) as fn(&Cycle) -> u64),
         (SERVICE_CPU, |cycle| cycle.service_ns),
+        (CHILD_CPU, |cycle| cycle.child_ns),
     ] {
         let values: Vec<_> = cycles.iter().map(|cycle| of(cycle) as f64).collect();
         // Stock servers have no thread of Cowslip's.

@@ -9,22 +9,29 @@ use super::Error;
 /// What Cowslip calls the thread that serves an arena.
 const SERVICE_THREAD: &str = "cowslip";
 
-/// Processor time so far, without the children's.
+/// A tick of `/proc/PID/stat`, on every architecture that Cowslip runs on.
+const TICK_NS: u64 = 10_000_000;
+
+/// Processor time so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Cpu {
-    /// Of all threads, those that ended too.
+    /// Of all threads, those that ended too; not of children.
     pub(crate) all_ns: u64,
     /// Of the thread that answers clients.
     pub(crate) main_ns: u64,
     /// Of Cowslip's own threads.
     pub(crate) service_ns: u64,
+    /// Of children that ended.
+    pub(crate) children_ns: u64,
 }
 
 impl Cpu {
     pub(crate) fn of(pid: u64) -> Result<Self, Error> {
         let used = process::cpu_ns_of(pid as i32);
         let all_ns = used.map_err(|errno| failed(pid)(errno.into()))?;
-        let mut cpu = Self { all_ns, ..Self::default() };
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(failed(pid))?;
+        let children_ns = children_ticks(&stat).unwrap_or(0) * TICK_NS;
+        let mut cpu = Self { all_ns, children_ns, ..Self::default() };
         for task in fs::read_dir(format!("/proc/{pid}/task")).map_err(failed(pid))? {
             let path = task.map_err(failed(pid))?.path();
             let is_main = path.ends_with(pid.to_string());
@@ -44,6 +51,7 @@ impl Cpu {
             all_ns: self.all_ns.saturating_sub(earlier.all_ns),
             main_ns: self.main_ns.saturating_sub(earlier.main_ns),
             service_ns: self.service_ns.saturating_sub(earlier.service_ns),
+            children_ns: self.children_ns.saturating_sub(earlier.children_ns),
         }
     }
 }
@@ -57,6 +65,13 @@ fn parse(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().next()?.parse().ok()
 }
 
+/// In user and system mode, of `/proc/PID/stat`, where the second field may hold spaces.
+fn children_ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut times = fields.split_whitespace().skip(13);
+    Some(times.next()?.parse::<u64>().ok()? + times.next()?.parse::<u64>().ok()?)
+}
+
 #[cfg(test)]
 mod tests {
     use std::hint::black_box;
@@ -67,6 +82,8 @@ mod tests {
     #[test]
     fn a_thread_of_cowslip_is_counted_apart() {
         assert_eq!(parse("123 456 7\n"), Some(123));
+        let stat = "7 (a) b) S 1 7 7 0 -1 0 9 9 9 9 111 22 33 44 20 0 1 0 5";
+        assert_eq!(children_ticks(stat), Some(77));
         let pid = u64::from(std::process::id());
         let before = Cpu::of(pid).unwrap();
         let burn = move || {
