@@ -1,6 +1,6 @@
 //! The measurements of `cowslip bench` and the saves of `cowslip demo`: Cowslip beside the best baselines, all in one run.
 //!
-//! * [`cow`], [`fork`], [`restore`], [`bloat`], [`trace`]: what `cowslip bench` of that name measures, in parts that can
+//! * [`cow`], [`fork`], [`save`], [`restore`], [`bloat`], [`trace`]: what `cowslip bench` of that name measures, in parts that can
 //!   be asked for by themselves.
 //! * [`host`]: what the host of a virtual machine does to all of them.
 //! * [`demo`]: an unmodified Redis and a store of our own, saved under write load.
@@ -9,7 +9,7 @@
 //! fails leaves a note, and the others go on.
 //!
 //! The program that calls this must be the `cowslip` command: to measure other processes a bench starts its own
-//! program again, as `cowslip run`, `promote`, `trace`, `bench restore-process` ([`restore::process`]) and
+//! program again, as `cowslip run`, `status`, `promote`, `trace`, `bench restore-process` ([`restore::process`]) and
 //! `bench bloat-process` ([`bloat::process`]).
 //!
 //! ```no_run
@@ -52,6 +52,7 @@ pub mod demo;
 pub mod fork;
 pub mod host;
 pub mod restore;
+pub mod save;
 pub mod trace;
 
 mod bench;
@@ -67,6 +68,7 @@ mod pool;
 mod program;
 mod promise;
 mod rows;
+mod settings;
 mod smaps;
 mod uffd_messages;
 

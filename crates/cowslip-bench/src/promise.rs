@@ -59,8 +59,21 @@ impl Figures<'_> {
     ) -> Option<f64> {
         let values = baselines.iter().filter_map(|name| Some((*name, value(name)?)));
         let (name, value) = values.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
-        self.best.borrow_mut().push(name.to_owned());
+        self.tell(name.to_owned());
         Some(value)
+    }
+
+    /// Has it told which baseline was the best.
+    pub(crate) fn tell(&self, best: String) {
+        self.best.borrow_mut().push(best);
+    }
+
+    /// The sizes and variants of which `name` has rows of a metric.
+    pub(crate) fn variants(&self, name: &str, metric: &str) -> Vec<(Option<u64>, Option<&str>)> {
+        let rows = self.report.rows.iter().filter(|row| row.system == name && row.metric == metric);
+        let mut found: Vec<_> = rows.map(|row| (row.size_bytes, row.variant.as_deref())).collect();
+        found.dedup();
+        found
     }
 
     /// The same of the highest.
@@ -156,9 +169,10 @@ mod tests {
     fn the_specification_has_every_promise_and_its_bound() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let specification = std::fs::read_to_string(root.join("SPECIFICATION.md")).unwrap();
-        let benches: [(&str, &[Promise]); 5] = [
+        let benches: [(&str, &[Promise]); 6] = [
             ("cow", &crate::cow::PROMISES),
             ("fork", &crate::fork::PROMISES),
+            ("save", &crate::save::PROMISES),
             ("restore", &crate::restore::PROMISES),
             ("bloat", &crate::bloat::PROMISES),
             ("trace", &crate::trace::PROMISES),

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::units;
 
-const ORDER: [&str; 6] = ["cow", "fork", "restore", "bloat", "trace", "demo"];
+const ORDER: [&str; 7] = ["cow", "fork", "save", "restore", "bloat", "trace", "demo"];
 
 /// What one run gave for one ratio.
 #[derive(Clone, Debug)]

@@ -1,12 +1,10 @@
 //! The system's settings of huge pages, changed for a while.
 
-use std::fs::{self, File};
-use std::io;
+use std::{fs, io};
 
-use crate::child::Child;
-use crate::error::{Error, Result, during};
+use crate::error::Result;
+use crate::settings::{HUGE_PAGES, HeldSettings, is_there, write};
 
-const DIRECTORY: &str = "/sys/kernel/mm/transparent_hugepage";
 const SHRINKS: &str = "shrink_underused";
 const MTHP_64K: &str = "hugepages-64kB/enabled";
 
@@ -68,29 +66,17 @@ impl Settings {
     }
 }
 
-/// While this lives the settings may be changed; then they are as they were. A child sees to that, so that
-/// it happens even if this process is killed.
+/// While this lives the settings may be changed; then they are as they were.
 #[derive(Debug)]
 pub(super) struct System {
-    _restorer: Child,
+    _held: HeldSettings,
 }
 
 impl System {
     pub(super) fn hold() -> Result<Self> {
-        let mut will = Vec::new();
-        for (name, _) in Settings::NEVER.texts().into_iter().filter(|(name, _)| is_there(name)) {
-            let path = path(name);
-            let file = File::options().write(true).open(&path).map_err(|error| {
-                let why = format!("change {path}, the whole system's: {error}: run as root");
-                match error.kind() {
-                    io::ErrorKind::PermissionDenied => Error::Denied(why),
-                    _ => Error::Failed(why),
-                }
-            })?;
-            let text = fs::read_to_string(&path).map_err(during(&path))?;
-            will.push((file, chosen(&text).to_owned()));
-        }
-        Ok(Self { _restorer: Child::executor(will)? })
+        let paths = Settings::NEVER.texts().map(|(name, _)| path(name));
+        let paths: Vec<_> = paths.into_iter().filter(|path| is_there(path)).collect();
+        Ok(Self { _held: HeldSettings::hold(&paths)? })
     }
 
     pub(super) fn set(&self, settings: &Settings) -> Result<()> {
@@ -100,18 +86,17 @@ impl System {
                 MTHP_64K => settings.mthp_64k == Settings::NEVER.mthp_64k,
                 _ => false,
             };
-            if is_off && !is_there(name) {
-                continue;
-            }
             let path = path(name);
-            fs::write(&path, &text).map_err(during(format_args!("write {text} to {path}")))?;
+            if !is_off || is_there(&path) {
+                write(&path, &text)?;
+            }
         }
         Ok(())
     }
 }
 
 pub(super) fn mthp_is_there() -> bool {
-    is_there(MTHP_64K)
+    is_there(&path(MTHP_64K))
 }
 
 /// Why access-aware schemes cannot promote here; `None` if they can. They need DAMON for virtual addresses.
@@ -135,26 +120,5 @@ pub(super) fn damos_is_missing() -> Option<String> {
 }
 
 fn path(name: &str) -> String {
-    format!("{DIRECTORY}/{name}")
-}
-
-fn is_there(name: &str) -> bool {
-    fs::exists(path(name)).unwrap_or(false)
-}
-
-/// The word in brackets of a choice, or the whole of any other value.
-fn chosen(text: &str) -> &str {
-    let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    bracketed.map_or(text.trim(), |(word, _)| word)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_are_put_back_as_they_are_written() {
-        assert_eq!(chosen("always defer [madvise] never\n"), "madvise");
-        assert_eq!(chosen("4096\n"), "4096");
-    }
+    format!("{HUGE_PAGES}/{name}")
 }

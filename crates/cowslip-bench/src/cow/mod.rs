@@ -5,6 +5,7 @@
 //! [Lin 2022]: https://lore.kernel.org/all/20220927162957.270460-1-shiyn.lin@gmail.com/
 
 mod coverage;
+mod curve;
 mod density;
 mod pause;
 mod promises;
@@ -39,6 +40,8 @@ pub enum Part {
     Recovery,
     /// What a writer sees of a thaw
     Stalls,
+    /// What writes cost under a child, and the memory beside it, by the share of the pages that is written
+    Curve,
 }
 
 /// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
@@ -54,6 +57,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
         Part::Coverage => coverage::measure(bench, options),
         Part::Recovery => recovery::measure(bench, options),
         Part::Stalls => stall::measure(bench, options),
+        Part::Curve => curve::measure(bench, options),
     });
     density::push_published(bench.report);
     pause::push_published(bench.report);
@@ -65,6 +69,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
 fn weight(part: Part) -> f64 {
     match part {
         Part::Pauses => 10.0,
+        Part::Curve => 6.0,
         Part::Writes | Part::Density | Part::Coverage => 3.0,
         Part::Recovery | Part::Stalls => 2.0,
     }

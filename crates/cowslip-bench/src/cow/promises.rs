@@ -3,7 +3,7 @@
 use cowslip::units::ByteCount;
 use cowslip_report::{Report, Row};
 
-use super::{GIB, coverage, recovery, stall};
+use super::{GIB, coverage, curve, recovery, stall};
 use crate::promise::{Bound, Figures, Promise, judge, over};
 
 const COWSLIP: &str = "cowslip";
@@ -12,7 +12,7 @@ const FORKS: [&str; 3] = ["fork-4k", "fork-thp", "fork-hugetlb"];
 /// Those whose memory is on huge pages while it is shared.
 const HUGE_FORKS: [&str; 2] = ["fork-thp", "fork-hugetlb"];
 
-pub(crate) const PROMISES: [Promise; 10] = [
+pub(crate) const PROMISES: [Promise; 16] = [
     Promise {
         name: "fork_pause_8GiB_best_over_cowslip",
         bound: Bound::AtLeast(1.5),
@@ -92,7 +92,70 @@ pub(crate) const PROMISES: [Promise; 10] = [
         bound: Bound::AtMost(0.0),
         value: |it| it.find(COWSLIP, stall::LOST, "value", it.size_bytes, None),
     },
+    Promise {
+        name: "write_all_in_order_writer_cpu_over_hugetlb",
+        bound: Bound::AtMost(0.8),
+        value: |it| all_in_order(it, curve::WRITER_CPU),
+    },
+    Promise {
+        name: "write_all_in_order_cpu_over_hugetlb",
+        bound: Bound::AtMost(1.5),
+        value: |it| all_in_order(it, curve::CPU),
+    },
+    Promise {
+        name: "write_many_at_random_cpu_over_best",
+        bound: Bound::AtMost(1.15),
+        value: |it| at_random(it, &curve::Case::random(MANY_PERCENT).0),
+    },
+    Promise {
+        name: "write_few_at_random_cpu_over_best",
+        bound: Bound::AtMost(2.0),
+        value: |it| at_random(it, &curve::Case::random(MANY_PERCENT).1),
+    },
+    Promise {
+        name: "write_extra_bytes_over_native",
+        bound: Bound::AtMost(1.0),
+        value: |it| {
+            let over_native = |case: curve::Case| {
+                let bytes = |name| curve_row(it, name, curve::EXTRA, case);
+                // A page table and the like may round up.
+                let native = bytes("fork-hugetlb")?.max(bytes("fork-4k")? * 1.1);
+                Some(bytes(COWSLIP)? / native)
+            };
+            curve::Case::every().filter_map(over_native).reduce(f64::max)
+        },
+    },
+    Promise {
+        name: "fork_rewritten_under_child_cowslip_over_4k",
+        bound: Bound::AtMost(0.1),
+        value: |it| {
+            let (all, _) = curve::Case::random(100);
+            let paused = |name| curve_row(it, name, curve::REWRITTEN, *all.first()?);
+            over(paused(COWSLIP), paused("fork-4k"))
+        },
+    },
 ];
+
+/// From so many of a hundred pages on they are many.
+const MANY_PERCENT: u32 = 10;
+
+fn curve_row(it: &Figures<'_>, name: &str, metric: &str, case: curve::Case) -> Option<f64> {
+    it.find(name, metric, "p50", curve::bytes(it.size_bytes), Some(&case.variant()))
+}
+
+fn all_in_order(it: &Figures<'_>, metric: &str) -> Option<f64> {
+    let cpu = |name| curve_row(it, name, metric, curve::Case::ALL_IN_ORDER);
+    over(cpu(COWSLIP), cpu("fork-hugetlb"))
+}
+
+/// The worst of some shares, over the best of base pages and THP at each.
+fn at_random(it: &Figures<'_>, cases: &[curve::Case]) -> Option<f64> {
+    let ratios = cases.iter().filter_map(|&case| {
+        let cpu = |name: &str| curve_row(it, name, curve::CPU, case);
+        over(cpu(COWSLIP), ["fork-4k", "fork-thp"].into_iter().filter_map(cpu).reduce(f64::min))
+    });
+    ratios.reduce(f64::max)
+}
 
 fn first_write(it: &Figures<'_>, name: &str) -> Option<f64> {
     it.find(name, "fork_first_write", "p50", it.size_bytes, None)

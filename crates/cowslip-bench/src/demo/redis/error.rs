@@ -53,8 +53,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoServer { program, source } => {
+                let name = program.file_name().unwrap_or_default().display();
                 let program = program.display();
-                write!(f, "cannot run {program}: {source}; try `apt-get install redis-server`")
+                write!(f, "cannot run {program}: {source}; try `apt-get install {name}`")
             }
             Self::BadOption(why) => f.write_str(why),
             Self::NotStarted { server, why, log } if log.is_empty() => {
@@ -75,6 +76,15 @@ impl error::Error for Error {
         match self {
             Self::NoServer { source, .. } | Self::Io { source, .. } => Some(source),
             _ => None,
+        }
+    }
+}
+
+impl From<Error> for crate::error::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Interrupted => Self::Interrupted,
+            other => Self::Failed(other.to_string()),
         }
     }
 }

@@ -118,30 +118,30 @@ pub(crate) const RESIDENT_AFTER: Figure = figure(
     &[Stat::Max],
 );
 pub(crate) const WRITES: [Figure; 3] = [
-    figure("ops_before_save", "writes before it", "1/s", |s| s.quiet.ops, &[Stat::Mean]),
-    figure("ops_during_save", "writes during it", "1/s", |s| s.during.ops, &[Stat::Mean]),
-    figure("ops_after_save", "writes after it", "1/s", |s| s.after.ops, &[Stat::Mean]),
+    figure("ops_before_save", "writes before it", "1/s", |s| s.quiet.ops(), &[Stat::Mean]),
+    figure("ops_during_save", "writes during it", "1/s", |s| s.during.ops(), &[Stat::Mean]),
+    figure("ops_after_save", "writes after it", "1/s", |s| s.after.ops(), &[Stat::Mean]),
 ];
 pub(crate) const CPU: [Figure; 3] = [
     figure(
         "server_cpu_a_write_before_save",
         "processor time a write before it",
         "ns",
-        |save| save.quiet.cpu_ns_a_request,
+        |save| save.quiet.cpu_ns_a_request(),
         &[Stat::Mean],
     ),
     figure(
         "server_cpu_a_write_during_save",
         "processor time a write during it",
         "ns",
-        |save| save.during.cpu_ns_a_request,
+        |save| save.during.cpu_ns_a_request(),
         &[Stat::Mean],
     ),
     figure(
         "server_cpu_a_write_after_save",
         "processor time a write after it",
         "ns",
-        |save| save.after.cpu_ns_a_request,
+        |save| save.after.cpu_ns_a_request(),
         &[Stat::Mean],
     ),
 ];

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::consistency::Keyspace;
 use super::resp::{Connection, Reply, unexpected};
-use super::value::{Found, HEADER_BYTES, compose, identify, key_name};
+use super::value::{Found, HEADER_BYTES, Random, compose, identify, key_name};
 use super::{Error, Options, Progress, check};
 use crate::interrupt::Interrupt;
 
@@ -34,6 +34,13 @@ impl Shape {
         Ok(Self { keys: keys - keys % clients, value_bytes })
     }
 
+    /// As many keys as a server of so much memory holds, the same number for each client.
+    pub(crate) fn of_server(footprint_bytes: u64, value_bytes: usize, clients: usize) -> Self {
+        let one = Self { keys: 1, value_bytes }.footprint_bytes();
+        let keys = (footprint_bytes / one) as usize;
+        Self { keys: (keys - keys % clients).max(clients), value_bytes }
+    }
+
     /// Of all values together.
     pub(crate) fn size_bytes(self) -> u64 {
         (self.keys * self.value_bytes) as u64
@@ -52,20 +59,49 @@ impl Shape {
         label: &str,
         progress: Progress<'_>,
     ) -> Result<(), Error> {
-        let mut value = vec![0; self.value_bytes];
         for turn in self.turns() {
             check(stop)?;
             progress(label, turn.start as u64, self.keys as u64);
-            for key in turn.clone() {
-                compose(&mut value, key, 0);
-                connection.queue(&[b"SET", key_name(key).as_bytes(), &value]);
-            }
-            connection.send().map_err(Error::io("SET"))?;
-            for _ in turn {
-                match connection.receive().map_err(Error::io("SET"))? {
-                    Reply::Status(ok) if ok == "OK" => {}
-                    other => return Err(unexpected("SET", &other)),
-                }
+            self.store(connection, turn, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Stores write number `sequence` of so many keys, drawn at random.
+    pub(crate) fn store_some(
+        self,
+        connection: &mut Connection,
+        keys: usize,
+        sequence: u64,
+        stop: &Interrupt,
+    ) -> Result<(), Error> {
+        let mut random = Random(sequence);
+        let picked: Vec<_> =
+            (0..keys).map(|_| (random.next() % self.keys as u64) as usize).collect();
+        for turn in picked.chunks(KEYS_A_REQUEST) {
+            check(stop)?;
+            self.store(connection, turn.iter().copied(), sequence)?;
+        }
+        Ok(())
+    }
+
+    fn store(
+        self,
+        connection: &mut Connection,
+        keys: impl ExactSizeIterator<Item = usize>,
+        sequence: u64,
+    ) -> Result<(), Error> {
+        let mut value = vec![0; self.value_bytes];
+        let requests = keys.len();
+        for key in keys {
+            compose(&mut value, key, sequence);
+            connection.queue(&[b"SET", key_name(key).as_bytes(), &value]);
+        }
+        connection.send().map_err(Error::io("SET"))?;
+        for _ in 0..requests {
+            match connection.receive().map_err(Error::io("SET"))? {
+                Reply::Status(ok) if ok == "OK" => {}
+                other => return Err(unexpected("SET", &other)),
             }
         }
         Ok(())
@@ -121,5 +157,18 @@ fn found_in(value: &Reply, key: usize, scratch: &mut [u8]) -> Found {
         Reply::Nil => Found::Missing,
         Reply::Bytes(bytes) => identify(bytes, key, scratch),
         _ => Found::Torn,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_of_a_size_has_as_many_keys_for_each_client() {
+        let shape = Shape::of_server(64 << 20, 100, 50);
+        assert!(shape.keys.is_multiple_of(50) && shape.footprint_bytes() <= 64 << 20);
+        assert!(shape.footprint_bytes() > 63 << 20);
+        assert_eq!(Shape::of_server(0, 100, 50).keys, 50);
     }
 }

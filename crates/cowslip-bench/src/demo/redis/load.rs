@@ -1,4 +1,4 @@
-//! The write load: closed loops of `SET`, each on keys of its own, that log every request.
+//! The load: connections with one request under way each, which log every one.
 //!
 //! One thread waits for the answers of many, as `redis-benchmark` does: a thread for each would take the
 //! processors from the server, and what it could do would not be seen.
@@ -14,21 +14,47 @@ use super::Error;
 use super::consistency::{History, Write};
 use super::resp::{Connection, Reply, unexpected};
 use super::value::{Random, compose, key_name};
+use super::zipf::Zipf;
 
-/// Connections that one thread writes to.
+/// Connections that one thread serves.
 pub(crate) const MOST_A_THREAD: usize = 64;
 /// How long nothing at all may be answered.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// One connection that writes, and what its keys hold.
+/// What is asked for, and when.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Traffic {
+    /// `GET`s of a hundred requests; the others are `SET`s.
+    pub(crate) reads_percent: u64,
+    /// Which keys. Without it each client has keys of its own, all as popular.
+    pub(crate) zipf: Option<Zipf>,
+    pub(crate) pace: Pace,
+}
+
+/// When the next request is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// As soon as the last one of the same client was answered.
+    Closed,
+    /// So many times a second by all clients together. One that is due while all of them wait is sent later, and its
+    /// latency counts from when it was due.
+    Steady(u32),
+}
+
+impl Traffic {
+    /// Each client writes to keys of its own, one request after the other.
+    pub(crate) const WRITES: Self = Self { reads_percent: 0, zipf: None, pace: Pace::Closed };
+}
+
+/// One connection, and what its keys hold.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct Client {
     connection: Connection,
     /// What has not been answered yet.
-    asked: Option<Write>,
+    asked: Option<Asked>,
     index: usize,
-    writers: usize,
+    clients: usize,
     value: Vec<u8>,
     random: Random,
     sequence: u64,
@@ -36,13 +62,23 @@ pub(crate) struct Writer {
     last_written: Vec<u64>,
 }
 
-/// What one writer did during one round.
+/// A request under way.
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    Set(Write),
+    /// Sent then.
+    Get(u64),
+}
+
+/// What one client did during one round.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub(crate) writes: Vec<Write>,
+    /// When each answered `GET` was sent, and answered.
+    pub(crate) reads: Vec<(u64, u64)>,
     pub(crate) failed_requests: u64,
     pub(crate) first_failure: Option<Error>,
-    /// The connection is gone: the writer can do no more.
+    /// The connection is gone: the client can do no more.
     pub(crate) broken: bool,
 }
 
@@ -52,20 +88,21 @@ impl Log {
         self.first_failure.get_or_insert(failure);
     }
 
-    /// Adds what the same writer did afterwards.
+    /// Adds what the same client did afterwards.
     pub(crate) fn append(&mut self, later: Self) {
         self.writes.extend(later.writes);
+        self.reads.extend(later.reads);
         self.failed_requests += later.failed_requests;
         self.first_failure = self.first_failure.take().or(later.first_failure);
         self.broken |= later.broken;
     }
 }
 
-impl Writer {
-    /// Writer `index` of `writers`, whose `keys` keys hold their first values.
+impl Client {
+    /// Client `index` of `clients`, whose `keys` keys hold their first values.
     pub(crate) fn new(
         connection: Connection,
-        (index, writers): (usize, usize),
+        (index, clients): (usize, usize),
         keys: usize,
         value_bytes: usize,
     ) -> Self {
@@ -73,7 +110,7 @@ impl Writer {
             connection,
             asked: None,
             index,
-            writers,
+            clients,
             value: vec![0; value_bytes],
             random: Random(index as u64),
             sequence: 0,
@@ -81,6 +118,7 @@ impl Writer {
         }
     }
 
+    /// What a client did that [writes](Traffic::WRITES) to keys of its own.
     pub(crate) fn history<'a>(&'a self, log: &'a Log) -> History<'a> {
         History { last_written: &self.last_written, writes: &log.writes }
     }
@@ -92,16 +130,29 @@ impl Writer {
         }
     }
 
-    fn ask(&mut self, clock: Instant, log: &mut Log) {
-        let slot = (self.random.next() % self.last_written.len() as u64) as usize;
-        let key = slot * self.writers + self.index;
-        self.sequence += 1;
-        compose(&mut self.value, key, self.sequence);
-        self.connection.queue(&[b"SET", key_name(key).as_bytes(), &self.value]);
-
-        let sent_ns = nanoseconds(clock);
+    /// Sends a request that was due at `due_ns`, or is now.
+    fn ask(&mut self, traffic: &Traffic, due_ns: Option<u64>, clock: Instant, log: &mut Log) {
+        let key = match &traffic.zipf {
+            Some(zipf) => zipf.item(&mut self.random),
+            None => {
+                let slot = self.random.next() % self.last_written.len() as u64;
+                slot as usize * self.clients + self.index
+            }
+        };
+        let name = key_name(key);
+        let reads = traffic.reads_percent > 0 && self.random.next() % 100 < traffic.reads_percent;
+        if reads {
+            self.connection.queue(&[b"GET", name.as_bytes()]);
+        } else {
+            self.sequence += 1;
+            compose(&mut self.value, key, self.sequence);
+            self.connection.queue(&[b"SET", name.as_bytes(), &self.value]);
+        }
+        let sent_ns = due_ns.unwrap_or_else(|| nanoseconds(clock));
         let sent = self.connection.send();
-        self.asked = Some(Write { slot, sequence: self.sequence, sent_ns, acked_ns: u64::MAX });
+        let (slot, sequence) = (key / self.clients, self.sequence);
+        let write = Write { slot, sequence, sent_ns, acked_ns: u64::MAX };
+        self.asked = Some(if reads { Asked::Get(sent_ns) } else { Asked::Set(write) });
         if let Err(error) = sent {
             self.lose(log, error);
         }
@@ -113,46 +164,113 @@ impl Writer {
             Err(error) => return self.lose(log, error),
         };
         let acked_ns = nanoseconds(clock);
-        let Some(asked) = self.asked.take() else { return };
-        match reply {
-            Reply::Status(ok) if ok == "OK" => log.writes.push(Write { acked_ns, ..asked }),
-            other => log.fail(unexpected("SET", &other)),
+        match (self.asked.take(), reply) {
+            (Some(Asked::Set(write)), Reply::Status(ok)) if ok == "OK" => {
+                log.writes.push(Write { acked_ns, ..write });
+            }
+            (Some(Asked::Get(sent_ns)), Reply::Bytes(value)) if value.len() == self.value.len() => {
+                log.reads.push((sent_ns, acked_ns));
+            }
+            (Some(Asked::Set(_)), other) => log.fail(unexpected("SET", &other)),
+            (Some(Asked::Get(_)), other) => log.fail(unexpected("GET", &other)),
+            (None, _) => {}
         }
     }
 
     /// The connection is of no more use.
     fn lose(&mut self, log: &mut Log, error: io::Error) {
         log.broken = true;
-        // Nobody knows whether it was done.
-        log.writes.extend(self.asked.take());
-        log.fail(Error::io("SET")(error));
+        let request = match self.asked.take() {
+            // Nobody knows whether it was done.
+            Some(Asked::Set(write)) => {
+                log.writes.push(write);
+                "SET"
+            }
+            _ => "GET",
+        };
+        log.fail(Error::io(request)(error));
     }
 }
 
-/// Has every one of `writers` ask, take its answer, and ask again until `go` is false.
-fn drive(writers: &mut [Writer], clock: Instant, go: &AtomicBool) -> Vec<Log> {
-    let mut logs: Vec<Log> = writers.iter().map(|_| Log::default()).collect();
-    writers.iter_mut().zip(&mut logs).for_each(|(writer, log)| writer.ask(clock, log));
+/// When requests are due.
+struct Schedule {
+    /// None where each client goes on by itself.
+    interval_ns: Option<f64>,
+    next_ns: f64,
+}
+
+impl Schedule {
+    /// Of clients that are this share of all.
+    fn new(pace: Pace, share: f64, now_ns: u64) -> Self {
+        let interval_ns = match pace {
+            Pace::Closed => None,
+            Pace::Steady(a_second) => Some(1e9 / (f64::from(a_second) * share)),
+        };
+        Self { interval_ns, next_ns: now_ns as f64 }
+    }
+
+    /// Takes a request that is due: since when, or since now.
+    fn take(&mut self, now_ns: u64) -> Option<Option<u64>> {
+        let Some(interval_ns) = self.interval_ns else { return Some(None) };
+        let due_ns = self.next_ns as u64;
+        (due_ns <= now_ns).then(|| {
+            self.next_ns += interval_ns;
+            Some(due_ns)
+        })
+    }
+
+    /// How long an idle client has nothing to do.
+    fn idle(&self, now_ns: u64) -> Duration {
+        let wait_ns = (self.next_ns - now_ns as f64).max(0.0);
+        self.interval_ns.map_or(LOOK_AGAIN, |_| Duration::from_nanos(wait_ns as u64))
+    }
+}
+
+/// Has every one of the clients ask, take its answer, and ask again until `go` is false.
+fn drive(clients: &mut [Client], traffic: &Traffic, clock: Instant, go: &AtomicBool) -> Vec<Log> {
+    let all = clients.first().map_or(1, |client| client.clients);
+    let share = clients.len() as f64 / all as f64;
+    let mut schedule = Schedule::new(traffic.pace, share, nanoseconds(clock));
+    let mut logs: Vec<Log> = clients.iter().map(|_| Log::default()).collect();
+    // Whose turn it is: a client that answers quickly must not get all requests.
+    let mut turn = 0;
     let mut answered = Instant::now();
     loop {
-        let mut waiting: Vec<_> = writers
+        let goes_on = go.load(Ordering::Relaxed);
+        let now_ns = nanoseconds(clock);
+        let mut idle = 0;
+        for at in (turn..clients.len()).chain(0..turn) {
+            let (client, log) = (&mut clients[at], &mut logs[at]);
+            if !goes_on || client.asked.is_some() || log.broken {
+                continue;
+            }
+            match schedule.take(now_ns) {
+                Some(due_ns) => {
+                    client.ask(traffic, due_ns, clock, log);
+                    turn = at + 1;
+                }
+                None => idle += 1,
+            }
+        }
+        let mut waiting: Vec<_> = clients
             .iter_mut()
             .zip(&mut logs)
-            .filter(|(writer, _)| writer.asked.is_some())
+            .filter(|(client, _)| client.asked.is_some())
             .collect();
         if waiting.is_empty() {
-            return logs;
-        }
-        let fds: Vec<_> = waiting.iter().map(|(writer, _)| writer.connection.as_fd()).collect();
-        let mut ready = vec![false; fds.len()];
-        let waited = wait_readable(&fds, &mut ready, Some(LOOK_AGAIN));
-        drop(fds);
-        for ((writer, log), _) in waiting.iter_mut().zip(&ready).filter(|(_, ready)| **ready) {
-            answered = Instant::now();
-            writer.take_answer(clock, log);
-            if go.load(Ordering::Relaxed) && !log.broken {
-                writer.ask(clock, log);
+            if idle == 0 {
+                return logs;
             }
+            answered = Instant::now();
+        }
+        let fds: Vec<_> = waiting.iter().map(|(client, _)| client.connection.as_fd()).collect();
+        let mut ready = vec![false; fds.len()];
+        let patience = if idle == 0 { LOOK_AGAIN } else { schedule.idle(nanoseconds(clock)) };
+        let waited = wait_readable(&fds, &mut ready, Some(patience.min(LOOK_AGAIN)));
+        drop(fds);
+        for ((client, log), _) in waiting.iter_mut().zip(&ready).filter(|(_, ready)| **ready) {
+            answered = Instant::now();
+            client.take_answer(clock, log);
         }
         let failure = match waited {
             Err(errno) => Some(io::Error::from(errno).kind()),
@@ -160,25 +278,26 @@ fn drive(writers: &mut [Writer], clock: Instant, go: &AtomicBool) -> Vec<Log> {
             Ok(()) => None,
         };
         if let Some(kind) = failure {
-            waiting.iter_mut().for_each(|(writer, log)| writer.lose(log, kind.into()));
+            waiting.iter_mut().for_each(|(client, log)| client.lose(log, kind.into()));
         }
     }
 }
 
-/// Runs `body` while the writers write. Their logs come back in the order of the writers.
+/// Runs `body` while the clients ask. Their logs come back in the order of the clients.
 pub(crate) fn under_load<T>(
-    writers: &mut [Writer],
+    clients: &mut [Client],
+    traffic: &Traffic,
     clock: Instant,
     body: impl FnOnce() -> T,
 ) -> (T, Vec<Log>) {
     let go = AtomicBool::new(true);
     thread::scope(|scope| {
         let ender = Ender(&go);
-        let start = |writers| scope.spawn(|| drive(writers, clock, ender.0));
-        let threads: Vec<_> = writers.chunks_mut(MOST_A_THREAD).map(start).collect();
+        let start = |clients| scope.spawn(|| drive(clients, traffic, clock, ender.0));
+        let threads: Vec<_> = clients.chunks_mut(MOST_A_THREAD).map(start).collect();
         let result = body();
         drop(ender);
-        let logs = threads.into_iter().flat_map(|t| t.join().expect("a writer panicked")).collect();
+        let logs = threads.into_iter().flat_map(|t| t.join().expect("a client panicked")).collect();
         (result, logs)
     })
 }
@@ -235,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn each_writer_logs_what_was_answered_and_what_nobody_knows() {
+    fn each_client_logs_what_was_answered_and_what_nobody_knows() {
         const CONNECTIONS: usize = 3;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -243,15 +362,15 @@ mod tests {
         let server = thread::spawn(move || serve(&listener, CONNECTIONS, &done));
         let connect = |i| {
             let connection = Connection::open(address, PATIENCE).unwrap();
-            Writer::new(connection, (i, CONNECTIONS), 4, 64)
+            Client::new(connection, (i, CONNECTIONS), 4, 64)
         };
-        let mut writers: Vec<_> = (0..CONNECTIONS).map(connect).collect();
-        let ((), logs) = under_load(&mut writers, Instant::now(), || {
+        let mut clients: Vec<_> = (0..CONNECTIONS).map(connect).collect();
+        let ((), logs) = under_load(&mut clients, &Traffic::WRITES, Instant::now(), || {
             for _ in 0..CONNECTIONS - 1 {
                 is_done.recv_timeout(PATIENCE).unwrap();
             }
         });
-        drop(writers);
+        drop(clients);
         server.join().unwrap();
 
         let (refused, served) = logs.split_last().unwrap();
@@ -266,5 +385,56 @@ mod tests {
         }
         assert!(refused.broken && refused.failed_requests == 2);
         assert!(matches!(refused.writes[..], [Write { acked_ns: u64::MAX, sequence: 2, .. }]));
+    }
+
+    /// Answers requests until all clients have hung up, and says so after `ANSWERS` of each.
+    fn serve_all(listener: &TcpListener, connections: usize, done: &mpsc::Sender<()>) {
+        let streams: Vec<_> = listener.incoming().take(connections).map(Result::unwrap).collect();
+        thread::scope(|scope| {
+            for mut stream in streams {
+                scope.spawn(move || {
+                    let mut requests = BufReader::new(stream.try_clone().unwrap());
+                    let value = format!("$64\r\n{}\r\n", "v".repeat(64));
+                    for answered in 1.. {
+                        let Ok(Reply::Array(words)) = Reply::read(&mut requests) else { return };
+                        let is_get = words[0] == Reply::Bytes(b"GET".to_vec());
+                        let answer = if is_get { &value } else { "+OK\r\n" };
+                        stream.write_all(answer.as_bytes()).unwrap();
+                        if answered == ANSWERS {
+                            done.send(()).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_steady_pace_is_kept_by_all_clients_in_turn() {
+        const CONNECTIONS: usize = 3;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (done, is_done) = mpsc::channel();
+        let server = thread::spawn(move || serve_all(&listener, CONNECTIONS, &done));
+        let connect = |i| {
+            let connection = Connection::open(address, PATIENCE).unwrap();
+            Client::new(connection, (i, CONNECTIONS), 4, 64)
+        };
+        let mut clients: Vec<_> = (0..CONNECTIONS).map(connect).collect();
+        let traffic =
+            Traffic { reads_percent: 50, zipf: Some(Zipf::new(12)), pace: Pace::Steady(5_000) };
+        let ((), logs) = under_load(&mut clients, &traffic, Instant::now(), || {
+            (0..CONNECTIONS).for_each(|_| is_done.recv_timeout(PATIENCE).unwrap());
+        });
+        drop(clients);
+        server.join().unwrap();
+
+        assert!(logs.iter().all(|log| log.failed_requests == 0 && !log.broken));
+        assert!(logs.iter().all(|log| !log.reads.is_empty() && !log.writes.is_empty()));
+        let reads = logs.iter().flat_map(|log| log.reads.iter().map(|read| read.0));
+        let writes = logs.iter().flat_map(|log| log.writes.iter().map(|write| write.sent_ns));
+        let mut due: Vec<_> = reads.chain(writes).collect();
+        due.sort_unstable();
+        assert!(due.windows(2).all(|pair| pair[1] - pair[0] == 200_000), "{due:?}");
     }
 }

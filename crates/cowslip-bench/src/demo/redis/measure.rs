@@ -1,55 +1,67 @@
-//! Latencies, rates and processor time from the writers' logs.
+//! Latencies, rates and processor time from the clients' logs.
 
 use cowslip_report::Latencies;
 
-use super::consistency::Write;
 use super::load::Log;
 
-/// The requests of one span of time.
-#[derive(Debug, Clone)]
+/// The requests of one span of time, or of several together.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Window {
     /// Of every request that was under way in the span.
     pub(crate) latencies: Latencies,
-    /// Requests acknowledged a second.
-    pub(crate) ops: f64,
-    /// Processor time of the server, all its threads, for each of them.
-    pub(crate) cpu_ns_a_request: f64,
+    /// Requests that were answered in it.
+    pub(crate) answered: u64,
+    pub(crate) ns: u64,
+    /// Processor time of the server, all its threads.
+    pub(crate) cpu_ns: u64,
 }
 
 impl Window {
     /// Of a span in which the server used `cpu_ns`.
     pub(crate) fn of(logs: &[Log], from_ns: u64, to_ns: u64, cpu_ns: u64) -> Self {
-        let mut latencies = Latencies::new();
-        let mut acknowledged = 0_u64;
-        for write in answered(logs) {
-            if write.sent_ns < to_ns && write.acked_ns > from_ns {
-                latencies.record_ns(write.acked_ns - write.sent_ns);
-                acknowledged += u64::from(write.acked_ns <= to_ns);
+        let mut window = Self { ns: to_ns - from_ns, cpu_ns, ..Self::default() };
+        for (sent_ns, acked_ns) in requests(logs) {
+            if sent_ns < to_ns && acked_ns > from_ns {
+                window.latencies.record_ns(acked_ns - sent_ns);
+                window.answered += u64::from(acked_ns <= to_ns);
             }
         }
-        let seconds = (to_ns - from_ns) as f64 / 1e9;
-        Self {
-            latencies,
-            ops: acknowledged as f64 / seconds,
-            cpu_ns_a_request: cpu_ns as f64 / acknowledged.max(1) as f64,
-        }
+        window
+    }
+
+    /// Adds another span.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.latencies.merge(&other.latencies);
+        self.answered += other.answered;
+        self.ns += other.ns;
+        self.cpu_ns += other.cpu_ns;
+    }
+
+    /// Requests answered a second.
+    pub(crate) fn ops(&self) -> f64 {
+        self.answered as f64 / (self.ns as f64 / 1e9)
+    }
+
+    /// Processor time of the server for each of them.
+    pub(crate) fn cpu_ns_a_request(&self) -> f64 {
+        self.cpu_ns as f64 / self.answered.max(1) as f64
     }
 }
 
 /// The latency of the slowest request that was under way at some time of a span.
 pub(crate) fn slowest(logs: &[Log], from_ns: u64, to_ns: u64) -> u64 {
-    let under_way = answered(logs).filter(|it| it.sent_ns < to_ns && it.acked_ns > from_ns);
-    under_way.map(|write| write.acked_ns - write.sent_ns).max().unwrap_or(0)
+    let under_way =
+        requests(logs).filter(|(sent_ns, acked_ns)| *sent_ns < to_ns && *acked_ns > from_ns);
+    under_way.map(|(sent_ns, acked_ns)| acked_ns - sent_ns).max().unwrap_or(0)
 }
 
 /// The same of each step of a span: so a stall is as wide as it is high. (A chart by the time of sending would show the
 /// beginning of a stall alone, as nobody sends anything while all wait.)
 pub(crate) fn slowest_of_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: u64) -> Vec<u64> {
     let mut steps = vec![0; ((to_ns - from_ns) / step_ns) as usize];
-    for write in answered(logs).filter(|it| it.sent_ns < to_ns && it.acked_ns >= from_ns) {
-        let latency_ns = write.acked_ns - write.sent_ns;
-        let [first, last] =
-            [write.sent_ns, write.acked_ns].map(|ns| (ns.max(from_ns) - from_ns) / step_ns);
+    for (sent_ns, acked_ns) in requests(logs).filter(|it| it.0 < to_ns && it.1 >= from_ns) {
+        let latency_ns = acked_ns - sent_ns;
+        let [first, last] = [sent_ns, acked_ns].map(|ns| (ns.max(from_ns) - from_ns) / step_ns);
         for slowest in steps.iter_mut().take(last as usize + 1).skip(first as usize) {
             *slowest = latency_ns.max(*slowest);
         }
@@ -57,13 +69,28 @@ pub(crate) fn slowest_of_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: u
     steps
 }
 
-fn answered(logs: &[Log]) -> impl Iterator<Item = &Write> {
-    logs.iter().flat_map(|log| &log.writes).filter(|write| write.acked_ns != u64::MAX)
+/// How many requests were answered in each step of a span.
+pub(crate) fn answered_in_each(logs: &[Log], from_ns: u64, to_ns: u64, step_ns: u64) -> Vec<u64> {
+    let mut steps = vec![0; ((to_ns - from_ns) / step_ns) as usize];
+    for (_, acked_ns) in requests(logs).filter(|it| it.1 >= from_ns) {
+        if let Some(answered) = steps.get_mut(((acked_ns - from_ns) / step_ns) as usize) {
+            *answered += 1;
+        }
+    }
+    steps
+}
+
+/// When each request that was answered was sent, and answered.
+fn requests(logs: &[Log]) -> impl Iterator<Item = (u64, u64)> {
+    let writes = logs.iter().flat_map(|log| &log.writes).map(|it| (it.sent_ns, it.acked_ns));
+    let reads = logs.iter().flat_map(|log| log.reads.iter().copied());
+    writes.filter(|it| it.1 != u64::MAX).chain(reads)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::demo::redis::consistency::Write;
 
     fn logs() -> Vec<Log> {
         let spans = [(0, 90), (100, 20_000_100), (20_000_200, 20_000_300), (20_000_400, u64::MAX)];
@@ -74,11 +101,16 @@ mod tests {
     #[test]
     fn a_window_has_what_was_under_way_and_counts_what_was_acknowledged() {
         let window = Window::of(&logs(), 1_000, 20_000_250, 5_000);
-        assert_eq!(window.latencies.n(), 2);
-        assert!((window.ops - 50.0).abs() < 0.01, "{}", window.ops);
-        assert_eq!(window.cpu_ns_a_request, 5_000.0);
+        assert_eq!((window.latencies.n(), window.answered), (2, 1));
+        assert!((window.ops() - 50.0).abs() < 0.01, "{}", window.ops());
+        assert_eq!(window.cpu_ns_a_request(), 5_000.0);
         assert_eq!(slowest(&logs(), 20_000_150, 20_000_350), 100);
         assert_eq!(slowest(&logs(), 20_000_000, 20_000_050), 20_000_000);
+        let mut both = window.clone();
+        both.merge(&Window::of(&logs(), 20_000_250, 20_000_350, 3_000));
+        assert_eq!((both.latencies.n(), both.answered, both.cpu_ns), (3, 2, 8_000));
+        let read = Log { reads: vec![(5, 25)], ..Log::default() };
+        assert_eq!(Window::of(&[read], 10, 30, 0).latencies.max_ns(), 20);
     }
 
     #[test]
@@ -86,5 +118,6 @@ mod tests {
         let steps = slowest_of_each(&logs(), 0, 30_000_000, 5_000_000);
         assert_eq!(steps, [20_000_000, 20_000_000, 20_000_000, 20_000_000, 20_000_000, 0]);
         assert_eq!(slowest_of_each(&logs(), 20_000_150, 20_000_450, 100), [100, 100, 0]);
+        assert_eq!(answered_in_each(&logs(), 0, 30_000_000, 10_000_000), [1, 0, 2]);
     }
 }

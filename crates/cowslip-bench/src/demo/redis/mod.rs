@@ -5,20 +5,23 @@
 //! file is read by a second server and compared, key by key, with what the writers know
 //! (`consistency`).
 
-mod consistency;
+pub(crate) mod consistency;
+pub(crate) mod cpu;
 mod error;
 pub(crate) mod figures;
-mod keyspace;
-mod load;
-mod measure;
+pub(crate) mod filled_server;
+pub(crate) mod keyspace;
+pub(crate) mod load;
+pub(crate) mod measure;
 pub(crate) mod memory;
 pub(crate) mod resp;
-mod round;
+pub(crate) mod round;
 mod rows;
 pub(crate) mod running_server;
 pub(crate) mod server;
 pub(crate) mod setup;
 pub(crate) mod value;
+pub(crate) mod zipf;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -61,8 +64,6 @@ pub struct Options {
 impl Options {
     /// As little as shows what there is to see, with this `cowslip` command.
     pub fn new(cowslip: PathBuf) -> Self {
-        // Not /tmp, which may be memory: what is saved would count as memory that a save takes.
-        let directory = env::var_os("TMPDIR").unwrap_or_else(|| "/var/tmp".into());
         Self {
             size_bytes: 512 << 20,
             value_bytes: 1024,
@@ -71,7 +72,7 @@ impl Options {
             clients: 50,
             redis_server: "redis-server".into(),
             cowslip,
-            directory: directory.into(),
+            directory: directory(),
         }
     }
 
@@ -218,13 +219,19 @@ fn run_group(
     measured
 }
 
+/// Where servers get their directories. Not /tmp, which may be memory: what is saved would count as memory that a save
+/// takes.
+pub(crate) fn directory() -> PathBuf {
+    env::var_os("TMPDIR").unwrap_or_else(|| "/var/tmp".into()).into()
+}
+
 /// `Err(Interrupted)` once the caller wants to stop.
 fn check(stop: &Interrupt) -> Result<(), Error> {
     if stop.is_set() { Err(Error::Interrupted) } else { Ok(()) }
 }
 
 /// The number of its version, such as `7.0.15`.
-fn version(redis_server: &Path) -> Result<String, Error> {
+pub(crate) fn version(redis_server: &Path) -> Result<String, Error> {
     let output = Command::new(redis_server).arg("--version").output();
     let output =
         output.map_err(|source| Error::NoServer { program: redis_server.to_owned(), source })?;

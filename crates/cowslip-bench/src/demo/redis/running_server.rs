@@ -1,21 +1,20 @@
 //! A server that is measured: filled, with its writers, and its saves, each of them verified.
 
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::consistency::{Cut, History, Keyspace, Violations, violations};
-use super::keyspace::Shape;
-use super::load::{Log, Writer};
+use super::filled_server::FilledServer;
+use super::load::{Log, Traffic};
 use super::measure::{Window, slowest, slowest_of_each};
 use super::memory::{Mapped, warm};
-use super::resp::Connection;
 use super::round::{Round, Times, Writers};
 use super::server::{Directory, RDB, Server};
 use super::setup::ServerSetup;
 use super::{Error, Progress, Session, check};
 
-/// A setup that is to have huge pages must have them under this share of its memory.
-const MIN_COVERAGE: f64 = 0.5;
+/// How long the load runs before and after a save.
+const QUIET: Duration = Duration::from_millis(1000);
 /// Around a fork so much is looked at closely, on each side.
 pub(crate) const AROUND_NS: u64 = 150_000_000;
 const AROUND_STEP_NS: u64 = 1_000_000;
@@ -80,11 +79,7 @@ impl Measured {
 #[derive(Debug)]
 pub(crate) struct RunningServer {
     pub(crate) measured: Measured,
-    server: Server,
-    control: Connection,
-    writers: Vec<Writer>,
-    pid: u64,
-    shape: Shape,
+    filled: FilledServer,
     clock: Instant,
     /// How long the load has run in all rounds so far.
     loaded_seconds: f64,
@@ -97,38 +92,13 @@ impl RunningServer {
         session: Session<'_>,
         progress: Progress<'_>,
     ) -> Result<Self, Error> {
-        let Session { options, shape, stop } = session;
+        let options = session.options;
         let directory = Directory::new(&options.directory)?;
-        let server = Server::start(setup, &options.redis_server, directory, stop)?;
-        let mut control = server.connect()?;
-        let pid = control.info("server")?.number("process_id")?;
-        shape.fill(&mut control, stop, &format!("{}: fill", setup.title), progress)?;
-
-        let coverage = Mapped::of(pid)?.coverage();
-        if setup.needs_huge_pages && coverage < MIN_COVERAGE {
-            return Err(Error::NotStarted {
-                server: setup.title.to_owned(),
-                why: format!("huge pages map only {:.0} % of its memory", coverage * 100.0),
-                log: String::new(),
-            });
-        }
-        let writer = |index| {
-            let keys = shape.keys / options.clients;
-            let place = (index, options.clients);
-            Ok(Writer::new(server.connect()?, place, keys, options.value_bytes))
-        };
-        let writers = (0..options.clients).map(writer).collect::<Result<_, Error>>()?;
-        let setup = setup.clone();
-        Ok(Self {
-            measured: Measured { setup, saves: Vec::new(), failed_requests: 0 },
-            server,
-            control,
-            writers,
-            pid,
-            shape,
-            clock: Instant::now(),
-            loaded_seconds: 0.0,
-        })
+        let place = (options.redis_server.as_path(), directory);
+        let size = (session.shape, options.clients);
+        let filled = FilledServer::start(setup, place, size, session.stop, progress)?;
+        let measured = Measured { setup: setup.clone(), saves: Vec::new(), failed_requests: 0 };
+        Ok(Self { measured, filled, clock: Instant::now(), loaded_seconds: 0.0 })
     }
 
     /// Whether it can go on.
@@ -148,13 +118,15 @@ impl RunningServer {
         let title = self.measured.setup.title;
         let doing = |what: &str| format!("{title}: {what}{label}");
         warm(session.shape.footprint_bytes(), session.stop)?;
-        let mapped_before = Mapped::when_stable(self.pid, session.stop)?;
+        let pid = self.filled.pid;
+        let mapped_before = Mapped::when_stable(pid, session.stop)?;
 
         let round = Round {
-            control: &mut self.control,
-            writers: &mut self.writers,
-            pid: self.pid as i32,
+            server: &mut self.filled,
             has_idle_children: self.measured.setup.has_idle_children,
+            traffic: &Traffic::WRITES,
+            before: QUIET,
+            after: &[QUIET],
             clock: self.clock,
             stop: session.stop,
             label: &doing(""),
@@ -162,33 +134,26 @@ impl RunningServer {
         let (times, logs) = round.run(writers, progress);
         self.measured.failed_requests += logs.iter().map(|log| log.failed_requests).sum::<u64>();
         let times = times?;
-        let info = self.control.info("persistence")?;
-        if info.text("rdb_last_bgsave_status") != Some("ok") {
-            let reply = format!("a failed save; the log: {}", self.server.last_words());
-            return Err(Error::BadReply { request: "BGSAVE", reply });
-        }
-        let cow_bytes = info.number("rdb_last_cow_size")?;
-        let fork_ns = self.control.info("stats")?.number("latest_fork_usec")? * 1000;
+        let (fork_ns, cow_bytes) = self.filled.last_save()?;
 
         // Reading every key also touches all memory: what is mapped huge afterwards is what
         // a program that goes on has.
-        Mapped::when_stable(self.pid, session.stop)?;
+        Mapped::when_stable(pid, session.stop)?;
         let checking = doing("check after ");
-        let live = self.shape.read(&mut self.control, session.stop, &checking, progress)?;
-        let mapped_after = Mapped::of(self.pid)?;
+        let control = &mut self.filled.control;
+        let live = session.shape.read(control, session.stop, &checking, progress)?;
+        let mapped_after = Mapped::of(pid)?;
         let saved = self.read_saved(session, &doing("verify "), progress)?;
         let histories: Vec<History<'_>> =
-            self.writers.iter().zip(&logs).map(|(writer, log)| writer.history(log)).collect();
+            self.filled.clients.iter().zip(&logs).map(|(it, log)| it.history(log)).collect();
 
         let before = self.loaded_seconds;
-        let Times {
-            began_ns,
-            cut,
-            done_ns,
-            ended_ns,
-            cpu_ns: [cpu_quiet, cpu_during, cpu_after],
-            ..
-        } = times;
+        let Times { cut, ref stamps, .. } = times;
+        let [began_ns, _, done_ns, ended_ns] = [0, 1, 2, 3].map(|at: usize| stamps[at].at_ns);
+        let span = |at: usize| {
+            let (from, to) = (&stamps[at], &stamps[at + 1]);
+            Window::of(&logs, from.at_ns, to.at_ns, to.cpu.all_ns - from.cpu.all_ns)
+        };
         let seconds = |ns: u64| before + (ns - began_ns) as f64 / 1e9;
         let at = |step| seconds(began_ns + step as u64 * STEP_NS);
         let steps = slowest_of_each(&logs, began_ns, ended_ns, STEP_NS);
@@ -204,9 +169,9 @@ impl RunningServer {
             extra_bytes: times.extra_bytes,
             mapped_before,
             mapped_after,
-            quiet: Window::of(&logs, began_ns, cut.sent_ns, cpu_quiet),
-            during: Window::of(&logs, cut.sent_ns, done_ns, cpu_during),
-            after: Window::of(&logs, done_ns, ended_ns, cpu_after),
+            quiet: span(0),
+            during: span(1),
+            after: span(2),
             around_fork_ns: slowest_of_each(&logs, around_from, around_to, AROUND_STEP_NS),
             slowest: steps.iter().enumerate().map(|(step, &ns)| (at(step), ns as f64)).collect(),
             span: (seconds(cut.sent_ns), seconds(done_ns)),
@@ -214,8 +179,8 @@ impl RunningServer {
             live: violations(&histories, Cut::END, &live),
         });
         self.loaded_seconds = seconds(ended_ns);
-        for (writer, log) in self.writers.iter_mut().zip(&logs) {
-            writer.apply(log);
+        for (client, log) in self.filled.clients.iter_mut().zip(&logs) {
+            client.apply(log);
         }
         match logs.into_iter().find_map(|log: Log| log.first_failure) {
             Some(failure) => Err(failure),
@@ -233,12 +198,12 @@ impl RunningServer {
         let options = session.options;
         let directory = Directory::new(&options.directory)?;
         let rdb = directory.path().join(RDB);
-        fs::rename(self.server.rdb(), rdb).map_err(Error::io("take the saved file"))?;
+        fs::rename(self.filled.server.rdb(), rdb).map_err(Error::io("take the saved file"))?;
         let title = "the server that reads the save";
         let reader = ServerSetup { title, ..ServerSetup::stock_4k() };
-        progress(label, 0, self.shape.keys as u64);
+        progress(label, 0, session.shape.keys as u64);
         let server = Server::start(&reader, &options.redis_server, directory, session.stop)?;
-        self.shape.read(&mut server.connect()?, session.stop, label, progress)
+        session.shape.read(&mut server.connect()?, session.stop, label, progress)
     }
 }
 
@@ -248,8 +213,9 @@ impl Measured {
     pub(crate) fn example(setup: ServerSetup, duration_ns: u64) -> Self {
         let window = Window {
             latencies: cowslip_report::Latencies::new(),
-            ops: 1e9 / duration_ns as f64,
-            cpu_ns_a_request: 9_000.0,
+            answered: 1,
+            ns: duration_ns,
+            cpu_ns: 9_000,
         };
         let mapped = Mapped { huge_bytes: 1 << 20, resident_bytes: 4 << 20 };
         let save = Save {

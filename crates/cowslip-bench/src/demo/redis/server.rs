@@ -4,7 +4,7 @@
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
@@ -59,6 +59,11 @@ impl Server {
         }
         command.envs(setup.environment.iter().copied());
 
+        if let Some(user) = setup.user {
+            let path = directory.path();
+            let given = chown(path, Some(user), Some(user));
+            given.map_err(Error::io(format!("give {} to user {user}", path.display())))?;
+        }
         let address = free_port()?;
         command.arg("--port").arg(address.port().to_string());
         let log = File::create(directory.log()).map_err(Error::io("the server's log"))?;

@@ -6,7 +6,10 @@ use std::path::Path;
 /// The name of the setup that others are compared with.
 pub(crate) const STOCK: &str = "stock-4k";
 pub(crate) const STOCK_THP: &str = "stock-thp";
+pub(crate) const STOCK_MTHP: &str = "stock-mthp-64k";
 pub(crate) const COWSLIP: &str = "cowslip";
+/// As a service runs: by an ordinary user that may open a userfaultfd.
+pub(crate) const COWSLIP_USER: &str = "cowslip-user";
 pub(crate) const STOCK_IDLE_CHILD: &str = "stock-4k-idle-child";
 pub(crate) const COWSLIP_CHILD_SHARE: &str = "cowslip-child-share";
 
@@ -17,6 +20,19 @@ const MALLOC_WITH_THP: [(&str, &str); 3] = [
     ("JE_MALLOC_CONF", "thp:always"),
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
 ];
+
+/// `nobody`.
+const USER: u32 = 65534;
+
+/// Runs a command as an ordinary user with a device that is his, as `cowslip setup` gives it to a service. He sees it in
+/// the place of the system's, which stays as it is.
+const AS_USER: &str = r#"
+user=$1; shift; device=/dev/userfaultfd; place=$(mktemp -d) &&
+mount -t tmpfs -o size=64k,mode=755 cowslip-bench "$place" &&
+mknod -m 600 "$place/device" c 0x$(stat -c %t $device) 0x$(stat -c %T $device) &&
+chown "$user:$user" "$place/device" && mount --bind "$place/device" $device &&
+umount -l "$place" && rmdir "$place" &&
+exec setpriv --reuid="$user" --regid="$user" --clear-groups -- "$@""#;
 
 /// One way to run `redis-server`: what its command line and environment have more.
 #[derive(Debug, Clone)]
@@ -32,6 +48,10 @@ pub(crate) struct ServerSetup {
     pub(crate) environment: &'static [(&'static str, &'static str)],
     /// It is pointless to go on when the filled server has no huge pages.
     pub(crate) needs_huge_pages: bool,
+    /// The user that the server runs as, if it is another.
+    pub(crate) user: Option<u32>,
+    /// The kernel gives out pages of 64 KiB while it is filled and measured.
+    pub(crate) has_mthp: bool,
     /// A child that saves is made `SCHED_IDLE` as soon as it is there.
     pub(crate) has_idle_children: bool,
 }
@@ -47,6 +67,8 @@ impl ServerSetup {
             arguments: &[],
             environment: &[],
             needs_huge_pages: false,
+            user: None,
+            has_mthp: false,
             has_idle_children: false,
         }
     }
@@ -60,6 +82,18 @@ impl ServerSetup {
             arguments: &["--disable-thp", "no"],
             environment: &MALLOC_WITH_THP,
             needs_huge_pages: true,
+            ..Self::stock_4k()
+        }
+    }
+
+    /// Redis that takes pages of 64 KiB, where the kernel gives them to everybody.
+    pub(crate) fn stock_mthp() -> Self {
+        Self {
+            name: STOCK_MTHP,
+            title: "stock with pages of 64 KiB",
+            with: "with pages of 64 KiB",
+            arguments: &["--disable-thp", "no"],
+            has_mthp: true,
             ..Self::stock_4k()
         }
     }
@@ -80,6 +114,17 @@ impl ServerSetup {
         let prefix = vec![command.into(), "run".into(), "--".into()];
         let (title, with) = ("Cowslip", "with Cowslip");
         Self { name: COWSLIP, title, with, prefix, ..Self::stock_4k() }
+    }
+
+    /// The same as an ordinary user.
+    pub(crate) fn cowslip_user(command: &Path) -> Self {
+        let user = USER.to_string();
+        let words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", AS_USER, "sh"];
+        let mut prefix: Vec<OsString> = words.map(Into::into).to_vec();
+        prefix.extend([user.into(), command.into(), "run".into(), "--".into()]);
+        let (title, with) = ("Cowslip, ordinary user", "with Cowslip as an ordinary user");
+        let user = Some(USER);
+        Self { name: COWSLIP_USER, title, with, prefix, user, ..Self::stock_4k() }
     }
 
     /// The same, its saving child in less of a hurry than the server.

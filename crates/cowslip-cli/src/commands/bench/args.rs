@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 use cowslip::units::ByteCount;
-use cowslip_bench::{bloat, cow, fork, restore, trace};
+use cowslip_bench::{bloat, cow, fork, restore, save, trace};
 
 use crate::commands::numbers::{byte_count, whole};
 use crate::commands::output::OutputArgs;
@@ -15,6 +15,8 @@ pub(crate) enum Action {
     Cow(BenchArgs<cow::Part>),
     /// Forking from a big process: latency, page tables, and what the faults cost afterwards (Lin 2022)
     Fork(BenchArgs<fork::Part>),
+    /// The whole cycle of Redis's saves: what clients notice, what it costs [default size: 1 GiB, with --full 4 GiB]
+    Save(BenchArgs<save::Part>),
     /// Restoring from an image and saving to it, all ways and others' (Vansa 2023) [default size: 512 MiB]
     Restore(BenchArgs<restore::Part>),
     /// Memory held but not used, faults and stalls under huge pages (Ingens, 2016) [default size: 1 GiB]

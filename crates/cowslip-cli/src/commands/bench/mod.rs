@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use cowslip::units::ByteCount;
-use cowslip_bench::{Bench, Clock, Error, Interrupt, Options, bloat, cow, fork, restore, trace};
+use cowslip_bench::{
+    Bench, Clock, Error, Interrupt, Options, bloat, cow, fork, restore, save, trace,
+};
 use cowslip_report::{Progress, Report, figures, sink, summary};
 use serde_json::{Map, Value};
 
@@ -27,6 +29,7 @@ pub(super) fn run(action: &Action) -> CommandResult {
     match action {
         Action::Cow(args) => measure("cow", args, DEFAULT_SIZE, cow::run),
         Action::Fork(args) => measure("fork", args, DEFAULT_SIZE, fork::run),
+        Action::Save(args) => measure("save", args, save::default_size(args.full), save::run),
         Action::Restore(args) => measure("restore", args, restore::SIZE, restore::run),
         Action::Bloat(args) => measure("bloat", args, bloat::DEFAULT_SIZE, bloat::run),
         Action::Trace(args) => measure("trace", args, trace::SIZE, trace::run),

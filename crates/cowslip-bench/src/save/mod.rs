@@ -1,0 +1,117 @@
+//! The whole cycle of a save: what the clients of an unmodified Redis or Valkey notice of it, and what it costs the
+//! server, from before the fork until memory is as it was.
+//!
+//! ```text
+//!   load      ──────────────────────────────────────────────────────────────────────▸
+//!   server             BGSAVE ├── child saves ──┤
+//!   phases    ├── before ─────┼──── during ─────┼─ 0-1 s ─┼──────── 1-5 s ─────────┤
+//! ```
+//! The ways to run a server take turns, the order by lot. Each turn saves once for nothing, then what is measured. Clients
+//! and server share the processors, as a machine for clients alone is not to be had everywhere.
+
+mod cycle;
+mod fleet;
+mod pages;
+mod promises;
+mod rows;
+mod workload;
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use cowslip::units::ByteCount;
+use cowslip_sys::process;
+
+use super::demo::redis;
+use super::demo::redis::value::Random;
+use super::error::{Error, Result, during};
+use super::{Bench, GIB, Options, parts};
+use fleet::{Fleet, Kind};
+use pages::System;
+
+#[cfg(test)]
+pub(crate) use promises::PROMISES;
+pub use workload::Part;
+
+/// As many as `redis-benchmark` has.
+const CLIENTS: usize = 50;
+/// The servers to run, and how their rows are told apart.
+const PROGRAMS: [(&str, &str); 2] = [("redis-server", ""), ("valkey-server", "valkey ")];
+const MOST_ROUNDS: u32 = 5;
+
+/// The largest server if nothing else is asked for.
+pub fn default_size(full: bool) -> ByteCount {
+    ByteCount(if full { 4 * GIB } else { GIB })
+}
+
+/// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
+///
+/// # Errors
+/// [`Error::Interrupted`], or [`Error::Failed`] where there is no server to run. Any other failure of a part is a note
+/// of the report.
+pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
+    let full = bench.clock.is_full();
+    let programs = programs(full, bench)?;
+    let sizes = match full && options.size.0 > GIB {
+        true => vec![GIB, options.size.0],
+        false => vec![options.size.0],
+    };
+    let cowslip = std::env::current_exe().map_err(during("find this program"))?;
+    let seed = process::now_ns();
+    for (name, value) in [
+        ("clients", CLIENTS as u64),
+        ("paced_per_second", workload::PACED.into()),
+        ("order_seed", seed),
+    ] {
+        bench.report.params.insert(name.to_owned(), value.into());
+    }
+    let system = System::hold();
+    let order = Random(seed);
+    let fleet = RefCell::new(Fleet::new(cowslip, &system, order));
+    let is_short = only.is_empty() && !full;
+    let only = if is_short { &Part::SHORT[..] } else { only };
+    let measured = parts::each(bench, only, |part, bench| {
+        let mut fleet = fleet.borrow_mut();
+        for (i, &(program, prefix)) in programs.iter().enumerate() {
+            for &size in &sizes {
+                let share = 1.0 / (programs.len() - i) as f64;
+                let kind =
+                    Kind { program: Path::new(program), size, value_bytes: part.value_bytes() };
+                fleet.measure(
+                    &kind,
+                    (part, prefix),
+                    share,
+                    options.runs.min(MOST_ROUNDS),
+                    bench,
+                )?;
+            }
+        }
+        Ok(())
+    });
+    if is_short {
+        let note = "small values, Zipf's law, what the service thread takes, 4 GiB and Valkey: with --full";
+        bench.report.notes.push(note.to_owned());
+    }
+    promises::push(bench.report);
+    measured
+}
+
+/// The servers that are there, with a row for each that is not.
+fn programs(full: bool, bench: &mut Bench<'_>) -> Result<Vec<(&'static str, &'static str)>> {
+    let mut found = Vec::new();
+    let mut why = String::new();
+    for (program, prefix) in PROGRAMS.into_iter().take(if full { 2 } else { 1 }) {
+        match redis::version(&PathBuf::from(program)) {
+            Ok(version) => {
+                let name = format!("{}_version", program.trim_end_matches("-server"));
+                bench.report.params.insert(name, version.into());
+                found.push((program, prefix));
+            }
+            Err(error) => {
+                why = error.to_string();
+                bench.report.skip(program, rows::REQUESTS, why.as_str());
+            }
+        }
+    }
+    if found.is_empty() { Err(Error::Failed(why)) } else { Ok(found) }
+}

@@ -1,0 +1,248 @@
+//! What is promised about a save. Each figure is the worst of root's and an ordinary user's server, of all loads and
+//! sizes that were measured.
+
+use cowslip_report::Report;
+
+use super::cycle::PHASES;
+use super::rows::{self, windows_over};
+use super::workload::{PACED, Part};
+use super::{CLIENTS, GIB};
+use crate::demo::redis::setup::{COWSLIP, COWSLIP_USER, STOCK, STOCK_MTHP, STOCK_THP};
+use crate::promise::{Bound, Figures, Promise, judge};
+
+const OURS: [&str; 2] = [COWSLIP, COWSLIP_USER];
+const BASELINES: [&str; 3] = [STOCK, STOCK_THP, STOCK_MTHP];
+const BEFORE: &str = PHASES[0];
+const DURING: &str = PHASES[1];
+const SOON: &str = PHASES[2];
+const CYCLE: &str = PHASES[4];
+
+/// A server that answers less at its best is no measure of a steady pace.
+const LEAST_PACE: f64 = PACED as f64 * 0.95;
+
+pub(crate) const PROMISES: [Promise; 16] = [
+    Promise {
+        name: "save_cpu_a_request_before_over_best",
+        bound: Bound::AtMost(1.0),
+        value: |it| most(it, rows::CPU, BEFORE, any),
+    },
+    Promise {
+        name: "save_cpu_a_request_during_over_best",
+        bound: Bound::AtMost(1.1),
+        value: |it| most(it, rows::CPU, DURING, any),
+    },
+    Promise {
+        name: "save_cpu_a_request_after_over_best",
+        bound: Bound::AtMost(1.05),
+        value: |it| most(it, rows::CPU, SOON, any),
+    },
+    Promise {
+        name: "save_cpu_a_request_cycle_over_best",
+        bound: Bound::AtMost(1.05),
+        value: |it| most(it, rows::CPU, CYCLE, any),
+    },
+    Promise {
+        name: "save_main_thread_cpu_during_over_best",
+        bound: Bound::AtMost(1.0),
+        value: |it| most(it, rows::MAIN_CPU, DURING, any),
+    },
+    Promise {
+        name: "save_writes_during_over_best",
+        bound: Bound::AtLeast(0.95),
+        value: |it| least(it, rows::REQUESTS, DURING, writes),
+    },
+    Promise {
+        name: "save_writes_after_over_best",
+        bound: Bound::AtLeast(0.95),
+        value: |it| least(it, rows::REQUESTS, SOON, writes),
+    },
+    Promise {
+        name: "save_windows_over_2ms_writes_over_best",
+        bound: Bound::AtMost(1.0),
+        value: |it| most(it, &windows_over(2), CYCLE, writes),
+    },
+    Promise {
+        name: "save_windows_over_2ms_paced_over_best",
+        bound: Bound::AtMost(0.5),
+        value: |it| most(it, &windows_over(2), CYCLE, paced),
+    },
+    Promise {
+        name: "save_p999_writes_over_best",
+        bound: Bound::AtMost(1.0),
+        value: |it| most(it, rows::LATENCY_CYCLE, "p999", writes),
+    },
+    Promise {
+        name: "save_p999_paced_over_best",
+        bound: Bound::AtMost(0.5),
+        value: |it| most(it, rows::LATENCY_CYCLE, "p999", paced),
+    },
+    Promise {
+        name: "save_longest_stall_ms_user",
+        bound: Bound::AtMost(2.0),
+        value: |it| {
+            let variants = it.variants(COWSLIP_USER, rows::LONGEST_STALL);
+            let stall = |(size, variant)| {
+                it.find(COWSLIP_USER, rows::LONGEST_STALL, "max", size, variant).map(|ns| ns / 1e6)
+            };
+            variants.into_iter().filter_map(stall).reduce(f64::max)
+        },
+    },
+    Promise {
+        name: "save_service_cpu_ms_4GiB_tenth_written",
+        bound: Bound::AtMost(250.0),
+        value: |it| service_ms(it, Part::Tenth),
+    },
+    Promise {
+        name: "save_service_cpu_ms_4GiB_nothing_written",
+        bound: Bound::AtMost(40.0),
+        value: |it| service_ms(it, Part::Still),
+    },
+    Promise {
+        name: "save_redis_fork_1GiB_ms",
+        bound: Bound::AtMost(0.5),
+        value: |it| fork_ms(it, "p50"),
+    },
+    Promise {
+        name: "save_redis_fork_1GiB_longest_ms",
+        bound: Bound::AtMost(1.5),
+        value: |it| fork_ms(it, "max"),
+    },
+];
+
+fn any(_: &str) -> bool {
+    true
+}
+
+fn paced(load: &str) -> bool {
+    load.contains("paced")
+}
+
+fn writes(load: &str) -> bool {
+    load.contains("writes")
+}
+
+/// The highest of a figure of ours over the lowest of the baselines'. Less than one of what is counted is one.
+fn most(it: &Figures<'_>, metric: &str, stat: &str, load: fn(&str) -> bool) -> Option<f64> {
+    worst(it, (metric, stat), load, 1.0)
+}
+
+/// The lowest of a figure of ours over the highest of the baselines'.
+fn least(it: &Figures<'_>, metric: &str, stat: &str, load: fn(&str) -> bool) -> Option<f64> {
+    worst(it, (metric, stat), load, -1.0)
+}
+
+/// What is the farthest beyond the best of the baselines: above it or (-1) below it.
+fn worst(
+    it: &Figures<'_>,
+    (metric, stat): (&str, &str),
+    load: fn(&str) -> bool,
+    direction: f64,
+) -> Option<f64> {
+    let mut worst: Option<(f64, String)> = None;
+    for ours in OURS {
+        for (size, variant) in it.variants(ours, metric) {
+            let of = |name| it.find(name, metric, stat, size, variant);
+            let baselines = BASELINES.into_iter().filter(|name| {
+                let rate = it.find(name, rows::REQUESTS, BEFORE, size, variant);
+                !variant.is_some_and(paced) || rate.is_none_or(|rate| rate >= LEAST_PACE)
+            });
+            let baselines = baselines.filter_map(|name| Some((name, of(name)?)));
+            let best = baselines.min_by(|a, b| (direction * a.1).total_cmp(&(direction * b.1)));
+            let (Some(own), Some((name, best))) = (of(ours), best) else { continue };
+            if !variant.is_some_and(load) {
+                continue;
+            }
+            let ratio = own / best.max(1.0);
+            if worst.as_ref().is_none_or(|(known, _)| direction * ratio > direction * known) {
+                let variant = variant.unwrap_or_default();
+                worst = Some((ratio, format!("{name}; {ours}, {variant}")));
+            }
+        }
+    }
+    let (ratio, told) = worst?;
+    it.tell(told);
+    Some(ratio)
+}
+
+fn service_ms(it: &Figures<'_>, part: Part) -> Option<f64> {
+    let of = |name| it.find(name, rows::SERVICE_CPU, "p50", 4 * GIB, Some(&part.name()));
+    OURS.into_iter().filter_map(of).map(|ns| ns / 1e6).reduce(f64::max)
+}
+
+fn fork_ms(it: &Figures<'_>, stat: &str) -> Option<f64> {
+    let of = |ours| {
+        let variants = it.variants(ours, rows::FORK).into_iter();
+        let variants = variants.filter(|(size, _)| *size == Some(GIB));
+        variants.filter_map(move |(size, variant)| it.find(ours, rows::FORK, stat, size, variant))
+    };
+    OURS.into_iter().flat_map(of).map(|ns| ns / 1e6).reduce(f64::max)
+}
+
+pub(super) fn push(report: &mut Report) {
+    judge(report, 0, &PROMISES);
+    let slow = report.rows.iter().filter(|row| {
+        let is_paced = row.variant.as_deref().is_some_and(paced);
+        let is_slow = row.value.is_some_and(|rate| rate < LEAST_PACE);
+        is_paced && is_slow && row.metric == rows::REQUESTS && row.stat == BEFORE
+    });
+    let mut slow: Vec<_> = slow.map(|row| row.system.clone()).collect();
+    slow.dedup();
+    if !slow.is_empty() {
+        let slow = slow.join(", ");
+        let note = format!("{PACED} requests a second were too many, before any save, for {slow}");
+        report.notes.push(note);
+    }
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    report.notes.push(format!(
+        "{CLIENTS} clients, in one thread, share {processors} processors with the server and its child: client_processors is what they took"
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use cowslip_report::Row;
+
+    use super::*;
+
+    #[test]
+    fn the_worst_of_all_loads_and_users_is_held_against_the_best_of_the_same_load() {
+        let mut report = Report::new("save", serde_json::Map::new());
+        let mut add = |system, metric: &str, stat, variant, value| {
+            let row = Row::new(system, metric, stat, value, "").size_bytes(GIB);
+            report.row(row.variant(variant));
+        };
+        // It does not keep the pace.
+        add(STOCK_MTHP, rows::CPU, DURING, "paced", 1.0);
+        add(STOCK_MTHP, rows::REQUESTS, BEFORE, "paced", 18_000.0);
+        for (load, stock, thp, ours, user) in
+            [("writes", 10.0, 12.0, 9.0, 10.0), ("paced", 30.0, 20.0, 22.0, 24.0)]
+        {
+            for (system, value) in
+                [(STOCK, stock), (STOCK_THP, thp), (COWSLIP, ours), (COWSLIP_USER, user)]
+            {
+                add(system, rows::CPU, DURING, load, value);
+                add(system, rows::REQUESTS, DURING, load, value * 1000.0);
+                add(
+                    system,
+                    &windows_over(2),
+                    CYCLE,
+                    load,
+                    if system == STOCK { 0.0 } else { value },
+                );
+            }
+        }
+        push(&mut report);
+        let value = |name: &str| {
+            report.ratios.iter().find(|ratio| ratio.name == name).and_then(|ratio| ratio.value)
+        };
+        assert_eq!(value("save_cpu_a_request_during_over_best"), Some(1.2));
+        assert_eq!(value("save_writes_during_over_best"), Some(0.75));
+        assert_eq!(value("save_windows_over_2ms_writes_over_best"), Some(10.0));
+        assert_eq!(value("save_cpu_a_request_before_over_best"), None);
+        let note = report.notes.iter().find(|note| note.starts_with("the best")).unwrap();
+        assert!(
+            note.contains("save_cpu_a_request_during_over_best (stock-thp; cowslip-user, paced)"),
+            "{note}"
+        );
+    }
+}
