@@ -117,6 +117,7 @@ fn what_is_declared_is_known() {
         "perf",
         "trace",
         "chromium",
+        "taskstats",
     ];
     for variable in ["COWSLIP_EXPECT", "COWSLIP_ABSENT"] {
         for word in std::env::var(variable).unwrap_or_default().split(',') {

@@ -8,7 +8,7 @@ const SECTOR_BYTES: f64 = 512.0;
 const MILLISECOND: f64 = 1e-3;
 
 /// Columns of `/proc/diskstats` after the name, by number, what they are called and what they count in.
-const DISK: [(usize, &str, f64); 7] = [
+const DISK: [(usize, &str, f64); 9] = [
     (0, "reads", 1.0),
     (2, "read_bytes", SECTOR_BYTES),
     (3, "read_wait_seconds", MILLISECOND),
@@ -16,6 +16,9 @@ const DISK: [(usize, &str, f64); 7] = [
     (6, "written_bytes", SECTOR_BYTES),
     (7, "write_wait_seconds", MILLISECOND),
     (10, "queue_seconds", MILLISECOND),
+    // Since Linux 5.5.
+    (15, "flushes", 1.0),
+    (16, "flush_wait_seconds", MILLISECOND),
 ];
 /// The column of the time in which anything was under way.
 const BUSY: usize = 9;
@@ -72,7 +75,7 @@ mod tests {
 
     #[test]
     fn disks_that_were_used_are_read_without_their_parts() {
-        let text = " 254 0 vda 10 1 20 3000 40 2 60 7000 0 500 10000 0 0 0 0 1 2\n \
+        let text = " 254 0 vda 10 1 20 3000 40 2 60 7000 0 500 10000 0 0 0 0 4 2\n \
             254 1 vda1 10 1 20 3000 40 2 60 7000 0 500 10000\n   7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n";
         let mut all = Vec::new();
         disks(text, |name| name != "vda1", &mut all);
@@ -84,6 +87,8 @@ mod tests {
             ("disk.vda.written_bytes", 30_720.0),
             ("disk.vda.write_wait_seconds", 7.0),
             ("disk.vda.queue_seconds", 10.0),
+            ("disk.vda.flushes", 4.0),
+            ("disk.vda.flush_wait_seconds", 0.002),
             ("disk.vda.busy_share", 0.5),
         ];
         assert_eq!(named(all), wanted.map(|(name, value)| (name.to_owned(), value)));

@@ -5,6 +5,7 @@ mod facts;
 mod processor;
 mod system;
 mod tree;
+mod waits;
 
 use std::io::{self, Write};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -24,6 +25,10 @@ type Reading = (Definition, Option<f64>);
 
 fn reading(name: impl Into<String>, kind: MetricKind, value: Option<f64>) -> Reading {
     (Definition { name: name.into(), kind }, value)
+}
+
+fn add<const N: usize>(sums: &mut [f64; N], values: &[f64; N]) {
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
 }
 
 /// Whose metrics are recorded besides the machine's.
@@ -80,9 +85,12 @@ impl<W: Write + Send + 'static> Recorder<W> {
         let work = move || {
             let mut next = start + interval;
             loop {
-                match received.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                let left = next.saturating_duration_since(Instant::now());
+                let patience = tree.patience().map_or(left, |patience| left.min(patience));
+                match received.recv_timeout(patience) {
                     Ok(Order::Follow(pid)) => tree.follow(pid),
                     Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                    Err(RecvTimeoutError::Timeout) if Instant::now() < next => tree.glance(),
                     Err(RecvTimeoutError::Timeout) => {
                         sample(&mut writer, &mut tree, start)?;
                         // What was late is left out, not caught up with.

@@ -2,9 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::time::Duration;
 
-use super::{Reading, TICKS, Watch, reading};
+use super::waits::Waits;
+use super::{Reading, TICKS, Watch, add, reading};
 use crate::recording::MetricKind::{Counter, Gauge, Share};
+
+/// Between two looks at the threads of a command, where the kernel does not tell of those that end.
+const LOOK: Duration = Duration::from_millis(10);
+/// Between two times that the kernel's records are taken, where it does.
+const DRAIN: Duration = Duration::from_millis(100);
 
 /// Of `smaps_rollup`, and what we call it.
 const MEMORY: [(&str, &str); 8] = [
@@ -18,21 +25,28 @@ const MEMORY: [(&str, &str); 8] = [
     ("LazyFree", "process.lazy_free_bytes"),
 ];
 
+/// Of `/proc/PID/io`, which counts as `/proc/PID/stat` does: with the children that were waited for.
+const IO: [(&str, &str); 4] = [
+    ("syscr", "process.read_calls"),
+    ("syscw", "process.write_calls"),
+    ("read_bytes", "process.disk_read_bytes"),
+    ("write_bytes", "process.disk_written_bytes"),
+];
+
 /// Whose metrics are summed up. Its counters never fall: what processes had when they were last seen stays in
 /// the sum.
 #[derive(Debug)]
 pub(super) struct Tree {
-    is_watching: bool,
+    watch: Watch,
     /// Those alive, and when they started; a number that another process took over is not one of them.
     members: BTreeMap<u32, u64>,
-    /// How many of them have not ended and wait to be waited for.
-    alive: usize,
+    /// Those of them that have not ended and wait to be waited for.
+    alive: BTreeSet<u32>,
     /// Minor faults, major faults and ticks on a processor at the last look.
     used: [f64; 3],
-    /// Of each thread that was alive at a look: nanoseconds on a processor, nanoseconds of waiting for one, times it
-    /// got one.
-    threads: BTreeMap<u32, [f64; 3]>,
-    ended_threads: [f64; 3],
+    /// [`IO`]; `None` if no member's could be read.
+    io: Option<[f64; IO.len()]>,
+    waits: Waits,
 }
 
 /// What is used of `/proc/PID/stat`.
@@ -64,12 +78,12 @@ impl Stat {
 impl Tree {
     pub(super) fn new(watch: Watch) -> Self {
         let mut tree = Self {
-            is_watching: watch != Watch::Machine,
+            watch,
             members: BTreeMap::new(),
-            alive: 0,
+            alive: BTreeSet::new(),
             used: [0.0; 3],
-            threads: BTreeMap::new(),
-            ended_threads: [0.0; 3],
+            io: (watch == Watch::Command).then_some([0.0; IO.len()]),
+            waits: if watch == Watch::Command { Waits::of_command() } else { Waits::default() },
         };
         if let Watch::Process(pid) = watch {
             tree.follow(pid);
@@ -81,33 +95,69 @@ impl Tree {
         if let Some(stat) = Stat::read(pid) {
             self.members.insert(pid, stat.start_ticks);
         }
+        self.waits.follow(pid);
+    }
+
+    /// How long what happens between two samples may go unseen.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        match (self.watch, self.waits.is_told()) {
+            (Watch::Command, true) => Some(DRAIN),
+            (Watch::Command, false) => Some(LOOK),
+            _ => None,
+        }
+    }
+
+    /// A look that costs little, for what would be gone by the next sample.
+    pub(super) fn glance(&mut self) {
+        if self.waits.is_told() {
+            return self.waits.drain();
+        }
+        let mut queue: Vec<u32> = self.members.keys().copied().collect();
+        while let Some(pid) = queue.pop() {
+            let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+            for thread in threads {
+                let children = fs::read_to_string(thread.path().join("children"));
+                for child in children.unwrap_or_default().split_ascii_whitespace() {
+                    let Some(child) =
+                        child.parse().ok().filter(|it| !self.members.contains_key(it))
+                    else {
+                        continue;
+                    };
+                    if let Some(stat) = Stat::read(child) {
+                        self.members.insert(child, stat.start_ticks);
+                        queue.push(child);
+                    }
+                }
+            }
+        }
+        self.waits.look(self.members.keys());
     }
 
     pub(super) fn read(&mut self, into: &mut Vec<Reading>) {
-        if !self.is_watching {
+        if self.watch == Watch::Machine {
             return;
         }
         self.read_used();
-        self.read_threads();
         let [minor, major, ticks] = self.used;
         into.push(reading("process.minor_faults", Counter, Some(minor)));
         into.push(reading("process.major_faults", Counter, Some(major)));
         // In steps too coarse for the time of a run, which `wait4(2)` knows better.
         into.push(reading("process.cpu_share", Share, Some(ticks / TICKS)));
-        let mut times = self.ended_threads;
-        self.threads.values().for_each(|it| add(&mut times, it));
-        // Whoever was last to run is not in it: at the end the sum is not what all of them took.
-        let is_running = self.alive > 0;
-        let is_before = self.members.is_empty() && self.ended_threads == [0.0; 3];
-        for (name, value) in [
-            ("process.schedstat.run_seconds", times[0] / 1e9),
-            ("process.schedstat.wait_seconds", times[1] / 1e9),
-            ("process.schedstat.slices", times[2]),
-        ] {
-            into.push(reading(name, Counter, (is_running || is_before).then_some(value)));
+        for (index, (_, name)) in IO.iter().enumerate() {
+            into.push(reading(*name, Counter, self.io.map(|sums| sums[index])));
+        }
+        // The records of those that have ended have all that they waited for.
+        match self.waits.is_told() {
+            true => self.waits.look(self.alive.iter()),
+            false => self.waits.look(self.members.keys()),
+        }
+        let is_running = !self.alive.is_empty();
+        match self.watch {
+            Watch::Command => self.waits.read_command(self.members.keys(), into),
+            _ => self.waits.read_seen(is_running, into),
         }
         for (name, count) in
-            [("process.count", self.alive), ("process.threads", self.threads.len())]
+            [("process.count", self.alive.len()), ("process.threads", self.waits.count())]
         {
             into.push(reading(name, Gauge, is_running.then_some(count as f64)));
         }
@@ -137,40 +187,28 @@ impl Tree {
             }
             self.members.extend(found);
         }
-        self.alive = self.members.keys().filter(|pid| all[pid].is_alive).count();
+        self.alive = self.members.keys().copied().filter(|pid| all[pid].is_alive).collect();
         let mut used = [0.0; 3];
         self.members.keys().for_each(|pid| add(&mut used, &all[pid].used));
-        for (known, now) in self.used.iter_mut().zip(used) {
-            *known = known.max(now);
+        raise(&mut self.used, used);
+        if let Some(io) = self.read_io() {
+            raise(self.io.get_or_insert_default(), io);
         }
     }
 
-    fn read_threads(&mut self) {
-        let mut alive = BTreeSet::new();
+    /// The sums of those members whose numbers may be read.
+    fn read_io(&self) -> Option<[f64; IO.len()]> {
+        let mut sums = None;
         for pid in self.members.keys() {
-            let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-            for thread in entries {
-                let Some(number) = thread.file_name().to_str().and_then(|it| it.parse().ok())
-                else {
-                    continue;
-                };
-                let Ok(text) = fs::read_to_string(thread.path().join("schedstat")) else {
-                    continue;
-                };
-                let mut words = text.split_ascii_whitespace().map(|word| word.parse().ok());
-                let mut next = || words.next().flatten().unwrap_or(0.0);
-                self.threads.insert(number, [next(), next(), next()]);
-                alive.insert(number);
+            let Ok(text) = fs::read_to_string(format!("/proc/{pid}/io")) else { continue };
+            let sums = sums.get_or_insert([0.0; IO.len()]);
+            for (name, value) in text.lines().filter_map(|line| line.split_once(": ")) {
+                if let Some(index) = IO.iter().position(|(known, _)| *known == name) {
+                    sums[index] += value.parse().unwrap_or(0.0);
+                }
             }
         }
-        let ended_threads = &mut self.ended_threads;
-        self.threads.retain(|number, times| {
-            let is_alive = alive.contains(number);
-            if !is_alive {
-                add(ended_threads, times);
-            }
-            is_alive
-        });
+        sums
     }
 
     /// The members' memory in bytes; `None` if nobody has any.
@@ -193,8 +231,9 @@ impl Tree {
     }
 }
 
-fn add<const N: usize>(sums: &mut [f64; N], values: &[f64; N]) {
-    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+/// What was seen once does not fall.
+fn raise<const N: usize>(known: &mut [f64; N], now: [f64; N]) {
+    known.iter_mut().zip(now).for_each(|(known, now)| *known = known.max(now));
 }
 
 #[cfg(test)]
