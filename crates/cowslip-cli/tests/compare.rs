@@ -58,6 +58,46 @@ fn two_commands_of_a_hyperfine_file_are_compared_and_the_exit_code_tells() {
 }
 
 #[test]
+fn the_exit_code_is_of_what_matters_in_the_direction_asked_for() {
+    let folder = Folder::new("compare-exit");
+    let file = |name: &str, wall: f64, faults: f64| {
+        let row = |index: u32| {
+            let noise = 1.0 + f64::from(index * 7 % 5) / 1000.0;
+            format!("{},{}\n", wall * noise, faults * noise)
+        };
+        let rows: String = (0..12).map(row).collect();
+        write(&folder, name, &format!("wall_seconds,faults\n{rows}"))
+    };
+    let (good, bad) = (file("good.csv", 1.0, 90.0), file("bad.csv", 1.02, 30.0));
+    let others: [(&[&str], [i32; 2]); 10] = [
+        // It is 2 % slower, which does not matter.
+        (&[], [0, 0]),
+        (&["--effect", "1"], [1, 0]),
+        (&["--effect", "1", "--fail-on", "faster"], [0, 1]),
+        (&["--effect", "1", "--fail-on", "any"], [1, 1]),
+        (&["--primary", "faults"], [0, 1]),
+        (&["--primary", "faults", "--fail-on", "fell"], [1, 0]),
+        // Nothing says which way is bad.
+        (&["--metric", "faults"], [1, 1]),
+        (&["--metric", "faults", "--fail-on", "rose"], [0, 1]),
+        (&["--metric", "faults", "--primary", "wall_seconds"], [0, 0]),
+        (&["--primary", "none"], [2, 2]),
+    ];
+    for (options, codes) in others {
+        let ran = [compare(options, &good, &bad), compare(options, &bad, &good)];
+        assert_eq!(ran.each_ref().map(|it| it.status.code().unwrap()), codes, "{options:?}");
+    }
+    let ran = compare(&[], &good, &bad);
+    let line = ran.stdout.lines().next().unwrap();
+    assert!(
+        line.starts_with("wall time rose by 2.00 % (1.00 s to 1.02 s, 95 % interval"),
+        "{line}"
+    );
+    assert!(line.ends_with("; what else differs: faults fell by 66.7 %"), "{line}");
+    assert!(ran.stdout.contains("a side find a change of wall_seconds by 5 %"), "{}", ran.stdout);
+}
+
+#[test]
 fn a_recording_of_sadf_is_compared_by_its_samples_with_a_warning() {
     let file = data("sadf.json");
     let ran = compare(&["--all", "--metric", "^paging"], &file, &file);
@@ -189,19 +229,24 @@ fn counter(file: &Path, name: &str, total: &str) -> (f64, f64, f64) {
 fn of_two_commands_that_differ_in_the_pages_they_touch_faults_rank_first() {
     let folder = Folder::new("record");
     let Some(program) = compile(&folder, "touch") else { return };
-    let (good, bad) = (format!("{} 8", program.display()), format!("{} 16", program.display()));
+    let (good, bad) = (format!("{} 1", program.display()), format!("{} 64", program.display()));
     let options = ["-n", "6", "--good", &good, "--bad", &bad, "--json", "-"];
     let ran = run(&mut record(&folder, &options));
     assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
     let report = json(&ran);
     let rows = report["comparison"]["rows"].as_array().unwrap();
-    // Twice: of the command and its children, as they were seen and as they were waited for.
-    let first: Vec<_> = rows[..2].iter().filter_map(|row| row["metric"].as_str()).collect();
-    assert_eq!(first, ["process.minor_faults", "rusage.minor_faults"], "{:#}", rows[0]);
-    assert_eq!(rows[1]["verdict"], "differs");
-    let means = [0, 1].map(|side| rows[1]["means"][side].as_f64().unwrap());
-    // 4 MiB each of the eight times more.
-    let pages = f64::from(8 * (4 << 20)) / page_bytes();
+    // Once, though they are in the recordings as they were seen and as they were waited for.
+    assert_eq!(rows[0]["metric"], "rusage.minor_faults", "{:#}", rows[0]);
+    assert!(rows.iter().all(|row| row["metric"] != "process.minor_faults"));
+    assert_eq!(rows[0]["verdict"], "differs");
+    let cause = report["cause"].as_str().unwrap();
+    assert!(
+        cause.starts_with("wall time rose by") && cause.contains("; as minor faults rose"),
+        "{cause}"
+    );
+    let means = [0, 1].map(|side| rows[0]["means"][side].as_f64().unwrap());
+    // 4 MiB each of the 63 times more.
+    let pages = f64::from(63 * (4 << 20)) / page_bytes();
     assert!((means[1] - means[0] - pages).abs() < pages / 100.0, "{means:?}");
     let facts = report["comparison"]["facts"].as_array().unwrap();
     assert_eq!(facts.len(), 1, "the machine is the same: {facts:?}");
@@ -225,7 +270,7 @@ fn of_two_commands_that_differ_in_the_pages_they_touch_faults_rank_first() {
 fn the_same_work_that_takes_longer_counts_the_same() {
     let folder = Folder::new("record-longer");
     let Some(program) = compile(&folder, "touch") else { return };
-    let (good, bad) = (format!("{} 8", program.display()), format!("{} 8 200", program.display()));
+    let (good, bad) = (format!("{} 1", program.display()), format!("{} 1 500", program.display()));
     let options = ["-n", "6", "--good", &good, "--bad", &bad, "--json", "-"];
     let report = json(&run(&mut record(&folder, &options)));
     let comparison = &report["comparison"];
@@ -237,9 +282,10 @@ fn the_same_work_that_takes_longer_counts_the_same() {
     };
     let wall = find(comparison, "wall_seconds").unwrap();
     assert_eq!(wall["verdict"], "differs", "{wall:#}");
-    assert!(report["cause"].as_str().unwrap().starts_with("wall time rose"), "{}", report["cause"]);
-    // Exactly as many pages; some more or less are the loader's.
-    let name = "process.minor_faults";
+    let cause = report["cause"].as_str().unwrap();
+    assert!(cause.starts_with("wall time rose by"), "{cause}");
+    assert!(cause.contains("; the time went to being asleep (+"), "{cause}");
+    let name = "process.read_calls";
     assert_eq!(find(comparison, &format!("{name}/s")), None);
     if let Some(row) = find(comparison, name) {
         assert_eq!(row["measure"], "count");
@@ -250,10 +296,61 @@ fn the_same_work_that_takes_longer_counts_the_same() {
     // What it would have been otherwise.
     let sides = ["good", "bad"].map(|side| folder.0.join("runs").join(side));
     let ran = compare(&["--counters", "rate", "--json", "-"], &sides[0], &sides[1]);
-    let row = find(&json(&ran)["comparison"], "process.minor_faults/s").unwrap();
+    let row = find(&json(&ran)["comparison"], "process.read_calls/s").unwrap();
     assert_eq!(row["measure"], "rate");
     assert!(row["change"]["value"].as_f64().unwrap() < -0.5, "{row:#}");
     assert!(find(&json(&ran)["comparison"], "exit_code").is_none(), "all ended well");
+}
+
+#[test]
+fn small_reads_are_system_time_and_read_calls() {
+    let folder = Folder::new("record-reads");
+    let dd =
+        |size: &str, count: &str| format!("dd if=/dev/zero of=/dev/null bs={size} count={count}");
+    let (good, bad) = (dd("1M", "1"), dd("4", "256k"));
+    let options = ["-n", "6", "--good", &good, "--bad", &bad, "--json", "-"];
+    let ran = run(&mut record(&folder, &options));
+    assert_eq!(ran.status.code(), Some(1), "{}", ran.stderr);
+    let report = json(&ran);
+    assert_eq!((&report["fails"], &report["differs"]), (&true.into(), &true.into()));
+    let cause = report["cause"].as_str().unwrap();
+    assert!(cause.starts_with("wall time rose by"), "{cause}");
+    // Of both system calls there are as many.
+    assert!(cause.contains("; as the command's read calls rose"), "{cause}");
+    let part = report["time"]["parts"].as_array().unwrap().iter().max_by(|a, b| {
+        let carried = |it: &Value| it["carried"].as_f64().unwrap();
+        carried(a).total_cmp(&carried(b))
+    });
+    assert_eq!(part.unwrap()["part"], "system", "{:#}", report["time"]);
+    // The ticks of so short runs say nothing.
+    let coarse = report["comparison"]["too_coarse"].to_string();
+    assert!(coarse.contains("cpu.idle_share"), "{coarse}");
+}
+
+/// A recording has the waiting of threads and children that are gone, also without the kernel's records of them.
+#[test]
+fn ordinary_users_know_how_long_a_processor_was_waited_for() {
+    let folder = Folder::new("record-user");
+    let is_root = run(Command::new("id").arg("-u")).stdout.trim() == "0";
+    if !is_root {
+        return println!("SKIPPED: root: nobody can be somebody else");
+    }
+    run(Command::new("chmod").arg("777").arg(&folder.0));
+    let count = std::thread::available_parallelism().unwrap().get() + 1;
+    let busy = "dd if=/dev/zero of=/dev/null bs=2 count=200k";
+    let command = format!("n=0; while [ $n -lt {count} ]; do n=$((n + 1)); {busy} & done; wait");
+    let mut recorded = record(&folder, &["-n", "2", "--good", &command, "--bad", &command]);
+    let program = recorded.get_program().to_owned();
+    let arguments: Vec<_> = recorded.get_args().map(ToOwned::to_owned).collect();
+    recorded = Command::new("setpriv");
+    recorded.args(["--reuid=65534", "--clear-groups"]).arg(program).args(arguments);
+    let ran = run(&mut recorded);
+    assert!(ran.status.code().is_some_and(|code| code < 2), "{}", ran.stderr);
+    for side in ["good", "bad"] {
+        let file = folder.0.join("runs").join(side).join("00001.jsonl");
+        let (first, last, _) = counter(&file, "process.schedstat.wait_seconds", "wall_seconds");
+        assert!(first == 0.0 && last > 0.001, "{first} {last}");
+    }
 }
 
 fn page_bytes() -> f64 {

@@ -2,7 +2,7 @@
 //!
 //! * [`recorder`] samples what the kernel counts beside a program, into a [`recording`].
 //! * [`inputs`] reads runs: recordings, and what sysstat, perf, hyperfine and spreadsheets write.
-//! * [`compare`] tests every metric of them, and ranks what differs.
+//! * [`compare`] tests every metric of them, and ranks what differs. [`TimeSplit`] says where the time went.
 //! * [`stats`] has the tests.
 //!
 //! ```
@@ -26,7 +26,7 @@ pub mod recording;
 pub mod stats;
 
 pub use comparison::{
-    Comparison, Counters, FactDifference, Measure, MeasureChoice, Options, Row, Sort, Unit,
-    UnitChoice, Verdict, compare,
+    Comparison, Counters, FactDifference, Measure, MeasureChoice, Options, PartOfTime, Row, Sort,
+    TimePart, TimeSplit, Unit, UnitChoice, Verdict, WALL, compare,
 };
 pub use error::{Error, ErrorKind, Result};

@@ -130,3 +130,92 @@ fn unequal_numbers_of_runs_are_warned_of() {
     let comparison = compare(&good, &bad, &Options::default()).unwrap();
     assert!(comparison.notes.is_empty(), "{:?}", comparison.notes);
 }
+
+/// Runs with a time that is a tenth more in bad ones, beside many metrics that do not differ.
+fn timed(is_bad: bool) -> Vec<Run> {
+    let mut random = fastrand::Rng::with_seed(3 + u64::from(is_bad));
+    let wall = [1.00, 1.05, 0.95, 1.10, 0.93, 1.02, 0.98, 1.04, 0.96, 1.07];
+    let run = |index: usize| {
+        let wall = wall[if is_bad { 9 - index } else { index }];
+        let run = Run::new("run").with("wall_seconds", wall * if is_bad { 1.06 } else { 1.0 });
+        (0..200).fold(run, |run, metric| run.with(&format!("m{metric}"), random.f64()))
+    };
+    (0..10).map(run).collect()
+}
+
+#[test]
+fn the_metric_that_it_is_about_does_not_pay_for_the_others() {
+    let (good, bad) = (timed(false), timed(true));
+    let comparison = compare(&good, &bad, &Options::default()).unwrap();
+    assert_eq!(comparison.primary.as_deref(), Some("wall_seconds"));
+    let wall = comparison.primary_row().unwrap();
+    assert!((0.001..0.05).contains(&wall.p), "{}", wall.p);
+    assert_eq!((wall.verdict, wall.adjusted_p), (Verdict::Differs, wall.p));
+    // As one of many it is not shown, and the others are as they were.
+    let options = Options { primary: Some("m0".to_owned()), ..Options::default() };
+    let other = compare(&good, &bad, &options).unwrap();
+    assert_eq!(other.primary.as_deref(), Some("m0"));
+    let wall = other.rows.iter().find(|row| row.metric == "wall_seconds").unwrap();
+    assert_eq!(wall.verdict, Verdict::Perhaps);
+    let options = Options { primary: Some("none".to_owned()), ..Options::default() };
+    let error = compare(&good, &bad, &options).unwrap_err();
+    assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("none"), "{error}");
+}
+
+#[test]
+fn what_two_sources_say_of_one_thing_counts_once() {
+    let side = |is_bad: bool| -> Vec<Run> {
+        let faults = |index: usize| 100.0 + f64::from(u8::from(is_bad)) + (index % 3) as f64;
+        let run = |index| {
+            let run = Run::new("run").with("process.minor_faults", faults(index));
+            run.with("rusage.minor_faults", faults(index))
+                .with("process.major_faults", faults(index))
+        };
+        (0..6).map(run).collect()
+    };
+    let comparison = compare(&side(false), &side(true), &Options::default()).unwrap();
+    let mut names: Vec<_> = comparison.rows.iter().map(|row| &*row.metric).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["process.major_faults", "rusage.minor_faults"]);
+}
+
+#[test]
+fn shares_of_a_few_ticks_are_not_compared() {
+    let run = |milliseconds: u64, ticks: f64| {
+        let text = format!(
+            r#"{{"start": {{"schema": "cowslip.recording/1", "created_unix_ns": 1, "facts": {{}}}}}}
+{{"metrics": [{{"name": "cpu.idle_share", "kind": "share"}}]}}
+{{"sample": {{"at_ns": 0, "values": [0.0]}}}}
+{{"sample": {{"at_ns": {}, "values": [{ticks}]}}}}
+"#,
+            milliseconds * 1_000_000
+        );
+        cowslip_compare::inputs::parse(&text, "a", None).unwrap().remove(0)
+    };
+    let side = |milliseconds, ticks: f64| -> Vec<Run> {
+        (0..4).map(|index| run(milliseconds, ticks + f64::from(index % 2) / 100.0)).collect()
+    };
+    let options = Options::default();
+    let short = compare(&side(6, 0.0), &side(350, 0.3), &options).unwrap();
+    assert_eq!((short.rows.len(), &*short.too_coarse), (0, &["cpu.idle_share".to_owned()][..]));
+    let long = compare(&side(300, 0.1), &side(350, 0.3), &options).unwrap();
+    assert_eq!((long.rows.len(), long.too_coarse.len()), (1, 0));
+}
+
+#[test]
+fn metrics_with_few_values_are_named() {
+    let side = |shift: f64| -> Vec<Run> {
+        let run = |index: u32| {
+            let run = Run::new("run").with("many", shift + f64::from(index % 4));
+            if index < 3 { run.with("few", shift + f64::from(index)) } else { run }
+        };
+        (0..8).map(run).collect()
+    };
+    let notes = compare(&side(0.0), &side(9.0), &Options::default()).unwrap().notes;
+    assert!(
+        notes.iter().any(|it| it.contains("fewer than 4 values of few on a side")),
+        "{notes:?}"
+    );
+    let notes = compare(&side(0.0)[..3], &side(9.0)[..3], &Options::default()).unwrap().notes;
+    assert!(notes.iter().any(|it| it.contains("fewer than 4 values on a side")), "{notes:?}");
+}

@@ -118,6 +118,30 @@ fn a_command_has_no_faults_before_it_is_followed_and_keeps_them_when_it_has_ende
     }
 }
 
+#[test]
+fn what_a_command_read_wrote_and_waited_for_is_known_without_a_sample_within_it() {
+    let recorder = Recorder::start(Vec::new(), &BTreeMap::new(), Watch::Command, NEVER).unwrap();
+    // More children than processors, all of them ready to run: some wait.
+    let count = std::thread::available_parallelism().unwrap().get() + 1;
+    let busy = "dd if=/dev/zero of=/dev/null bs=2 count=100000 2> /dev/null";
+    let script =
+        format!("n=0; while [ $n -lt {count} ]; do n=$((n + 1)); {busy} & done; wait; exit 0");
+    let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    recorder.follow(child.id());
+    while !fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") Z ") {
+        std::thread::yield_now();
+    }
+    let text = finish(recorder);
+    child.wait().unwrap();
+    let calls = 100_000.0 * count as f64;
+    for metric in ["process.read_calls", "process.write_calls"] {
+        let counted = growth(&text, metric);
+        assert!((calls..calls + 100.0 * count as f64).contains(&counted), "{metric}: {counted}");
+    }
+    let waited = growth(&text, "process.schedstat.wait_seconds");
+    assert!(waited > 0.001, "{waited}");
+}
+
 /// Counts the lines that it is given.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);

@@ -61,10 +61,10 @@ pub(crate) enum Command {
     Bench(bench::Action),
     Promote(Box<promote::args::PromoteArgs>),
     Trace(trace::Args),
-    Compare(compare::Args),
+    Compare(Box<compare::Args>),
     /// The former name of `compare run`
     #[command(hide = true)]
-    Record(compare::RunArgs),
+    Record(Box<compare::RunArgs>),
     /// Look at images: frozen arenas in files
     #[command(subcommand)]
     Image(image::Action),

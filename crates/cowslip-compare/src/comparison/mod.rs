@@ -4,6 +4,7 @@ mod facts;
 mod measure;
 mod notes;
 mod row;
+mod time;
 mod values;
 
 use serde::Serialize;
@@ -15,17 +16,23 @@ use crate::{Error, Result};
 pub use facts::FactDifference;
 pub use measure::{Counters, Measure, MeasureChoice};
 pub use row::{Row, Verdict};
+pub use time::{PartOfTime, TimePart, TimeSplit};
 pub use values::{Unit, UnitChoice};
 
 use values::{Tested, Values, values};
 
+/// The time that a run took, which is what a comparison of runs is about unless it is told otherwise.
+pub const WALL: &str = "wall_seconds";
+
 /// How to compare.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// The level of each test, and one minus the confidence of the intervals.
     pub alpha: f64,
     /// The share of false ones that is accepted among what is said to differ.
     pub fdr: f64,
+    /// The metric that the comparison is about, and that is tested alone; [`WALL`] if it is not said and there.
+    pub primary: Option<String>,
     /// What counts as one value.
     pub unit: UnitChoice,
     /// How counters are compared.
@@ -40,7 +47,7 @@ impl Default for Options {
     fn default() -> Self {
         let (unit, sort) = (UnitChoice::Auto, Sort::T);
         let counters = MeasureChoice::Auto;
-        Self { alpha: 0.05, fdr: 0.05, unit, counters, wanted_change: 0.05, sort }
+        Self { alpha: 0.05, fdr: 0.05, primary: None, unit, counters, wanted_change: 0.05, sort }
     }
 }
 
@@ -62,6 +69,8 @@ pub struct Comparison {
     pub unit: Unit,
     /// How many runs were good and bad.
     pub runs: (usize, usize),
+    /// The metric that it is about, if there is one; [`Self::rows`] have it unless it is the same everywhere.
+    pub primary: Option<String>,
     /// How counters were compared, if there are any.
     pub counters: Option<Counters>,
     /// The metrics that were tested, in the order asked for.
@@ -74,6 +83,8 @@ pub struct Comparison {
     pub only_bad: Vec<String>,
     /// Metrics with fewer than two values on a side.
     pub too_few: Vec<String>,
+    /// Shares of time in runs too short for the ticks that it is counted in.
+    pub too_coarse: Vec<String>,
     /// What is known of the runs and is not the same on both sides.
     pub facts: Vec<FactDifference>,
     /// What a reader must know before believing any of it.
@@ -84,6 +95,11 @@ impl Comparison {
     /// Whether any metric differs.
     pub fn differs(&self) -> bool {
         self.rows.iter().any(|row| row.verdict == Verdict::Differs)
+    }
+
+    /// What was found of the metric that it is about; `None` also if that is the same everywhere.
+    pub fn primary_row(&self) -> Option<&Row> {
+        self.rows.iter().find(|row| Some(&row.metric) == self.primary.as_ref())
     }
 }
 
@@ -100,12 +116,14 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
     let mut comparison = Comparison {
         unit,
         runs: (good.len(), bad.len()),
+        primary: None,
         counters: None,
         rows: Vec::new(),
         constant: Vec::new(),
         only_good: Vec::new(),
         only_bad: Vec::new(),
         too_few: Vec::new(),
+        too_coarse: Vec::new(),
         facts: facts::differences(&good, &bad),
         notes: Vec::new(),
     };
@@ -126,12 +144,17 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
             Values::OnlyGood => comparison.only_good.push(name),
             Values::OnlyBad => comparison.only_bad.push(name),
             Values::TooFew => comparison.too_few.push(name),
+            Values::TooCoarse => comparison.too_coarse.push(name),
         }
     }
+    comparison.primary = primary(&comparison, options)?;
     comparison.counters = (counters.counts + counters.rates > 0).then_some(counters);
-    let p: Vec<f64> = comparison.rows.iter().map(|row| row.p).collect();
-    for (row, adjusted) in comparison.rows.iter_mut().zip(adjusted(&p)) {
-        row.judge(adjusted, options);
+    // The one question that was asked beforehand does not pay for those that were not.
+    let is_primary = |row: &Row| Some(&row.metric) == comparison.primary.as_ref();
+    let p = comparison.rows.iter().map(|row| if is_primary(row) { f64::NAN } else { row.p });
+    for (row, adjusted) in adjusted(&p.collect::<Vec<_>>()).into_iter().enumerate() {
+        let row = &mut comparison.rows[row];
+        row.judge(if adjusted.is_nan() { row.p } else { adjusted }, options);
     }
     if unit == Unit::Sample && comparison.runs == (1, 1) {
         comparison.rows.iter_mut().for_each(Row::measure_dependence);
@@ -139,6 +162,19 @@ pub fn compare(good: &[Run], bad: &[Run], options: &Options) -> Result<Compariso
     sort(&mut comparison.rows, options.sort);
     comparison.notes = notes::notes(&comparison, &good, &bad, &found, options.alpha);
     Ok(comparison)
+}
+
+/// The name of the metric that the comparison is about, as its row has it.
+fn primary(comparison: &Comparison, options: &Options) -> Result<Option<String>> {
+    let wanted = options.primary.as_deref().unwrap_or(WALL);
+    let names = comparison.rows.iter().map(|row| &row.metric).chain(&comparison.constant);
+    let is_it = |name: &&String| **name == wanted || name.strip_suffix("/s") == Some(wanted);
+    match (names.into_iter().find(is_it), &options.primary) {
+        (None, Some(wanted)) => Err(Error::usage(format!(
+            "no metric called {wanted} has two values on both sides and is compared"
+        ))),
+        (found, _) => Ok(found.cloned()),
+    }
 }
 
 fn sort(rows: &mut [Row], by: Sort) {

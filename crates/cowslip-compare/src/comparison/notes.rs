@@ -32,9 +32,15 @@ pub(super) fn notes(
              that they differ (docs/compare.md); have as many runs on both sides"
         ));
     }
-    if sizes.iter().any(|(few, _)| *few < FEW) {
+    let few: Vec<&str> =
+        rows.iter().zip(&sizes).filter(|(_, it)| it.0 < FEW).map(|(row, _)| &*row.metric).collect();
+    if !few.is_empty() {
+        let of = match few.len() == rows.len() {
+            true => String::new(),
+            false => format!(" of {}", few.join(", ")),
+        };
         notes.push(format!(
-            "fewer than {FEW} values on a side: only great differences can be found, and the tests rely on \
+            "fewer than {FEW} values{of} on a side: only great differences can be found, and the tests rely on \
              normally distributed values"
         ));
     }

@@ -52,7 +52,15 @@ pub(super) enum Values {
     OnlyGood,
     OnlyBad,
     TooFew,
+    TooCoarse,
 }
+
+/// What the recorder sees of a process and its descendants, and what `wait4(2)` then says of the same.
+const SAME: [(&str, &str); 3] = [
+    ("process.minor_faults", "rusage.minor_faults"),
+    ("process.major_faults", "rusage.major_faults"),
+    ("process.cpu_share", "rusage.user_seconds"),
+];
 
 /// A metric of both sides.
 pub(super) struct Tested {
@@ -62,7 +70,14 @@ pub(super) struct Tested {
     pub(super) values: Values,
 }
 
-/// Every metric of any run, in the order of their names.
+/// Whether each run has a better value of the same thing.
+fn is_said_better(name: &str, good: &[Run], bad: &[Run]) -> bool {
+    let better = SAME.iter().find(|(seen, _)| *seen == name).map(|(_, better)| *better);
+    let has = |run: &Run| better.is_some_and(|better| run.metrics.contains_key(better));
+    good.iter().chain(bad).all(has)
+}
+
+/// Every metric of any run, in the order of their names; of two that are of the same thing one.
 pub(super) fn values<'a>(
     good: &'a [Run],
     bad: &'a [Run],
@@ -72,17 +87,22 @@ pub(super) fn values<'a>(
 ) -> impl Iterator<Item = Tested> + 'a {
     let names: BTreeSet<&String> =
         good.iter().chain(bad).flat_map(|run| run.metrics.keys()).collect();
-    names.into_iter().map(move |name| {
+    let names = names
+        .into_iter()
+        .filter(move |name| unit == Unit::Sample || !is_said_better(name, good, bad));
+    names.map(move |name| {
         let sides = [good, bad].map(|runs| -> Vec<&Metric> {
             runs.iter().filter_map(|run| run.metrics.get(name)).collect()
         });
         let measure = measure(&sides, unit, choice, by_default);
+        let is_coarse = unit == Unit::Run && sides.iter().flatten().any(|metric| metric.is_coarse);
         let [good, bad] = sides.map(|side| of_side(&side, unit, measure));
         let first = good.first().or(bad.first());
         let values = match (good.len(), bad.len()) {
             (_, 0) => Values::OnlyGood,
             (0, _) => Values::OnlyBad,
             (1, _) | (_, 1) => Values::TooFew,
+            _ if is_coarse => Values::TooCoarse,
             _ if good.iter().chain(&bad).all(|value| Some(value) == first) => Values::Constant,
             _ => Values::Both(good, bad),
         };

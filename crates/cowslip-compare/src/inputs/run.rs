@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+/// Twenty ticks of 10 ms: in a shorter run one tick more or less is over 5 % of it.
+const LEAST_SHARED_SECONDS: f64 = 0.2;
+
 /// One run of a program or one recording of a machine.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Run {
@@ -23,6 +26,8 @@ pub struct Metric {
     samples: Vec<f64>,
     value: f64,
     growth: Option<Growth>,
+    /// Whether the run was too short for the ticks that its time was counted in.
+    pub(crate) is_coarse: bool,
     /// Whether it may be a counter: its source does not say.
     pub(super) is_untyped: bool,
 }
@@ -65,7 +70,8 @@ impl Metric {
 
     /// `None` without samples, or if their sum is beyond all numbers.
     fn new(samples: Vec<f64>, value: f64) -> Option<Self> {
-        value.is_finite().then_some(Self { samples, value, growth: None, is_untyped: false })
+        let (growth, is_coarse, is_untyped) = (None, false, false);
+        value.is_finite().then_some(Self { samples, value, growth, is_coarse, is_untyped })
     }
 
     /// Of a counter that was read at times in seconds: its rate between two reads, and over all for the run, and its
@@ -74,9 +80,11 @@ impl Metric {
         Self::counts(reads_to_steps(reads))
     }
 
-    /// Of a counter of time, of which only the share in all time says something: its rates.
+    /// Of a counter of time in ticks, of which only the share in all time says something: its rates.
     pub fn share(reads: &[(f64, f64)]) -> Option<Self> {
-        Self::rates(reads_to_steps(reads))
+        let seconds = reads.last()?.0 - reads.first()?.0;
+        let metric = Self::rates(reads_to_steps(reads))?;
+        Some(Self { is_coarse: seconds < LEAST_SHARED_SECONDS, ..metric })
     }
 
     /// Of seconds, and what was counted in them, which can be neither none nor less.

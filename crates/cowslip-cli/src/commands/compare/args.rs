@@ -23,7 +23,8 @@ use super::run::RunArgs;
     cowslip compare both.json@1 -- both.json@2\n  \
     cowslip compare run -n 10 --good './old' --bad './new' -o runs\n  \
     cowslip compare ./run -- bad.json          a file that is named like a command of this one\n\n\
-    Exit codes: 0 nothing differs significantly · 1 something does · 2 and above: it could not be found out"
+    Exit codes: 0 not slower · 1 the bad runs are slower, by --effect or more (--primary, --fail-on); of files \
+    without a time: a metric differs · 2 and above: it could not be found out"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

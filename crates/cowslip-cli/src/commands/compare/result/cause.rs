@@ -1,85 +1,121 @@
-//! The sentence that a comparison begins with: what most likely made the difference.
+//! The sentence that a comparison begins with: by how much, where the time went, and which counter explains it.
 
-use cowslip_compare::{Comparison, Row, Verdict};
+use cowslip_compare::{Comparison, Row, TimeSplit, Verdict, WALL};
 
-use super::format;
+use super::explanation::explanation;
+use super::format::{self, is_relevant};
+use super::known::{self, is_consequence};
+use super::words::{change, listed, name};
 
-/// What a run took as a whole, which is what somebody complains of, not why.
-const OUTCOME: &str = "wall_seconds";
+/// Counters that one sentence names.
+pub(super) const MOST: usize = 2;
 
-/// What became of the time, and of what differs, and by more than `relevant` (a part of the good mean), what rose and
-/// what fell most clearly.
-pub(super) fn sentence(comparison: &Comparison, relevant: f64) -> String {
-    let differing: Vec<&Row> = comparison
-        .rows
-        .iter()
-        .filter(|row| row.verdict == Verdict::Differs && is_relevant(row, relevant))
-        .collect();
-    let outcome = differing.iter().find(|row| row.metric == OUTCOME).map(|row| change(row));
-    let clearest = |is_rise: bool| {
-        let rows = differing.iter().filter(|row| row.metric != OUTCOME);
-        let rows = rows.filter(|row| (row.means.1 > row.means.0) == is_rise);
-        rows.max_by(|a, b| clearness(a).total_cmp(&clearness(b)))
+/// What became of the metric that the comparison is about, and why; without one, what rose and what fell most. What
+/// changed by less than `effect` (a part of the good mean) does not matter.
+pub(super) fn sentence(
+    comparison: &Comparison,
+    split: Option<&TimeSplit>,
+    alpha: f64,
+    effect: f64,
+) -> String {
+    let Some(primary) = &comparison.primary else {
+        return without_primary(comparison, effect);
     };
-    let mut clearest: Vec<&&Row> = [true, false].into_iter().filter_map(clearest).collect();
-    clearest.sort_by(|a, b| clearness(b).total_cmp(&clearness(a)));
-    let causes = clearest.iter().map(|row| change(row)).collect::<Vec<_>>().join("; ");
-    let percent = format::percent(relevant);
-    let percent = percent.trim_start_matches('+');
-    match (outcome, causes.is_empty()) {
-        (Some(outcome), true) => {
-            format!("{outcome}, and nothing else differs by more than {percent}")
+    let Some(row) = comparison.primary_row() else {
+        let rest = beside(comparison, split, effect);
+        return format!("{} is the same in all runs; {rest}", name(primary));
+    };
+    let outcome = outcome(row, alpha);
+    if row.verdict == Verdict::Unproven {
+        return format!("{outcome}; {}", beside(comparison, split, effect));
+    }
+    match split.filter(|_| row.metric == WALL) {
+        Some(split) if is_relevant(row, effect) => {
+            format!("{outcome}; {}", explanation(comparison, split, alpha, effect))
         }
-        (Some(outcome), false) => format!("{outcome}; what else differs most clearly: {causes}"),
-        (None, false) => format!("what differs most clearly: {causes}"),
-        (None, true) if comparison.differs() => format!("nothing differs by more than {percent}"),
-        (None, true) => "nothing is shown to differ".to_owned(),
+        _ => format!("{outcome}; {}", beside(comparison, split, effect)),
     }
 }
 
-fn clearness(row: &Row) -> f64 {
-    row.t_or_sign().abs()
-}
-
-/// A change from nought is one without bounds.
-fn is_relevant(row: &Row, relevant: f64) -> bool {
-    row.change.is_none_or(|change| change.value.abs() >= relevant)
-}
-
-fn change(row: &Row) -> String {
+/// By how much it changed, from what to what, and how sure that is.
+fn outcome(row: &Row, alpha: f64) -> String {
     let (good, bad) = row.means;
+    let values = [good, bad].map(|value| format::value(&row.metric, value));
+    let mut sure = format!("{} to {}", values[0], values[1]);
+    if let Some((low, high)) = row.change.and_then(|change| change.interval) {
+        let level = cowslip_report::units::fixed(100.0 * (1.0 - alpha), 1);
+        let level = level.trim_end_matches('0').trim_end_matches('.');
+        let [low, high] = [low, high].map(format::percent);
+        sure += &format!(", {level} % interval {low} to {high}");
+    }
+    sure += &format!(", p {}", format::p(row.p));
     let name = name(&row.metric);
-    let value = |value| format::value(&row.metric, value);
     let verb = if bad > good { "rose" } else { "fell" };
-    match row.change {
-        _ if bad == 0.0 => format!("{name} {verb} to 0 (from {})", value(good)),
-        Some(change) if row.metric.ends_with("_share") || change.value.abs() >= 100.0 => {
-            format!("{name} {verb} from {} to {}", value(good), value(bad))
-        }
-        Some(change) => {
-            let by = format::percent(change.value);
-            format!("{name} {verb} by {}", by.trim_start_matches(['+', '-']))
-        }
-        None => format!("{name} {verb} from 0 to {}", value(bad)),
+    match row.change.map(|change| format::percent(change.value)) {
+        _ if row.verdict == Verdict::Unproven => format!("{name} is not shown to differ ({sure})"),
+        Some(by) => format!("{name} {verb} by {} ({sure})", by.trim_start_matches(['+', '-'])),
+        None => format!("{name} {verb} ({sure})"),
     }
 }
 
-/// A metric's name as people say it; a name of the kernel's stays as it is.
-fn name(metric: &str) -> String {
-    let (of_process, rest) = match metric.split_once('.') {
-        Some(("rusage", rest)) => ("", rest),
-        Some(("process", rest)) => ("the command's ", rest),
-        Some(("vmstat", rest)) => return rest.to_owned(),
-        Some(("cpu", rest)) => ("the processors' ", rest),
-        Some(_) => return metric.to_owned(),
-        None => ("", metric),
+/// What else differs, of what is known to cost time, or is not known to be the consequence of something else.
+fn beside(comparison: &Comparison, split: Option<&TimeSplit>, effect: f64) -> String {
+    let mut rows = match split {
+        Some(split) => known::costly(comparison, split, effect),
+        None => Vec::new(),
     };
-    let (rest, rate) = rest.strip_suffix("/s").map_or((rest, ""), |rest| (rest, " a second"));
-    let said = match rest.strip_suffix("_seconds").or(rest.strip_suffix("_share")) {
-        Some(time) => format!("{time} time"),
-        None => rest.strip_suffix("_bytes").unwrap_or(rest).to_owned(),
+    if rows.is_empty() {
+        rows = largest(comparison, effect);
+    }
+    if rows.is_empty() {
+        return match comparison.rows.iter().any(|row| is_difference(comparison, row)) {
+            true => "of what else differs nothing is known to matter".to_owned(),
+            false => "nothing else is shown to differ".to_owned(),
+        };
+    }
+    let said: Vec<String> = rows.into_iter().take(MOST).map(change).collect();
+    format!("what else differs: {}", listed(&said))
+}
+
+fn without_primary(comparison: &Comparison, effect: f64) -> String {
+    let rows = largest(comparison, effect);
+    let by = format::percent(effect);
+    let by = by.trim_start_matches('+');
+    match comparison.differs() {
+        false => "nothing is shown to differ".to_owned(),
+        true if rows.is_empty() => {
+            format!("nothing differs by more than {by} that is known to matter")
+        }
+        true => {
+            let said: Vec<String> = rows.into_iter().map(change).collect();
+            format!("what differs most: {}", said.join("; "))
+        }
+    }
+}
+
+fn is_difference(comparison: &Comparison, row: &Row) -> bool {
+    row.verdict == Verdict::Differs && Some(&row.metric) != comparison.primary.as_ref()
+}
+
+/// What rose and what fell by the largest part, the larger first.
+fn largest(comparison: &Comparison, effect: f64) -> Vec<&Row> {
+    let matters = |row: &&Row| {
+        is_difference(comparison, row) && is_relevant(row, effect) && !is_consequence(row)
     };
-    format!("{of_process}{}{rate}", said.replace(['_', '.'], " "))
+    let of = |is_rise: bool| {
+        let rows = comparison.rows.iter().filter(matters);
+        let rows = rows.filter(|row| (row.means.1 > row.means.0) == is_rise);
+        rows.max_by(|a, b| size(a).total_cmp(&size(b)))
+    };
+    let mut rows: Vec<&Row> = [true, false].into_iter().filter_map(of).collect();
+    rows.sort_by(|a, b| size(b).total_cmp(&size(a)));
+    rows
+}
+
+/// The difference as a part of the larger mean: 1 from or to nought.
+fn size(row: &Row) -> f64 {
+    let (good, bad) = row.means;
+    (bad - good).abs() / good.abs().max(bad.abs())
 }
 
 #[cfg(test)]
@@ -99,44 +135,105 @@ mod tests {
             };
             (0..8).map(run).collect()
         };
-        let comparison = compare(&runs(0), &runs(1), &Options::default()).unwrap();
-        sentence(&comparison, 0.05)
+        let (good, bad) = (runs(0), runs(1));
+        let comparison = compare(&good, &bad, &Options::default()).unwrap();
+        let split = TimeSplit::of(&good, &bad, 0.05);
+        sentence(&comparison, split.as_ref(), 0.05, 0.05)
+    }
+
+    /// Runs of a command, whose time is all of it.
+    fn of_command(user: [f64; 2], system: [f64; 2], more: &[(&str, [f64; 2])]) -> String {
+        let mut all = vec![
+            ("wall_seconds", [0, 1].map(|side| user[side] + system[side])),
+            ("rusage.user_seconds", user),
+            ("rusage.system_seconds", system),
+        ];
+        all.extend(more);
+        said(&all)
     }
 
     #[test]
-    fn the_outcome_comes_first_and_then_what_rose_and_fell_most_clearly() {
+    fn the_time_comes_first_then_where_it_went_and_then_the_counter_that_explains_it() {
+        let sentence = of_command(
+            [0.9, 0.9],
+            [0.1, 0.6],
+            &[
+                ("rusage.minor_faults", [1_000.0, 1_000_000.0]),
+                ("vmstat.thp_fault_alloc", [80.0, 0.0]),
+                ("vmstat.numa_local", [10.0, 100_000.0]),
+                ("rusage.voluntary_switches", [1.0, 2.0]),
+            ],
+        );
+        let wanted =
+            "wall time rose by 50.0 % (1.00 s to 1.50 s, 95 % interval +49.7 % to +50.3 %, p ";
+        assert!(sentence.starts_with(wanted), "{sentence}");
+        let wanted = "; the time went to system time (+501 ms); as minor faults rose from 1.00k to 1.00M and \
+            thp_fault_alloc fell to 0 (from 80.2)";
+        assert!(sentence.ends_with(wanted), "{sentence}");
+        // The other way round it is faster.
+        let sentence =
+            of_command([0.9, 0.9], [0.6, 0.1], &[("rusage.minor_faults", [1_000_000.0, 1_000.0])]);
+        assert!(sentence.starts_with("wall time fell by 33.3 % ("), "{sentence}");
+        let wanted =
+            "; the time was saved in system time (-501 ms); as minor faults fell by 99.9 %";
+        assert!(sentence.ends_with(wanted), "{sentence}");
+    }
+
+    #[test]
+    fn a_counter_that_cannot_have_taken_the_time_does_not_explain_it() {
+        let few = [("rusage.minor_faults", [1_000.0, 3_000.0]), ("vmstat.pgfree", [1.0, 9.0])];
+        let sentence = of_command([0.9, 1.8], [0.1, 0.1], &few);
+        let wanted = "the time went to user time (+902 ms); no counter of the kernel explains it: the program itself \
+            computes more";
+        assert!(sentence.ends_with(wanted), "{sentence}");
+        let sentence = of_command([0.9, 0.9], [0.1, 0.6], &few);
+        assert!(sentence.ends_with("; no counter of the kernel explains it"), "{sentence}");
+    }
+
+    #[test]
+    fn processor_time_of_a_few_ticks_is_not_divided() {
+        let sentence = of_command([0.001, 0.001], [0.001, 0.002], &[]);
+        assert!(sentence.contains("the time went to processor time (+1.00 ms); no"), "{sentence}");
+    }
+
+    #[test]
+    fn where_the_time_is_the_same_what_else_differs_is_what_would_cost_some() {
+        let more = [
+            ("rusage.minor_faults", [10_000.0, 100_000.0]),
+            ("process.read_calls", [1.0, 3.0]),
+            ("vmstat.numa_local", [10.0, 100_000.0]),
+            ("loadavg.one_minute", [1.0, 1.2]),
+        ];
+        let sentence = of_command([0.9, 0.9], [0.1, 0.1], &more);
+        assert!(
+            sentence.starts_with("wall time is not shown to differ (1.00 s to 1.00 s"),
+            "{sentence}"
+        );
+        assert!(
+            sentence.ends_with("; what else differs: minor faults rose by 900 %"),
+            "{sentence}"
+        );
+        let sentence = of_command([0.9, 0.9], [0.1, 0.1], &more[2..]);
+        assert!(
+            sentence.ends_with("of what else differs nothing is known to matter"),
+            "{sentence}"
+        );
+        let sentence = of_command([0.9, 0.9], [0.1, 0.1], &[]);
+        assert!(sentence.ends_with("; nothing else is shown to differ"), "{sentence}");
+    }
+
+    #[test]
+    fn without_a_time_it_is_what_rose_and_fell_by_the_largest_part() {
         let all = [
-            ("wall_seconds", [1.0, 1.5]),
-            ("rusage.system_seconds", [0.1, 0.861]),
-            ("rusage.minor_faults", [1000.0, 1100.0]),
-            ("vmstat.thp_fault_alloc", [80.0, 0.0]),
+            ("latency", [1.0, 1.5]),
+            ("errors", [0.0, 1.0]),
+            ("requests", [10.0, 5.0]),
+            ("vmstat.numa_local", [10.0, 100_000.0]),
             ("loadavg.one_minute", [1.0, 1.02]),
         ];
-        let wanted = "wall time rose by 50.0 %; what else differs most clearly: ";
-        let sentence = said(&all);
-        assert!(sentence.starts_with(wanted), "{sentence}");
-        assert!(sentence.contains("system time rose by 761 %"), "{sentence}");
-        assert!(sentence.contains("thp_fault_alloc fell to 0 (from 80.2)"), "{sentence}");
-        assert!(said(&all[..1]).ends_with("and nothing else differs by more than 5.00 %"));
-        assert_eq!(said(&all[4..]), "nothing differs by more than 5.00 %");
+        let wanted = "what differs most: errors rose from 0 to 1.00; requests fell by 50.0 %";
+        assert_eq!(said(&all), wanted);
+        assert_eq!(said(&all[4..]), "nothing differs by more than 5.00 % that is known to matter");
         assert_eq!(said(&[("a", [1.0, 1.0])]), "nothing is shown to differ");
-        assert_eq!(
-            said(&[("a.b", [0.0, 1.0])]),
-            "what differs most clearly: a.b rose from 0 to 1.00"
-        );
-    }
-
-    #[test]
-    fn names_are_said_as_people_do() {
-        for (metric, wanted) in [
-            ("rusage.system_seconds", "system time"),
-            ("process.minor_faults/s", "the command's minor faults a second"),
-            ("cpu.iowait_share", "the processors' iowait time"),
-            ("vmstat.pswpin/s", "pswpin/s"),
-            ("process.rss_bytes", "the command's rss"),
-            ("disk.vda.reads", "disk.vda.reads"),
-        ] {
-            assert_eq!(name(metric), wanted);
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! How numbers and verdicts of a comparison read.
 
 use cowslip_compare::stats::{Estimate, median};
-use cowslip_compare::{Comparison, Row, Unit, Verdict};
+use cowslip_compare::{Comparison, Row, TimePart, TimeSplit, Unit, Verdict};
 use cowslip_report::units::{fixed, human};
 
 use super::How;
@@ -17,11 +17,20 @@ pub(super) fn value(metric: &str, value: f64) -> String {
     } else if name.ends_with("_bytes") {
         human(value, "bytes")
     } else if name.ends_with("_seconds") && per.is_empty() {
-        human(value * 1e9, "ns")
+        seconds(value)
     } else {
         human(value, "1/s").trim_end_matches("/s").replace(' ', "")
     };
     text + per
+}
+
+pub(super) fn seconds(seconds: f64) -> String {
+    human(seconds * 1e9, "ns")
+}
+
+/// A change from nought is one without bounds.
+pub(super) fn is_relevant(row: &Row, effect: f64) -> bool {
+    row.change.is_none_or(|change| change.value.abs() >= effect)
 }
 
 pub(super) fn percent(share: f64) -> String {
@@ -106,9 +115,10 @@ pub(super) fn headline(comparison: &Comparison) -> String {
 }
 
 /// What else to know and do, a sentence each.
-pub(super) fn advice(comparison: &Comparison, how: &How) -> Vec<String> {
+pub(super) fn advice(comparison: &Comparison, split: Option<&TimeSplit>, how: &How) -> Vec<String> {
     let mut all: Vec<String> = comparison.facts.iter().map(fact).collect();
     all.extend(comparison.notes.iter().map(|note| format!("note: {note}")));
+    all.extend(split.and_then(contention));
     let unit = match comparison.unit {
         Unit::Run => "runs",
         Unit::Sample => "independent samples",
@@ -122,26 +132,12 @@ pub(super) fn advice(comparison: &Comparison, how: &How) -> Vec<String> {
              find such a difference of {metric} with a probability of 80 %"
         ));
     }
-    let relative = comparison.rows.iter().filter(|row| row.means.0 != 0.0);
-    let found = relative.filter_map(|row| Some(row.detectable? / row.means.0.abs()));
-    if let Some(half) = median(found) {
-        all.push(format!(
-            "with so many {unit} the test of one metric finds changes of {} or more with a probability of 80 %, in \
-             half of the metrics",
-            percent(half).trim_start_matches('+')
-        ));
-    }
-    let needs = comparison.rows.iter().filter_map(|row| row.runs_for_wanted).map(f64::from);
-    if let Some(half) = median(needs) {
-        all.push(format!(
-            "to find a change of {} %: {half:.0} {unit} a side, in half of the metrics",
-            how.effect
-        ));
-    }
+    all.extend(power(comparison, how, unit));
     for (names, what) in [
         (&comparison.only_good, "only in good runs"),
         (&comparison.only_bad, "only in bad runs"),
         (&comparison.too_few, "with too few values"),
+        (&comparison.too_coarse, "counted in ticks too coarse for such short runs"),
     ] {
         if !names.is_empty() {
             all.push(format!("{what}: {}", some(names)));
@@ -151,6 +147,46 @@ pub(super) fn advice(comparison: &Comparison, how: &How) -> Vec<String> {
         all.push(format!("constant: {}", comparison.constant.join(", ")));
     }
     all
+}
+
+/// What so many runs find, and how many find the change that was asked for: of the metric that it is about, or of half of
+/// all metrics.
+fn power(comparison: &Comparison, how: &How, unit: &str) -> Vec<String> {
+    let primary = comparison.primary_row();
+    let is_meant = |row: &&Row| primary.is_none_or(|primary| primary.metric == row.metric);
+    let rows: Vec<&Row> = comparison.rows.iter().filter(is_meant).collect();
+    let what = match primary {
+        Some(row) => format!("a change of {}", row.metric),
+        None => "in half of the metrics a change".to_owned(),
+    };
+    let mut all = Vec::new();
+    let relative = rows.iter().filter(|row| row.means.0 != 0.0);
+    let found = relative.filter_map(|row| Some(row.detectable? / row.means.0.abs()));
+    if let Some(change) = median(found) {
+        let change = percent(change);
+        let change = change.trim_start_matches('+');
+        all.push(format!(
+            "so many {unit} find {what} by {change} or more with a probability of 80 %"
+        ));
+    }
+    if let Some(runs) = median(rows.iter().filter_map(|row| row.runs_for_wanted).map(f64::from)) {
+        all.push(format!("{runs:.0} {unit} a side find {what} by {} %", how.effect));
+    }
+    all
+}
+
+/// Says if good runs waited for a processor for a great part of their time.
+fn contention(split: &TimeSplit) -> Option<String> {
+    const GREAT: f64 = 0.2;
+    let waits = split.parts.iter().find(|it| it.part == TimePart::ProcessorWait)?.means.0;
+    (waits > GREAT * split.means.0).then(|| {
+        format!(
+            "note: good runs waited {} for a processor, in {}: something else used the machine, or they have more \
+             threads than it has processors",
+            seconds(waits),
+            seconds(split.means.0)
+        )
+    })
 }
 
 fn fact(fact: &cowslip_compare::FactDifference) -> String {

@@ -16,6 +16,12 @@ pub(in crate::commands::compare) struct How {
     /// The share of false ones that is accepted among the metrics said to differ
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     pub(super) fdr: f64,
+    /// The metric that it is about: tested alone at --alpha, it decides the exit code [default: wall_seconds, if it is there]
+    #[arg(long, value_name = "METRIC")]
+    pub(super) primary: Option<String>,
+    /// Which way that metric must differ, by --effect or more, for exit code 1 [default: slower; any without such a metric]
+    #[arg(long, value_enum)]
+    pub(super) fail_on: Option<FailOn>,
     /// Compare runs, each by its mean or rate [default, with two runs on each side]
     #[arg(long, conflicts_with = "per_sample")]
     pub(super) per_run: bool,
@@ -25,7 +31,7 @@ pub(in crate::commands::compare) struct How {
     /// How counters are compared: as the runs show (docs/compare.md), by what they counted in a run, or in a second
     #[arg(long, value_enum, default_value_t = Counters::Auto)]
     pub(super) counters: Counters,
-    /// The change that matters, in percent: what the first sentence is about, and the advice on the number of runs
+    /// The change that matters, in percent: for exit code 1, for the first sentence, and for the advice on the number of runs
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = positive(f64::INFINITY))]
     pub(super) effect: f64,
     /// Only metrics whose names this regular expression finds
@@ -51,6 +57,7 @@ impl How {
         Options {
             alpha: self.alpha,
             fdr: self.fdr,
+            primary: self.primary.clone(),
             unit: match (self.per_run, self.per_sample) {
                 (true, _) => UnitChoice::Run,
                 (_, true) => UnitChoice::Sample,
@@ -69,6 +76,19 @@ impl How {
             },
         }
     }
+}
+
+/// Which difference is a failure.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FailOn {
+    /// The metric rose
+    #[value(alias = "rose")]
+    Slower,
+    /// The metric fell
+    #[value(alias = "fell")]
+    Faster,
+    /// It rose or fell
+    Any,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,21 +1,25 @@
 //! What a comparison finds, where the options say: a table, JSON, a page.
 
 mod cause;
+mod explanation;
 mod format;
 mod how;
+mod known;
 mod page;
 mod strip_plot;
 mod table;
+mod words;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use cowslip_compare::inputs::{self, Run};
-use cowslip_compare::{Comparison, ErrorKind, compare};
+use cowslip_compare::{Comparison, ErrorKind, Row, TimeSplit, Verdict, compare};
 use cowslip_report::{json, sink};
 use serde_json::json;
 
 use crate::exit::{self, CORRUPT, CommandResult, DENIED, Failure, NO, USAGE};
+use how::FailOn;
 pub(in crate::commands::compare) use how::How;
 
 /// The runs of a file or of a folder.
@@ -23,20 +27,38 @@ pub(super) fn read(path: &Path) -> Result<Vec<Run>, Failure> {
     inputs::read(path).map_err(trouble)
 }
 
+/// What is said of a comparison above and below its table.
+struct Said {
+    cause: String,
+    /// A sentence each.
+    advice: Vec<String>,
+}
+
 /// Compares, and sends what came of it where the options say.
 pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> CommandResult {
+    let split = TimeSplit::of(&good, &bad, how.alpha);
     if let Some(wanted) = &how.metric {
+        let is_wanted = |name: &String| {
+            wanted.is_match(name)
+                || wanted.is_match(&format!("{name}/s"))
+                || how.primary.as_ref() == Some(name)
+        };
         for run in good.iter_mut().chain(&mut bad) {
-            run.metrics
-                .retain(|name, _| wanted.is_match(name) || wanted.is_match(&format!("{name}/s")));
+            run.metrics.retain(|name, _| is_wanted(name));
         }
     }
     let comparison = compare(&good, &bad, &how.options()).map_err(trouble)?;
     if comparison.rows.is_empty() && comparison.constant.is_empty() {
         return Err(Failure::new(USAGE, nothing_in_common(&comparison, how)));
     }
+    let said = Said {
+        cause: cause::sentence(&comparison, split.as_ref(), how.alpha, how.relevant()),
+        advice: format::advice(&comparison, split.as_ref(), how),
+    };
+    let fails = fails(&comparison, how);
     if how.output.json.as_deref() != Some(Path::new("-")) {
-        sink::print(&table::render(&comparison, how)).map_err(exit::io("print the results"))?;
+        sink::print(&table::render(&comparison, &said, how))
+            .map_err(exit::io("print the results"))?;
     }
     if let Some(path) = &how.output.json {
         let value = json!({
@@ -45,15 +67,36 @@ pub(super) fn deliver(mut good: Vec<Run>, mut bad: Vec<Run>, how: &How) -> Comma
             "fdr": how.fdr,
             "wanted_change": how.relevant(),
             "differs": comparison.differs(),
-            "cause": cause::sentence(&comparison, how.relevant()),
+            "fails": fails,
+            "cause": said.cause,
+            "time": split,
             "comparison": comparison,
         });
         json::write(&value, path).map_err(exit::io("write the results"))?;
     }
     if let Some(path) = &how.output.html {
-        page::write(&comparison, how, path).map_err(exit::io("write the page"))?;
+        page::write(&comparison, &said, how, path).map_err(exit::io("write the page"))?;
     }
-    Ok(if comparison.differs() { ExitCode::from(NO) } else { ExitCode::SUCCESS })
+    Ok(if fails { ExitCode::from(NO) } else { ExitCode::SUCCESS })
+}
+
+/// Whether the metric that it is about differs by what matters, in the direction that was asked for; without such a
+/// metric any does.
+fn fails(comparison: &Comparison, how: &How) -> bool {
+    let is_failure = |row: &Row| {
+        let is_direction = match how.fail_on {
+            Some(FailOn::Any) => true,
+            Some(FailOn::Slower) => row.means.1 > row.means.0,
+            Some(FailOn::Faster) => row.means.1 < row.means.0,
+            // Of a metric that the comparison is not about nothing says which way is bad.
+            None => comparison.primary.is_none() || row.means.1 > row.means.0,
+        };
+        row.verdict == Verdict::Differs && format::is_relevant(row, how.relevant()) && is_direction
+    };
+    match &comparison.primary {
+        Some(_) => comparison.primary_row().is_some_and(is_failure),
+        None => comparison.rows.iter().any(is_failure),
+    }
 }
 
 fn nothing_in_common(comparison: &Comparison, how: &How) -> String {

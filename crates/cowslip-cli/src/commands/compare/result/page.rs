@@ -9,21 +9,25 @@ use minijinja::{Environment, context};
 
 use cowslip_compare::{Comparison, Row, Verdict};
 
-use super::How;
-use super::{cause, format, strip_plot};
+use super::{How, Said, format, strip_plot};
 
 /// Writes the page to `path`, or to standard output if that is `-`.
-pub(super) fn write(comparison: &Comparison, how: &How, path: &Path) -> io::Result<()> {
-    sink::write(path, &render(comparison, how).map_err(io::Error::other)?)
+pub(super) fn write(
+    comparison: &Comparison,
+    said: &Said,
+    how: &How,
+    path: &Path,
+) -> io::Result<()> {
+    sink::write(path, &render(comparison, said, how).map_err(io::Error::other)?)
 }
 
-fn render(comparison: &Comparison, how: &How) -> Result<String, minijinja::Error> {
+fn render(comparison: &Comparison, said: &Said, how: &How) -> Result<String, minijinja::Error> {
     let mut environment = Environment::new();
     environment.add_template("page.html", include_str!("page.html"))?;
     environment.get_template("page.html")?.render(context! {
-        cause => cause::sentence(comparison, how.relevant()),
+        cause => &said.cause,
         headline => format::headline(comparison),
-        advice => format::advice(comparison, how),
+        advice => &said.advice,
         alpha => how.alpha,
         fdr => how.fdr,
         rows => comparison.rows.iter().map(row).collect::<Vec<_>>(),

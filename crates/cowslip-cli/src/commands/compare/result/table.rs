@@ -3,8 +3,7 @@
 use cowslip_compare::{Comparison, Row, Verdict};
 use cowslip_report::text;
 
-use super::How;
-use super::{cause, format};
+use super::{How, Said, format};
 
 const HEADS: [&str; 10] = [
     "verdict",
@@ -21,9 +20,8 @@ const HEADS: [&str; 10] = [
 /// Columns of words; the others are right-aligned.
 const WORDS: [usize; 2] = [0, 1];
 
-pub(super) fn render(comparison: &Comparison, how: &How) -> String {
-    let cause = text::printable(&cause::sentence(comparison, how.relevant()));
-    let mut lines = vec![cause, format::headline(comparison), String::new()];
+pub(super) fn render(comparison: &Comparison, said: &Said, how: &How) -> String {
+    let mut lines = vec![text::printable(&said.cause), format::headline(comparison), String::new()];
     let is_shown = |row: &&Row| how.all || row.verdict != Verdict::Unproven;
     let rows: Vec<Vec<String>> = comparison.rows.iter().filter(is_shown).map(cells).collect();
     if !rows.is_empty() {
@@ -32,7 +30,7 @@ pub(super) fn render(comparison: &Comparison, how: &How) -> String {
         lines.extend(text::align(&rows).iter().map(|line| line.trim_end().to_owned()));
         lines.push(String::new());
     }
-    lines.extend(format::advice(comparison, how).iter().map(|it| text::printable(it)));
+    lines.extend(said.advice.iter().map(|it| text::printable(it)));
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 

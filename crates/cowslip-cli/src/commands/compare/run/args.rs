@@ -15,7 +15,8 @@ use crate::commands::numbers::{between, whole};
     The recordings stay in DIR/good and DIR/bad: cowslip compare DIR/good -- DIR/bad. After Ctrl-C the \
     runs that were finished are compared. The metrics of the machine are those of all it does: let it do \
     nothing else.\n\n\
-    Exit codes: 0 nothing differs significantly · 1 something does · 2 to 6: it could not be found out · \
+    Exit codes: 0 not slower · 1 the bad command is slower, by --effect or more (--primary, --fail-on) · \
+    2 to 6: it could not be found out · \
     125 a command failed, or was interrupted · 126 it cannot be run · 127 it is not there")]
 pub(crate) struct RunArgs {
     /// The good command, for `sh -c`

@@ -1,0 +1,84 @@
+//! Where the time of runs went, and which counters explain it.
+
+use cowslip_compare::{Comparison, Row, TimePart, TimeSplit, Verdict};
+
+use super::cause::MOST;
+use super::format::{self, is_relevant};
+use super::known::{self, Cause};
+use super::words::{called, change, listed};
+
+/// A part of the time is said if it carries so much of what was added: of five parts one does.
+const LEAST_PART: f64 = 0.15;
+/// Where the time went, and the counters that explain it.
+pub(super) fn explanation(
+    comparison: &Comparison,
+    split: &TimeSplit,
+    alpha: f64,
+    effect: f64,
+) -> String {
+    let added = split.means.1 - split.means.0;
+    let mut parts: Vec<_> =
+        split.parts.iter().filter(|part| part.carried / added >= LEAST_PART).collect();
+    // More to run makes threads of the program wait for each other: that is not what it began with.
+    let is_running =
+        |part: TimePart| matches!(part, TimePart::User | TimePart::System | TimePart::Running);
+    let running: f64 = parts.iter().filter(|it| is_running(it.part)).map(|it| it.carried).sum();
+    let runs_more = running / added >= 0.5;
+    let is_later = |part: TimePart| runs_more && !is_running(part);
+    parts.sort_by(|a, b| {
+        let order = is_later(a.part).cmp(&is_later(b.part));
+        order.then((b.carried / added).total_cmp(&(a.carried / added)))
+    });
+    let which: Vec<TimePart> = parts.iter().map(|part| part.part).collect();
+    let causes = known::causes(comparison, split, &which, effect);
+    let said: Vec<String> = parts
+        .iter()
+        .map(|part| {
+            let sign = if part.added() > 0.0 { "+" } else { "-" };
+            let perhaps = if part.differs(alpha) { "" } else { "perhaps " };
+            let seconds = format::seconds(part.added().abs());
+            format!("{perhaps}{} ({sign}{seconds})", called(part.part))
+        })
+        .collect();
+    let verb = if added > 0.0 { "went to" } else { "was saved in" };
+    let went = format!("the time {verb} {}", listed(&said));
+    let shown: f64 = parts.iter().map(|part| part.added() / added).sum();
+    let carried: f64 = parts.iter().map(|part| part.carried / added).sum();
+    let of = match () {
+        () if shown > 1.0 + LEAST_PART => ", of all threads together",
+        () if carried - shown >= LEAST_PART => {
+            ", with such waiting for a processor as good runs have, too"
+        }
+        () => "",
+    };
+    let why = match (which.first(), causes.is_empty()) {
+        (_, false) => format!("as {}", counters(comparison, &causes, effect)),
+        (Some(TimePart::User), true) => {
+            "no counter of the kernel explains it: the program itself computes".to_owned()
+                + if added > 0.0 { " more" } else { " less" }
+        }
+        (_, true) => "no counter of the kernel explains it".to_owned(),
+    };
+    format!("{went}{of}; {why}")
+}
+
+fn counters(comparison: &Comparison, causes: &[Cause<'_>], effect: f64) -> String {
+    let mut rows: Vec<&Row> = causes.iter().take(MOST).map(|cause| cause.row).collect();
+    // Base pages in the place of huge ones are the faults, not beside them.
+    if rows.iter().any(|row| row.metric == "rusage.minor_faults") {
+        let rose = rows[0].means.1 > rows[0].means.0;
+        let huge = comparison.rows.iter().find(|row| {
+            row.metric.trim_end_matches("/s") == "vmstat.thp_fault_alloc"
+                && row.verdict != Verdict::Unproven
+                && is_relevant(row, effect)
+                && (row.means.1 > row.means.0) != rose
+        });
+        rows.truncate(if huge.is_some() { 1 } else { MOST });
+        rows.extend(huge);
+    }
+    let all = rows.iter().map(|row| {
+        let perhaps = if row.verdict == Verdict::Perhaps { "perhaps " } else { "" };
+        perhaps.to_owned() + &change(row)
+    });
+    listed(&all.collect::<Vec<_>>())
+}

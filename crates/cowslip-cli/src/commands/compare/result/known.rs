@@ -1,0 +1,196 @@
+//! Counters of the kernel's that are known to cost time, what of it, and how much.
+
+use cowslip_compare::TimePart::{self, Asleep, DiskWait, ProcessorWait, System, User};
+use cowslip_compare::{Comparison, Measure, Row, TimeSplit, Verdict, WALL};
+
+use super::format::is_relevant;
+
+/// What one of the things counted takes, in seconds.
+#[derive(Clone, Copy)]
+enum Cost {
+    /// As a rule.
+    About(f64),
+    /// Whatever it was this time: it is how this part of the time comes about.
+    Any,
+}
+use Cost::{About, Any};
+
+const MICROSECOND: f64 = 1e-6;
+
+/// In the order that decides between equals: what the command itself did before what the machine did, causes before
+/// what they bring about. `docs/compare.md` has the same table.
+const KNOWN: [(TimePart, &str, Cost); 40] = [
+    (System, "rusage.minor_faults", About(0.5 * MICROSECOND)),
+    (System, "process.read_calls", About(0.3 * MICROSECOND)),
+    (System, "process.write_calls", About(0.3 * MICROSECOND)),
+    (System, "vmstat.pswpin", About(20.0 * MICROSECOND)),
+    (System, "vmstat.pswpout", About(10.0 * MICROSECOND)),
+    (System, "vmstat.compact_stall", About(500.0 * MICROSECOND)),
+    (System, "vmstat.allocstall_normal", About(100.0 * MICROSECOND)),
+    (System, "vmstat.allocstall_movable", About(100.0 * MICROSECOND)),
+    (System, "vmstat.pgscan_direct", About(0.5 * MICROSECOND)),
+    (System, "vmstat.thp_fault_alloc", About(100.0 * MICROSECOND)),
+    (System, "vmstat.thp_split_page", About(20.0 * MICROSECOND)),
+    (System, "vmstat.pgmigrate_success", About(2.0 * MICROSECOND)),
+    (System, "vmstat.numa_pages_migrated", About(5.0 * MICROSECOND)),
+    (System, "vmstat.numa_hint_faults", About(1.0 * MICROSECOND)),
+    (System, "rusage.voluntary_switches", About(2.0 * MICROSECOND)),
+    (System, "rusage.involuntary_switches", About(2.0 * MICROSECOND)),
+    (System, "interrupts.TLB", About(3.0 * MICROSECOND)),
+    (System, "scheduler.forks", About(100.0 * MICROSECOND)),
+    (User, "rusage.minor_faults", About(0.25 * MICROSECOND)),
+    (User, "vmstat.pswpin", About(1.0 * MICROSECOND)),
+    (ProcessorWait, "rusage.involuntary_switches", Any),
+    (ProcessorWait, "rusage.voluntary_switches", Any),
+    (ProcessorWait, "scheduler.runnable", Any),
+    (DiskWait, "disk.*.flushes", About(500.0 * MICROSECOND)),
+    (DiskWait, "rusage.major_faults", About(100.0 * MICROSECOND)),
+    (DiskWait, "vmstat.pswpin", About(100.0 * MICROSECOND)),
+    (DiskWait, "process.disk_read_bytes", About(2e-9)),
+    (DiskWait, "vmstat.workingset_refault_file", About(50.0 * MICROSECOND)),
+    (DiskWait, "disk.*.reads", About(100.0 * MICROSECOND)),
+    (DiskWait, "disk.*.writes", About(50.0 * MICROSECOND)),
+    (DiskWait, "process.disk_written_bytes", About(2e-9)),
+    (DiskWait, "rusage.voluntary_switches", Any),
+    (Asleep, "disk.*.flushes", About(500.0 * MICROSECOND)),
+    (Asleep, "rusage.major_faults", About(100.0 * MICROSECOND)),
+    (Asleep, "vmstat.pswpin", About(100.0 * MICROSECOND)),
+    (Asleep, "process.disk_read_bytes", About(2e-9)),
+    (Asleep, "disk.*.reads", About(100.0 * MICROSECOND)),
+    (Asleep, "disk.*.writes", About(50.0 * MICROSECOND)),
+    (Asleep, "rusage.voluntary_switches", Any),
+    (Asleep, "rusage.involuntary_switches", Any),
+];
+
+/// What one counter is taken to explain.
+pub(super) struct Cause<'a> {
+    pub(super) row: &'a Row,
+    /// Seconds of a run, with the sign of what changed.
+    seconds: f64,
+}
+
+/// The counters that explain a tenth or more of what these parts of the time changed by, the best first: by their
+/// usual costs; where those explain nothing, by which such time comes about.
+pub(super) fn causes<'a>(
+    comparison: &'a Comparison,
+    split: &TimeSplit,
+    parts: &[TimePart],
+    effect: f64,
+) -> Vec<Cause<'a>> {
+    let mut found: Vec<Cause<'a>> = Vec::new();
+    let mut how: Vec<Cause<'a>> = Vec::new();
+    for (part, metric, cost) in KNOWN {
+        let Some(of) = parts.iter().find(|it| holds(**it, part)) else { continue };
+        let Some(added) = split.parts.iter().find(|it| it.part == *of).map(|it| it.added()) else {
+            continue;
+        };
+        for row in differing(comparison, metric, effect) {
+            let count = counted(row, split);
+            if count.signum() != added.signum() {
+                continue;
+            }
+            match cost {
+                About(each) if (count * each / added) >= 0.1 => {
+                    let seconds = added.signum() * (count * each).abs().min(added.abs());
+                    found.push(Cause { row, seconds });
+                }
+                About(_) => {}
+                Any => how.push(Cause { row, seconds: added }),
+            }
+        }
+    }
+    let mut all = if found.is_empty() { how } else { found };
+    // The sort is stable: equals stay in the table's order.
+    all.sort_by(|a, b| b.seconds.abs().total_cmp(&a.seconds.abs()));
+    let mut seen = Vec::new();
+    all.retain(|cause| {
+        let is_new = !seen.contains(&&cause.row.metric);
+        seen.push(&cause.row.metric);
+        is_new
+    });
+    let most = all.first().map_or(0.0, |cause| cause.seconds.abs());
+    all.retain(|cause| cause.seconds.abs() >= most / 4.0);
+    all
+}
+
+/// Counters that differ and usually cost more than a hundredth of the good runs' time, the dearest first.
+pub(super) fn costly<'a>(
+    comparison: &'a Comparison,
+    split: &TimeSplit,
+    effect: f64,
+) -> Vec<&'a Row> {
+    let mut all: Vec<(f64, &Row)> = Vec::new();
+    for (_, metric, cost) in KNOWN {
+        let About(each) = cost else { continue };
+        let rows = differing(comparison, metric, effect);
+        for row in rows.filter(|row| row.verdict == Verdict::Differs) {
+            let share = (counted(row, split) * each / split.means.0).abs();
+            match all.iter_mut().find(|(_, known)| known.metric == row.metric) {
+                Some((known, _)) => *known = known.max(share),
+                None if share >= 0.01 => all.push((share, row)),
+                None => {}
+            }
+        }
+    }
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    all.into_iter().map(|(_, row)| row).collect()
+}
+
+/// Time on a processor that is not divided, or time off it, holds the parts that it is not divided into.
+fn holds(whole: TimePart, part: TimePart) -> bool {
+    match whole {
+        TimePart::Running => matches!(part, User | System),
+        TimePart::NotRunning => matches!(part, ProcessorWait | DiskWait | Asleep),
+        _ => whole == part,
+    }
+}
+
+fn differing<'a>(
+    comparison: &'a Comparison,
+    metric: &'static str,
+    effect: f64,
+) -> impl Iterator<Item = &'a Row> {
+    let is_it = move |row: &&Row| {
+        let name = row.metric.strip_suffix("/s").unwrap_or(&row.metric);
+        match metric.split_once('*') {
+            Some((begin, end)) => name.starts_with(begin) && name.ends_with(end),
+            None => name == metric,
+        }
+    };
+    let differs = move |row: &&Row| row.verdict != Verdict::Unproven && is_relevant(row, effect);
+    comparison.rows.iter().filter(is_it).filter(differs)
+}
+
+/// By how much more was counted in a bad run.
+fn counted(row: &Row, split: &TimeSplit) -> f64 {
+    let (good, bad) = row.means;
+    match row.measure {
+        Measure::Rate => bad * split.means.1 - good * split.means.0,
+        _ => bad - good,
+    }
+}
+
+/// Kinds of metrics that are the machine's.
+const OF_MACHINE: [&str; 9] = [
+    "vmstat.",
+    "meminfo.",
+    "cpu.",
+    "loadavg.",
+    "pressure.",
+    "interrupts.",
+    "scheduler.",
+    "network.",
+    "disk.",
+];
+
+/// Whether it is known to be brought about by what the program does, and to cost nothing by itself: `numa_local`,
+/// `pgalloc_normal`, `idle`. The first line does not have it.
+pub(super) fn is_consequence(row: &Row) -> bool {
+    let name = row.metric.strip_suffix("/s").unwrap_or(&row.metric);
+    let is_known = |(_, metric, _): &(TimePart, &str, Cost)| match metric.split_once('*') {
+        Some((begin, end)) => name.starts_with(begin) && name.ends_with(end),
+        None => name == *metric,
+    };
+    name == WALL
+        || OF_MACHINE.iter().any(|kind| name.starts_with(kind)) && !KNOWN.iter().any(is_known)
+}

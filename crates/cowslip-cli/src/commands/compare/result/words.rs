@@ -1,0 +1,81 @@
+//! Metrics, their changes and parts of the time, as people say them.
+
+use cowslip_compare::{Row, TimePart};
+
+use super::format;
+
+pub(super) fn called(part: TimePart) -> &'static str {
+    match part {
+        TimePart::User => "user time",
+        TimePart::System => "system time",
+        TimePart::Running => "processor time",
+        TimePart::ProcessorWait => "waiting for a processor",
+        TimePart::DiskWait => "waiting for a disk",
+        TimePart::Asleep => "being asleep",
+        TimePart::NotRunning => "waiting",
+    }
+}
+
+pub(super) fn listed(words: &[String]) -> String {
+    match words {
+        [] => String::new(),
+        [word] => word.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+pub(super) fn change(row: &Row) -> String {
+    let (good, bad) = row.means;
+    let name = name(&row.metric);
+    let value = |value| format::value(&row.metric, value);
+    let verb = if bad > good { "rose" } else { "fell" };
+    match row.change {
+        _ if bad == 0.0 => format!("{name} {verb} to 0 (from {})", value(good)),
+        Some(change) if row.metric.ends_with("_share") || change.value.abs() >= 100.0 => {
+            format!("{name} {verb} from {} to {}", value(good), value(bad))
+        }
+        Some(change) => {
+            let by = format::percent(change.value);
+            format!("{name} {verb} by {}", by.trim_start_matches(['+', '-']))
+        }
+        None => format!("{name} {verb} from 0 to {}", value(bad)),
+    }
+}
+
+/// A metric's name as people say it; a name of the kernel's stays as it is.
+pub(super) fn name(metric: &str) -> String {
+    let (of_process, rest) = match metric.split_once('.') {
+        Some(("rusage", rest)) => ("", rest),
+        Some(("process", rest)) => ("the command's ", rest),
+        Some(("vmstat", rest)) => return rest.to_owned(),
+        Some(("cpu", rest)) => ("the processors' ", rest),
+        _ if metric == "interrupts.TLB" => return "TLB shootdowns".to_owned(),
+        Some(_) => return metric.to_owned(),
+        None => ("", metric),
+    };
+    let (rest, rate) = rest.strip_suffix("/s").map_or((rest, ""), |rest| (rest, " a second"));
+    let said = match rest.strip_suffix("_seconds").or(rest.strip_suffix("_share")) {
+        Some(time) => format!("{time} time"),
+        None => rest.strip_suffix("_bytes").unwrap_or(rest).to_owned(),
+    };
+    format!("{of_process}{}{rate}", said.replace(['_', '.'], " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_said_as_people_do() {
+        for (metric, wanted) in [
+            ("rusage.system_seconds", "system time"),
+            ("process.minor_faults/s", "the command's minor faults a second"),
+            ("cpu.iowait_share", "the processors' iowait time"),
+            ("vmstat.pswpin/s", "pswpin/s"),
+            ("process.rss_bytes", "the command's rss"),
+            ("disk.vda.reads", "disk.vda.reads"),
+        ] {
+            assert_eq!(name(metric), wanted);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Where the time of runs went: on a processor, in waiting for one, for a disk, asleep.
+//!
+//! What the threads of a command took is summed up. The parts add up to the wall time, and their differences to its
+//! difference: what is left of it is called asleep. Of a program that runs on several processors at once that is less
+//! than nothing, by as much as they ran at the same time.
+
+use serde::Serialize;
+
+use super::WALL;
+use crate::inputs::{Metric, Run};
+use crate::stats::{Moments, Welch};
+
+/// A part of the time of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TimePart {
+    /// On a processor, in the program.
+    User,
+    /// On a processor, in the kernel.
+    System,
+    /// On a processor: too little for the ticks by which the program and the kernel are told apart.
+    Running,
+    /// Ready to run, while others did.
+    ProcessorWait,
+    /// Waiting for a disk.
+    DiskWait,
+    /// Waiting for anything else.
+    Asleep,
+    /// Not on a processor, for whatever reason: the runs do not say how long one was waited for.
+    NotRunning,
+}
+
+/// What became of a part of the time.
+///
+/// Where others use the processors as well, time on one comes with waiting for one, and so does each wake-up. As much of
+/// it as good runs have for each second, or for each time that they waited for something else, is carried by that
+/// second, or by that something.
+#[derive(Clone, Debug, Serialize)]
+pub struct PartOfTime {
+    /// Which.
+    pub part: TimePart,
+    /// Mean seconds in good and bad runs.
+    pub means: (f64, f64),
+    /// How many of the seconds that bad runs took more are due to it; all parts together, all of them.
+    pub carried: f64,
+    /// Welch's test of what is carried, as (good, bad), unless both sides are constant.
+    pub welch: Option<Welch>,
+}
+
+impl PartOfTime {
+    /// By how many seconds bad runs have more of it.
+    pub fn added(&self) -> f64 {
+        self.means.1 - self.means.0
+    }
+
+    /// Whether it is shown to differ.
+    pub fn differs(&self, alpha: f64) -> bool {
+        self.welch.map_or(self.carried != 0.0, |welch| welch.p < alpha)
+    }
+}
+
+/// Where the time of all runs went.
+#[derive(Clone, Debug, Serialize)]
+pub struct TimeSplit {
+    /// Mean seconds of good and bad runs.
+    pub means: (f64, f64),
+    /// They add up to it.
+    pub parts: Vec<PartOfTime>,
+}
+
+/// Processor time of all runs of a side that a tick of 4 ms divides well enough.
+const LEAST_DIVIDED_SECONDS: f64 = 0.25;
+/// Voluntary switches of a shell and of a program that only computes.
+const FEW_WAKE_UPS: f64 = 20.0;
+const SECTOR_BYTES: f64 = 512.0;
+/// Of each disk, how long its requests took.
+const REQUESTS: [&str; 3] = [".read_wait_seconds", ".write_wait_seconds", ".flush_wait_seconds"];
+
+impl TimeSplit {
+    /// Of runs that all have their wall time and what `wait4(2)` says, two or more a side.
+    pub fn of(good: &[Run], bad: &[Run], alpha: f64) -> Option<Self> {
+        let both = |of: &dyn Fn(&Run) -> Option<f64>| -> Option<Both> {
+            let side = |runs: &[Run]| runs.iter().map(of).collect::<Option<Vec<f64>>>();
+            Some([side(good)?, side(bad)?])
+        };
+        let total = |name: &'static str| move |run: &Run| Some(run.metrics.get(name)?.value());
+        let wall = both(&total(WALL))?;
+        let (user, system) =
+            (both(&total("rusage.user_seconds"))?, both(&total("rusage.system_seconds"))?);
+        let running = sum(&user, &system);
+        let waits = both(&|run| count(run, "process.schedstat.wait_seconds"));
+        let woken = both(&total("rusage.voluntary_switches"));
+        let usual = waits.as_ref().map(|waits| Usual::of(&waits[0], &running[0], woken.as_ref()));
+        let of_running = usual.as_ref().map_or(0.0, |usual| usual.of_running);
+        let carried = |values: &Both| zip(values, values, |it, _| it * (1.0 + of_running));
+        let mut parts: Vec<(TimePart, Both, Both)> = Vec::new();
+        let seconds = running.iter().map(|side| side.iter().sum::<f64>()).fold(0.0, f64::max);
+        if seconds < LEAST_DIVIDED_SECONDS {
+            parts.push((TimePart::Running, carried(&running), running.clone()));
+        } else {
+            parts.push((TimePart::User, carried(&user), user));
+            parts.push((TimePart::System, carried(&system), system));
+        }
+        let mut rest = less(&wall, &running);
+        match waits.zip(usual) {
+            None => parts.push((TimePart::NotRunning, rest.clone(), rest)),
+            Some((waits, usual)) => {
+                rest = less(&rest, &waits);
+                let mut beyond = zip(&waits, &running, |wait, running| wait - of_running * running);
+                let woken = usual.for_wake_ups(woken.as_ref(), &beyond);
+                beyond = less(&beyond, &woken);
+                parts.push((TimePart::ProcessorWait, beyond, waits));
+                let disk = both(&disk_wait).map(|disk| {
+                    let disk = zip(&disk, &rest, |disk, rest| disk.min(rest.max(0.0)));
+                    rest = less(&rest, &disk);
+                    disk
+                });
+                // The wake-ups are those of whichever there is more of.
+                let is_disk = disk.as_ref().is_some_and(|disk| added(disk) > added(&rest));
+                if let Some(disk) = disk {
+                    let carried = if is_disk { sum(&disk, &woken) } else { disk.clone() };
+                    parts.push((TimePart::DiskWait, carried, disk));
+                }
+                let carried = if is_disk { rest.clone() } else { sum(&rest, &woken) };
+                parts.push((TimePart::Asleep, carried, rest));
+            }
+        }
+        let part = |(part, carried, values): (TimePart, Both, Both)| {
+            let [good, bad] = [&carried[0], &carried[1]].map(|side| Moments::of(side));
+            let welch = Welch::of(&good.ok()?, &bad.ok()?, alpha).ok();
+            let carried = added(&carried);
+            Some(PartOfTime { part, means: means(&values), carried, welch })
+        };
+        let parts = parts.into_iter().map(part).collect::<Option<Vec<_>>>()?;
+        Some(Self { means: means(&wall), parts })
+    }
+}
+
+/// How long good runs wait for a processor because others use it.
+struct Usual {
+    /// Seconds for each second on one.
+    of_running: f64,
+    /// Seconds for each time that they waited for something else.
+    of_wake_up: f64,
+    /// How often they did.
+    woken: f64,
+}
+
+impl Usual {
+    fn of(waits: &[f64], running: &[f64], woken: Option<&Both>) -> Self {
+        let per = |count: f64| if count > 0.0 { mean(waits) / count } else { 0.0 };
+        let woken = woken.map_or(0.0, |woken| mean(&woken[0]));
+        // With a few wake-ups the waiting is that of running.
+        Self { of_running: per(mean(running)), of_wake_up: per(woken + FEW_WAKE_UPS), woken }
+    }
+
+    /// What of the waiting beyond that of running comes with more wake-ups.
+    fn for_wake_ups(&self, woken: Option<&Both>, beyond: &Both) -> Both {
+        let usual =
+            |woken: f64, beyond: f64| (self.of_wake_up * (woken - self.woken)).min(beyond).max(0.0);
+        woken.map_or_else(|| zip(beyond, beyond, |_, _| 0.0), |woken| zip(woken, beyond, usual))
+    }
+}
+
+/// A value of each good and of each bad run.
+type Both = [Vec<f64>; 2];
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn added(both: &Both) -> f64 {
+    mean(&both[1]) - mean(&both[0])
+}
+
+fn means([good, bad]: &Both) -> (f64, f64) {
+    (mean(good), mean(bad))
+}
+
+fn count(run: &Run, name: &str) -> Option<f64> {
+    run.metrics.get(name)?.growth().map(|growth| growth.count)
+}
+
+/// What the kernel says that the command waited, if it counts that, or the time that all requests of the machine took:
+/// all of it if the command moved a sector each time that it waited, less if it moved less. `None` if nothing is known
+/// of disks.
+fn disk_wait(run: &Run) -> Option<f64> {
+    let own = count(run, "process.disk_wait_seconds");
+    let is_request =
+        |name: &str| name.starts_with("disk.") && REQUESTS.iter().any(|what| name.ends_with(what));
+    let all = run.metrics.iter().filter(|(name, _)| is_request(name));
+    let requests = all.filter_map(|(_, metric)| Some(metric.growth()?.count)).reduce(|a, b| a + b);
+    let moved = ["process.disk_read_bytes", "process.disk_written_bytes"];
+    let moved: f64 = moved.iter().filter_map(|name| count(run, name)).sum();
+    let waits = run.metrics.get("rusage.voluntary_switches").map_or(0.0, Metric::value);
+    let share = (moved / (SECTOR_BYTES * waits.max(1.0))).min(1.0);
+    own.into_iter().chain(requests.map(|seconds| seconds * share)).reduce(f64::max)
+}
+
+fn zip(a: &Both, b: &Both, of: impl Fn(f64, f64) -> f64) -> Both {
+    let side = |which: usize| a[which].iter().zip(&b[which]).map(|(a, b)| of(*a, *b)).collect();
+    [side(0), side(1)]
+}
+
+fn sum(a: &Both, b: &Both) -> Both {
+    zip(a, b, |a, b| a + b)
+}
+
+fn less(a: &Both, b: &Both) -> Both {
+    zip(a, b, |a, b| a - b)
+}
