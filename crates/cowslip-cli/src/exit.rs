@@ -5,7 +5,7 @@
 //! | 0 | it did what was asked; the answer is yes |
 //! | 1 | it ran, and the answer is no |
 //! | 2 | the request makes no sense, or a file that it names is missing or cannot be read or written |
-//! | 3 | the kernel lacks it |
+//! | 3 | the kernel lacks it, or this build does |
 //! | 4 | not permitted: a file too |
 //! | 5 | the target vanished |
 //! | 6 | a file is not what it should be: damaged, or of another kind |
@@ -33,7 +33,7 @@ pub(crate) type CommandResult = Result<ExitCode, Failure>;
 pub(crate) const NO: u8 = 1;
 /// The request makes no sense, or a file that it names cannot be read or written.
 pub(crate) const USAGE: u8 = 2;
-/// The kernel lacks it.
+/// The kernel lacks it, or this build does.
 pub(crate) const UNSUPPORTED: u8 = 3;
 /// Not permitted.
 pub(crate) const DENIED: u8 = 4;

@@ -163,3 +163,27 @@ fn a_chain_is_merged_and_compressed() {
     std::fs::remove_file(&first).unwrap();
     assert!(image("verify", &second).status.success(), "it needs no other");
 }
+
+#[cfg(not(feature = "remote"))]
+#[test]
+fn without_object_stores_a_url_is_told_where_they_are() {
+    let folder = Folder::new("image-url");
+    let file = folder.0.join("store");
+    std::fs::write(&file, "").unwrap();
+    let file = file.to_str().unwrap();
+    for command in [
+        &["image", "push", file, "s3://b/store"][..],
+        &["image", "pull", "s3://b/store", file],
+        &["image", "ls", "s3://b/store"],
+        &["image", "prune", "s3://b/store", "--keep", "1"],
+        &["image", "verify", "s3://b/store"],
+        &["image", "diff", file, "s3://b/store"],
+        &["restore", "s3://b/store"],
+        &["serve", "s3://b/store"],
+    ] {
+        let ran = run(Command::new(COWSLIP).args(command));
+        assert_eq!(ran.status.code(), Some(3), "{command:?}: {}", ran.stderr);
+        let is_said = ran.stderr.starts_with("cowslip: s3://b/store: ");
+        assert!(is_said && ran.stderr.contains("feature `remote`"), "{}", ran.stderr);
+    }
+}

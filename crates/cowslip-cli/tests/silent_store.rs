@@ -1,5 +1,6 @@
 //! `cowslip image` and `cowslip restore` against servers on loopback that accept and then say nothing, or
 //! refuse.
+#![cfg(feature = "remote")]
 
 mod support;
 

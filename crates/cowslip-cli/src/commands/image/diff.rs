@@ -1,6 +1,5 @@
 //! `cowslip image diff`: what differs between two images.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use cowslip::ErrorKind;
@@ -19,8 +18,7 @@ const MOST_RANGES: usize = 16;
 
 /// What differs; the exit code says whether anything does.
 pub(super) fn diff(args: &DiffArgs) -> CommandResult {
-    let open = |path: &Path| remote::open(path).map_err(trouble);
-    let (first, second) = (open(&args.first)?, open(&args.second)?);
+    let (first, second) = (remote::open(&args.first)?, remote::open(&args.second)?);
     let mut progress = Progress::new();
     progress.phase("comparing");
     let diff = first.diff(&second, &mut bytes_of(&progress)).map_err(trouble)?;

@@ -1,8 +1,10 @@
 //! `cowslip image`: what an image holds, and whether it is whole.
 
+#[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "options of what reaches stores"))]
 mod args;
 mod diff;
 mod merge;
+#[cfg(feature = "remote")]
 mod transfer;
 
 use std::ops::ControlFlow;
@@ -26,10 +28,19 @@ pub(super) fn run(action: &Action) -> CommandResult {
         Action::Verify(args) => verify(args),
         Action::Diff(args) => diff::diff(args),
         Action::Merge(args) => merge::merge(args),
+        #[cfg(feature = "remote")]
         Action::Push(args) => transfer::push(args),
+        #[cfg(feature = "remote")]
         Action::Pull(args) => transfer::pull(args),
+        #[cfg(feature = "remote")]
         Action::Ls(args) => transfer::ls(args),
+        #[cfg(feature = "remote")]
         Action::Prune(args) => transfer::prune(args),
+        #[cfg(not(feature = "remote"))]
+        Action::Push(args::PushArgs { url, .. })
+        | Action::Pull(args::PullArgs { url, .. })
+        | Action::Ls(args::LsArgs { url, .. })
+        | Action::Prune(args::PruneArgs { url, .. }) => Err(remote::absent(url)),
     }
 }
 

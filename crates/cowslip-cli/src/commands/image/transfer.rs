@@ -1,108 +1,152 @@
 //! `cowslip image push`, `pull`, `ls` and `prune`: images in object stores.
 
+use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use cowslip::image::Progress as Done;
+use cowslip::image::{OnProgress, Progress as Done};
 use cowslip::units::ByteCount;
+use cowslip_remote::{Listed, ListedKind, PruneOptions};
 use cowslip_report::Progress;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::args::{LsArgs, PruneArgs, PullArgs, PushArgs};
 use super::{age, write};
 use crate::commands::signals;
-use crate::exit::{self, CommandResult, Failure};
-use crate::remote;
+use crate::exit::{self, CommandResult, Failure, USAGE};
+use crate::remote::is_url;
 
 pub(super) fn push(args: &PushArgs) -> CommandResult {
-    let remote = remote::of(&args.url)?;
+    check_url(&args.url)?;
     let latest = args.latest.as_deref();
     let pushed = with_progress(&format!("sending {}", args.file.display()), |progress| {
-        remote.push(&args.file, &args.url, latest, progress)
+        cowslip_remote::push(&args.file, &args.url, latest, progress)
     })?;
     if let Some(file) = &args.json {
-        write(&pushed, file)?;
+        let value = json!({
+            "schema": "cowslip.image-push/1",
+            "url": pushed.url,
+            "sent_images": pushed.sent_images,
+            "sent_bytes": pushed.sent_bytes,
+            "latest": pushed.latest,
+        });
+        write(&value, file)?;
         return Ok(ExitCode::SUCCESS);
     }
-    outln!(
-        "{}: {} in {} images",
-        text(&pushed["url"]),
-        bytes(&pushed["sent_bytes"]),
-        pushed["sent_images"]
-    );
-    if let Some(pointer) = pushed["latest"].as_object() {
-        outln!("{}: {}", args.latest.as_deref().unwrap_or_default(), text(&pointer["image"]));
+    let sent = ByteCount(pushed.sent_bytes);
+    outln!("{}: {sent} in {} images", pushed.url, pushed.sent_images);
+    if let Some(pointer) = pushed.latest {
+        outln!("{}: {}", latest.unwrap_or_default(), pointer.image);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn pull(args: &PullArgs) -> CommandResult {
-    let remote = remote::of(&args.url)?;
+    check_url(&args.url)?;
     let pulled = with_progress(&format!("fetching {}", args.url), |progress| {
-        remote.pull(&args.url, &args.file, progress)
+        cowslip_remote::pull(&args.url, &args.file, progress)
     })?;
     if let Some(file) = &args.json {
-        write(&pulled, file)?;
+        let value = json!({
+            "schema": "cowslip.image-pull/1",
+            "images": pulled.images,
+            "bytes": pulled.bytes,
+        });
+        write(&value, file)?;
         return Ok(ExitCode::SUCCESS);
     }
-    outln!("{}: {} in {} images", args.file.display(), bytes(&pulled["bytes"]), pulled["images"]);
+    outln!("{}: {} in {} images", args.file.display(), ByteCount(pulled.bytes), pulled.images);
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn ls(args: &LsArgs) -> CommandResult {
-    let listed = remote::of(&args.url)?.list(&args.url)?;
+    check_url(&args.url)?;
+    let images = cowslip_remote::list(&args.url)?;
     if let Some(file) = &args.json {
-        write(&listed, file)?;
+        let images: Vec<Value> = images.iter().map(to_json).collect();
+        write(&json!({"schema": "cowslip.image-ls/1", "images": images}), file)?;
         return Ok(ExitCode::SUCCESS);
     }
-    for image in listed["images"].as_array().into_iter().flatten() {
-        let name = text(&image["name"]);
-        match image["pointer"].as_object() {
-            Some(pointer) => outln!("{name:<32} -> {}", text(&pointer["image"])),
-            None => outln!(
-                "{name:<32} {:>10}  {:<12} {}{}",
-                bytes(&image["bytes"]).to_string(),
-                age(image["created_unix_ns"].as_u64().unwrap_or_default()),
-                text(&image["identity"]),
-                if image["parent"].is_null() { "" } else { "  incremental" }
+    for Listed { name, bytes, kind, .. } in &images {
+        match kind {
+            ListedKind::Pointer(pointer) => outln!("{name:<32} -> {}", pointer.image),
+            ListedKind::Image { identity, parent, created_unix_ns } => outln!(
+                "{name:<32} {:>10}  {:<12} {identity}{}",
+                ByteCount(*bytes).to_string(),
+                age(*created_unix_ns),
+                if parent.is_some() { "  incremental" } else { "" }
             ),
+            _ => outln!("{name:<32} {:>10}", ByteCount(*bytes).to_string()),
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
+fn to_json(listed: &Listed) -> Value {
+    match &listed.kind {
+        ListedKind::Image { identity, parent, created_unix_ns } => json!({
+            "name": listed.name,
+            "bytes": listed.bytes,
+            "identity": identity.to_string(),
+            "parent": parent.map(|parent| parent.to_string()),
+            "created_unix_ns": created_unix_ns,
+        }),
+        ListedKind::Pointer(pointer) => json!({"name": listed.name, "pointer": pointer}),
+        _ => json!({"name": listed.name, "bytes": listed.bytes}),
+    }
+}
+
 pub(super) fn prune(args: &PruneArgs) -> CommandResult {
-    let remote = remote::of(&args.url)?;
-    let (keep, merge) = (args.keep as usize, args.merge.map(|longest| longest as usize));
-    let grace = Duration::from_secs(args.grace.into());
+    check_url(&args.url)?;
+    let mut options = PruneOptions::keep(args.keep as usize)
+        .grace(Duration::from_secs(args.grace.into()))
+        .dry_run(args.dry_run);
+    options.merge = args.merge.map(|longest| longest as usize);
     let pruned = with_progress(&format!("pruning {}", args.url), |progress| {
-        remote.prune(&args.url, keep, merge, grace, args.dry_run, progress)
+        cowslip_remote::prune(&args.url, options, progress)
     })?;
     if let Some(file) = &args.json {
-        write(&pruned, file)?;
+        let merged = pruned.merged.iter();
+        let merged = merged.map(|(image, into)| json!({"image": image, "into": into}));
+        let value = json!({
+            "schema": "cowslip.image-prune/1",
+            "dry_run": args.dry_run,
+            "merged": merged.collect::<Vec<_>>(),
+            "deleted": pruned.deleted,
+            "deleted_bytes": pruned.deleted_bytes,
+            "kept": pruned.kept,
+        });
+        write(&value, file)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let names = |key: &str| pruned[key].as_array().cloned().unwrap_or_default();
-    for merged in names("merged") {
-        outln!("merge   {} into {}", text(&merged["image"]), text(&merged["into"]));
-    }
-    names("deleted").iter().for_each(|name| outln!("delete  {}", text(name)));
+    pruned.merged.iter().for_each(|(image, into)| outln!("merge   {image} into {into}"));
+    pruned.deleted.iter().for_each(|name| outln!("delete  {name}"));
     outln!(
         "{}{} images deleted, {}; {} stay",
         if args.dry_run { "would be: " } else { "" },
-        names("deleted").len(),
-        bytes(&pruned["deleted_bytes"]),
-        names("kept").len()
+        pruned.deleted.len(),
+        ByteCount(pruned.deleted_bytes),
+        pruned.kept.len()
     );
     Ok(ExitCode::SUCCESS)
+}
+
+fn check_url(url: &str) -> Result<(), Failure> {
+    match is_url(OsStr::new(url)) {
+        true => Ok(()),
+        false => Err(Failure::new(
+            USAGE,
+            format!("{url} is no URL: s3://…, gs://…, az://…, oci://…, https://…"),
+        )),
+    }
 }
 
 /// Does long work, which Ctrl-C breaks off: an upload is aborted then, and no file is left.
 fn with_progress<T>(
     phase: &str,
-    work: impl FnOnce(cowslip::image::OnProgress<'_>) -> cowslip::Result<T>,
+    work: impl FnOnce(OnProgress<'_>) -> cowslip::Result<T>,
 ) -> Result<T, Failure> {
     let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
     let mut progress = Progress::new();
@@ -113,12 +157,4 @@ fn with_progress<T>(
     })?;
     progress.finish();
     Ok(done)
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-fn bytes(value: &Value) -> ByteCount {
-    ByteCount(value.as_u64().unwrap_or_default())
 }
