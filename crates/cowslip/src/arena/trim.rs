@@ -165,10 +165,15 @@ impl Shared {
                 guard.register(*piece, RegisterMode::WP)?;
                 write_protect(guard, *piece, true)?;
             }
-            for run in self.idle_pages(state, range, kept)? {
-                self.punch_in(&file, run)?;
-            }
-            Ok(())
+            let idle = self.idle_pages(state, range, kept)?;
+            idle.iter().try_for_each(|run| self.punch_in(&file, *run))?;
+            // A huge page that the kernel cannot split now, as it has just come, it fills with zeroes instead.
+            let is_there = |run: &VirtRange| {
+                let at = offset(self.range, *run);
+                memfile::data_at_or_after(file.fd(), at, at + run.len as u64)
+            };
+            let stays = idle.first().map_or(Ok(None), is_there)?.is_some();
+            if stays { Err(Errno::AGAIN) } else { Ok(()) }
         })();
         for (piece, _) in &pieces {
             // That takes the protection away, and does not wake who waits for that (I6).
@@ -178,7 +183,10 @@ impl Shared {
             let _ = insist(|| guard.wake(*piece));
         }
         self.counters.stalled(process::now_ns() - began_ns);
-        if trimmed.is_ok() {
+        if trimmed.is_err() {
+            // It is tried again in the background.
+            state.density.keep(chunk, kept);
+        } else {
             state.density.set_split(chunk);
             self.keep_small(state, chunk);
             // A split unmaps what stays.
