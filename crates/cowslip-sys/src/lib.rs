@@ -35,7 +35,8 @@
 //! Calls go to the kernel directly (rustix' `linux_raw` backend or `passthrough::by_number`), never through the
 //! libc functions that the preload library replaces.
 //!
-//! The calls' errors are [`Errno`] values; nothing here retries, logs or allocates in its steady state.
+//! The calls' errors are [`Errno`] values. Calls that a signal interrupts (`EINTR`) are made again where that is safe; no other
+//! refusal is. Nothing here logs, or allocates in its steady state.
 
 pub mod atomic_file;
 pub mod cache;

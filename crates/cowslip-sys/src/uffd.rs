@@ -178,6 +178,20 @@ pub fn open() -> Result<(OwnedFd, Origin)> {
     Ok((fd, Origin::Device))
 }
 
+/// Opens a userfaultfd that serves faults of user mode alone (Linux 5.11). It needs no privilege.
+pub fn open_for_user_mode() -> Result<OwnedFd> {
+    const USER_MODE_ONLY: i32 = 1;
+    failpoints::check(Op::UffdOpen)?;
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+    // SAFETY: userfaultfd(2) takes flags and makes a descriptor.
+    let fd = unsafe { crate::passthrough::by_number()(libc::SYS_userfaultfd, flags) };
+    if fd < 0 {
+        return Err(crate::process::last_errno());
+    }
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd as i32) })
+}
+
 struct NewFromDevice {
     flags: i32,
 }
@@ -297,6 +311,22 @@ impl<F: AsFd> Uffd<F> {
             }
         });
         outcome(answer, arg.filled)
+    }
+
+    /// Maps the zero page in `range`, where pages are missing (`UFFDIO_ZEROPAGE`). In a private mapping of a file it hides
+    /// the file's page, as a copy does, and a write copies it. `AlreadyMapped`: the first page of the range is there.
+    pub fn map_zeroes(&self, range: VirtRange) -> Result<Outcome> {
+        let mut arg = ContinueArg { range: range.into(), mode: 0, mapped: 0 };
+        let answer = failpoints::check(Op::UffdCopy).and_then(|()| {
+            // SAFETY: UFFDIO_ZEROPAGE with `struct uffdio_zeropage`, which has the fields of that of UFFDIO_CONTINUE. Only
+            // missing pages are mapped.
+            unsafe {
+                let call =
+                    Updater::<{ opcode::read_write::<ContinueArg>(GROUP, 4) }, _>::new(&mut arg);
+                ioctl::ioctl(&self.fd, call)
+            }
+        });
+        outcome(answer, arg.mapped)
     }
 
     /// As [`Self::copy`], with the pages at `source` themselves: private, anonymous and of this process

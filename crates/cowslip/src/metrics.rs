@@ -3,6 +3,7 @@
 //! They live in one page of their own that `/proc/PID/maps` shows under [`PAGE_NAME`]. A forked child
 //! gets a copy, so that each process counts for itself.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cowslip_sys::error::{During, Result};
@@ -152,16 +153,23 @@ impl Metrics {
     }
 }
 
+/// Pages that no arena counts in any more. Never waited for: a forked child may have inherited it locked.
+static RETIRED: Mutex<Vec<VirtRange>> = Mutex::new(Vec::new());
+
 impl Counters {
     /// A zeroed page of counters that lives as long as the process.
     pub(crate) fn create() -> Result<&'static Self> {
         const OPERATION: &str = "make the page of counters";
         let len = page_size_bytes();
         let file = memfile::memfd(PAGE_NAME, MemfdKind::Shmem, len as u64).during(OPERATION)?;
-        let page = memory::reserve_apart(len, len).during(OPERATION)?;
+        let retired = RETIRED.try_lock().ok().and_then(|mut pages| pages.pop());
+        let page = match retired {
+            Some(page) => page,
+            None => memory::reserve_apart(len, len).during(OPERATION)?,
+        };
         #[allow(unsafe_code)]
-        // SAFETY: the range was reserved just now for this page, which is never unmapped; all-zero
-        // bytes are a valid `Counters`, which is smaller than any page and made of atomics.
+        // SAFETY: the range was reserved for such a page, and nothing refers to it: it is new, or was retired. It is
+        // never unmapped. All-zero bytes are a valid `Counters`, which is smaller than any page and made of atomics.
         let counters = unsafe {
             memory::map_file(page, file.as_fd(), 0, Sharing::Private, Prot::RW)
                 .during(OPERATION)?;
@@ -177,9 +185,12 @@ impl Counters {
         self.magic.store(0, Relaxed);
         let page = VirtRange::new(std::ptr::from_ref(self) as usize, page_size_bytes());
         #[allow(unsafe_code)]
-        // SAFETY: only the arena that created the page refers to it, and it is being dropped. What is
-        // kept is a reserved address range, which nobody else can come to own by accident.
-        let _ = unsafe { memory::advise(page, memory::Advice::DontNeed) };
+        // SAFETY: only the arena that created the page refers to it, and it is being dropped. The address range stays
+        // reserved, for the counters of another arena.
+        let is_reserved = unsafe { memory::map_anonymous(page, Prot::NONE) }.is_ok();
+        if is_reserved && let Ok(mut pages) = RETIRED.try_lock() {
+            pages.push(page);
+        }
     }
 
     /// A thread may have been held up for `ns`.

@@ -12,7 +12,7 @@ use super::store::Store;
 use super::target::sleep;
 use super::{BYTES_CHANGED, Bench, MIB, Options, Result};
 use crate::demo::redis::setup::ServerSetup;
-use crate::error::{Error, during};
+use crate::error::during;
 use crate::program::{Folder, Launch};
 
 pub(super) const NATIVE: &str = "native";

@@ -117,7 +117,8 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
     let held = restore(args, prepared, place)?;
     let view = View(held.range(place));
     let setup_ns = began.elapsed().as_nanos() as f64;
-    let reading = (args.work == Work::Read).then(|| read::read(view, order[0]));
+    let first = working_set::random_page(place.len, args.order);
+    let reading = (args.work == Work::Read).then(|| read::read(view, first));
     let touching = (args.work == Work::WorkingSet).then(|| working_set::touch(view, &order, began));
     if let Held::Arena(restored) = &held {
         if args.record {

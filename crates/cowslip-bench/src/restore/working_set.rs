@@ -41,6 +41,11 @@ pub(super) struct Touching {
     wrong_bytes: u64,
 }
 
+/// Any page of the memory, each as likely as the others.
+pub(super) fn random_page(bytes: usize, draw: u32) -> usize {
+    word(draw as usize + (1 << 40)) as usize % (bytes / page_size_bytes())
+}
+
 /// The pages of the set, in the order of a draw.
 pub(super) fn order(bytes: usize, draw: u32) -> Vec<usize> {
     let in_chunk = CHUNK_BYTES / page_size_bytes();

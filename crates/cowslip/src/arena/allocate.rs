@@ -14,6 +14,8 @@
 //! The ranges these functions change were checked to be parts of the arena, which this library owns;
 //! that its users no longer rely on the content of what they give back is what giving back means.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
@@ -323,6 +325,7 @@ impl Shared {
             match (span.usage, state.role) {
                 (Usage::Free | Usage::Hole, _) => {}
                 (Usage::Used, Role::Owner) => self.discard_used(state, span.range)?,
+                (Usage::Used, Role::Reader) if self.puts_zero_pages(state, span.range) => {}
                 (Usage::Left, _) | (Usage::Used, Role::Reader) => {
                     // First: what is locked the kernel refuses.
                     // SAFETY: see the module; this drops private copies only.
@@ -341,6 +344,19 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Makes less than a chunk of what this process reads of its parent's read as zeroes: whether that could be done within
+    /// the mapping that it is of. It is not tried where the parent froze without userfaultfd: that may be forbidden.
+    fn puts_zero_pages(&self, state: &mut State, range: VirtRange) -> bool {
+        let is_frozen =
+            |chunk: usize| matches!(state.chunk(chunk), Chunk::Frozen | Chunk::Borrowed);
+        range.len < CHUNK_BYTES
+            && self.pages != Pages::Hugetlb
+            && self.counters.has_userfaultfd.load(Relaxed) != 0
+            && self.chunks_of(range).all(is_frozen)
+            && state.by_file(range).count() == 1
+            && state.zero_pages.put(range).is_ok()
     }
 
     fn discard_used(&self, state: &mut State, range: VirtRange) -> Result<()> {

@@ -24,6 +24,7 @@ pub(crate) mod state;
 pub(crate) mod tracking;
 mod trim;
 pub(crate) mod vma_map;
+mod zero_pages;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

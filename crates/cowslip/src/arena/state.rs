@@ -20,6 +20,7 @@ use super::residency::Unmapped;
 use super::share::{Child, Share};
 use super::tracking::{Known, Tracking};
 use super::vma_map::VmaMap;
+use super::zero_pages::ZeroPages;
 use crate::freeze::consolidate::Consolidating;
 use crate::freeze::moving::Moving;
 use crate::metrics::Counters;
@@ -83,6 +84,8 @@ pub(crate) struct State {
     pub(crate) is_pinned: bool,
     /// Whether that may be so, before a thaw.
     pub(crate) ask_before_thaw: Option<fn() -> bool>,
+    /// What a reader gave back.
+    pub(crate) zero_pages: ZeroPages,
     /// Memory that left and that children are to find empty.
     pub(crate) wiped: Vec<VirtRange>,
     /// Frozen chunks that were given back.
@@ -202,6 +205,7 @@ impl Shared {
             users: Some(users),
             is_pinned: false,
             ask_before_thaw: None,
+            zero_pages: ZeroPages::default(),
             wiped: Vec::new(),
             limbo: Limbo::default(),
             views: 0,

@@ -9,6 +9,10 @@
 //! the chunk can complete: a page of zeroes and a hole are the same to the program. The kernel splits the huge page at the
 //! first hole. What a device may be writing to is left alone ([`super::io`]).
 //!
+//! The call that gives the eighth back does it: a program that never forks has no service thread, and other threads that
+//! write to the chunk wait for one look at 2 MiB at most. What fails there is done in the background
+//! ([`super::grow::tend`]).
+//!
 //! # Safety
 //! The ranges are live parts of an arena, which this library owns, and content does not change but for what its user gave
 //! up.

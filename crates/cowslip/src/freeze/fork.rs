@@ -140,6 +140,7 @@ impl<'a> PreparedFork<'a> {
             snapshot.shared.forget_waiting();
             state.generations.in_child(shares_descriptors);
             state.files.in_child();
+            state.zero_pages.in_child(shares_descriptors);
             if let Some(base) = &state.borrowed_base {
                 base.in_child(shares_descriptors);
             }

@@ -2,10 +2,11 @@
 //!
 //! It never waits for the arena's lock (it tries), since who holds it may wait for an event that only
 //! this thread reads; and it never touches memory of an arena, since an access could wait for a freeze
-//! that waits for this thread. Who starts a thread allocates through libc, and in a program whose allocator
+//! that waits for this thread. To start a thread is to allocate through libc, and in a program whose allocator
 //! lives in an arena that breaks both rules: so [`ensure`] is called without the lock and
-//! returns when the thread has reached its loop. The thread itself never calls a libc function that
-//! allocates: to the program's allocator it does not exist. Who needs no thread yet only [begins](begin) it; a freeze or a
+//! returns when the thread has reached its loop. The thread allocates from this library's allocator: in a program under
+//! `cowslip run` that is one of its own ([`alloc`](../../../cowslip-preload/src/alloc.rs)); elsewhere a freeze refuses an
+//! allocator that lives in an arena ([`super::own_memory`]). Who needs no thread yet only [begins](begin) it; a freeze or a
 //! fork, which calls [`ensure`], waits until it has reached its loop.
 //!
 //! A freeze waits in `mremap` until this thread has read the event. So the thread does not end as long as there is a

@@ -1,6 +1,5 @@
 //! `cowslip image`: what an image holds, and whether it is whole.
 
-#[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "options of what reaches stores"))]
 mod args;
 mod diff;
 mod merge;

@@ -1,0 +1,105 @@
+#![allow(unsafe_code)]
+//! Parts of frozen memory that a reader gives back read as zeroes, and stay parts of its mapping.
+//!
+//! ```text
+//!   copy, or the file's page ──MADV_DONTNEED──▶ the file's page ──UFFDIO_ZEROPAGE──▶ the zero page, which a write copies
+//! ```
+//! A mapping of zeroes over each part would make three mappings of one: a child of Redis, which gives back thousands of single
+//! pages while it saves, would have as many, up to `vm.max_map_count`. The zero page is an entry of a page table. To the
+//! kernel it is a private page: forks copy it, and a thaw of the arena that this process may own later writes it to the file.
+//!
+//! The part is registered for write protection meanwhile, which no entry of it has: no access of any thread waits.
+//!
+//! # Safety
+//! The ranges are parts of an arena, which this library owns, and their content is given up by the program.
+
+use cowslip_sys::memory::{self, Advice};
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{Errno, process};
+
+/// A thread that reads the part meanwhile maps the file's page again.
+const TRIES: usize = 16;
+
+/// What maps the zero page in this process.
+#[derive(Debug, Default)]
+pub(crate) struct ZeroPages {
+    opened: Option<Opened>,
+    /// The kernel, or a limit, refused it once.
+    is_refused: bool,
+}
+
+#[derive(Debug)]
+struct Opened {
+    uffd: Uffd<ReservedFd>,
+    /// A userfaultfd is about the address space of the process that opened it.
+    pid: i32,
+}
+
+impl ZeroPages {
+    /// Makes `part` of one private mapping of a file read as zeroes.
+    ///
+    /// # Errors
+    /// The kernel's. The part reads as zeroes, as before, or as the file then, page by page.
+    pub(crate) fn put(&mut self, part: VirtRange) -> Result<(), Errno> {
+        if self.is_refused {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let put = self.uffd().and_then(|uffd| put(uffd, part));
+        self.is_refused = put.is_err_and(|errno| errno != Errno::AGAIN);
+        put
+    }
+
+    fn uffd(&mut self) -> Result<&Uffd<ReservedFd>, Errno> {
+        let pid = process::pid();
+        if let Some(strange) = self.opened.take_if(|opened| opened.pid != pid) {
+            // In a child that was made past us the number may be another file's.
+            std::mem::forget(strange);
+        }
+        let opened = match self.opened.take() {
+            Some(opened) => opened,
+            None => {
+                let fd = ReservedFd::hold(uffd::open_for_user_mode()?);
+                Opened { uffd: Uffd::new(fd, Features::empty())?, pid }
+            }
+        };
+        Ok(&self.opened.insert(opened).uffd)
+    }
+
+    /// In a forked child.
+    pub(crate) fn in_child(&mut self, shares_descriptors: bool) {
+        if let Some(opened) = self.opened.take()
+            && shares_descriptors
+        {
+            std::mem::forget(opened);
+        }
+    }
+}
+
+fn put(uffd: &Uffd<ReservedFd>, part: VirtRange) -> Result<(), Errno> {
+    uffd.register(part, RegisterMode::WP)?;
+    let put = put_registered(uffd, part);
+    // Refused, the mapping stays cut in three, which changes nothing that it shows.
+    let _ = uffd.unregister(part);
+    put
+}
+
+fn put_registered(uffd: &Uffd<ReservedFd>, part: VirtRange) -> Result<(), Errno> {
+    let mut rest = part;
+    for _ in 0..TRIES {
+        // SAFETY: see the module.
+        unsafe { memory::advise(rest, Advice::DontNeed) }?;
+        match uffd.map_zeroes(rest)? {
+            Outcome::Done => return Ok(()),
+            Outcome::Again { done_bytes } => {
+                rest = VirtRange::between(rest.start + done_bytes as usize, rest.end());
+            }
+            Outcome::AlreadyMapped => {}
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+    }
+    Err(Errno::AGAIN)
+}
