@@ -247,7 +247,8 @@ pub unsafe extern "C" fn cowslip_restore_wait(
             return Ok(());
         }
         let operation = "wait until an image is restored";
-        Err(cowslip::Error::new(cowslip::ErrorKind::Busy, operation).hint("wait longer").into())
+        let error = cowslip::Error::new(cowslip::ErrorKind::Busy, operation);
+        Err(error.because("it is still being restored").advise("wait longer").into())
     };
     // SAFETY: C's contract.
     unsafe { guard(error, wait) }

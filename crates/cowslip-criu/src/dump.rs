@@ -95,7 +95,7 @@ pub(crate) fn pagemaps(folder: &Path) -> Result<BTreeMap<u32, Pagemap>> {
             let bytes =
                 regular::read(&path).map_err(|error| file_error(OPERATION, &path, error))?;
             let pagemap = Pagemap::decode(&bytes).map_err(|why| {
-                Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).hint(why)
+                Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why)
             })?;
             found.insert(process, pagemap);
         }

@@ -58,13 +58,13 @@ pub fn import(
         let has_bytes = has_bytes.map_err(|error| file_error(OPERATION, &path, error))?;
         if has_bytes < pagemap.pages() * PAGE_BYTES {
             let why = "it is shorter than its pagemap says";
-            return Err(Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).hint(why));
+            return Err(Error::new(ErrorKind::Corrupt, OPERATION).of_file(&path).because(why));
         }
     }
     let index = Index::of(pagemaps.iter().map(|(process, it)| (*process, &it.stretches[..])));
     if index.pages() == 0 {
         let why = "it has no pagemap-PID.img with pages that may come later";
-        return Err(Error::new(ErrorKind::Usage, OPERATION).of_file(dump).hint(why));
+        return Err(Error::new(ErrorKind::Usage, OPERATION).of_file(dump).because(why));
     }
     let memory = ByteCount(index.pages() * PAGE_BYTES);
     let arena = Arena::new(ByteCount(memory.0.next_multiple_of(CHUNK_BYTES as u64)))?;

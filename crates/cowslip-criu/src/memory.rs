@@ -38,7 +38,8 @@ impl Memory {
         let strange = || {
             Error::new(ErrorKind::Corrupt, OPERATION)
                 .of_file(path)
-                .hint("it is no image of a dump; `cowslip-criu import` makes one")
+                .because("it is no image of a dump")
+                .advise("make one with `cowslip-criu import`")
         };
         let described = image.description();
         let root = described.roots.get(ROOT).ok_or_else(strange)?;

@@ -37,12 +37,17 @@ pub fn interference(thp: &Thp, settings: &Settings) -> Vec<String> {
     told
 }
 
+/// A refusal of what belongs to the whole system.
+fn not_root(error: Error) -> Error {
+    error
+        .because("they are the whole system's, and root's")
+        .advise("run as root, or without --manage-thp")
+}
+
 /// Pages that may be absent for the threshold to be reached.
 fn most_absent(settings: &Settings) -> u32 {
     u32::from(REGION_PAGES) * u32::from(100 - settings.threshold_percent) / 100
 }
-
-const ROOT: &str = "they are the whole system's, and root's: run as root, or without --manage-thp";
 
 /// The file that keeps what is to be put back.
 const STATE_FILE: &str = "promote-thp.json";
@@ -82,15 +87,13 @@ impl ManagedThp {
         };
         let change = Change { before, ours };
         crash_state::keep(STATE_FILE, change.to_kept()).map_err(|error| {
-            Error::from_errno("keep the settings of transparent huge pages", errno_of(&error))
-                .hint(ROOT)
+            let doing = "keep the settings of transparent huge pages";
+            not_root(Error::from_errno(doing, errno_of(&error)))
         })?;
         // From here on, dropping it puts back what was written.
         let managed = Self { change, is_restored: false };
         let written = managed.change.ours.write();
-        written
-            .during("change the settings of transparent huge pages")
-            .map_err(|it| it.hint(ROOT))?;
+        written.during("change the settings of transparent huge pages").map_err(not_root)?;
         Ok(managed)
     }
 
@@ -100,19 +103,18 @@ impl ManagedThp {
     pub fn restore_left() -> Result<Option<Thp>> {
         const DOING: &str = "put back the settings of transparent huge pages";
         let found = crash_state::find::<Kept>(STATE_FILE)
-            .map_err(|error| Error::from_errno(DOING, errno_of(&error)).hint(ROOT))?;
+            .map_err(|error| not_root(Error::from_errno(DOING, errno_of(&error))))?;
         match found {
             Found::Nothing => Ok(None),
             Found::Owned(owner) if owner.pid == cowslip_sys::process::pid() => Ok(None),
             Found::Owned(owner) => Err(Error::new(ErrorKind::Busy, DOING)
-                .hint(format!("process {} manages them, and does so when it ends", owner.pid))),
+                .because(format!("process {} manages them, and does so when it ends", owner.pid))),
             Found::Left(kept) => Change::of_kept(&kept).restore().map(Some),
             Found::Damaged(path) => {
                 let path = path.display();
-                Err(Error::new(ErrorKind::Corrupt, DOING).hint(format!(
-                    "{path} is damaged, and what they were is not known: set them as they should be, and \
-                     remove it"
-                )))
+                Err(Error::new(ErrorKind::Corrupt, DOING)
+                    .because(format!("{path} is damaged, and what they were is not known"))
+                    .advise("set them as they should be, and remove it"))
             }
         }
     }

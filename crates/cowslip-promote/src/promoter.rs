@@ -208,7 +208,7 @@ fn removed(target: &Target, errno: Errno) -> RemovedTarget {
     let mut error = Error::from_errno("look at the process", errno);
     // Of a process that ends while it is looked at, `/proc` says all sorts of things.
     if target.handle.has_ended().unwrap_or(true) {
-        error = Error::new(ErrorKind::Vanished, "look at the process").hint("it has ended");
+        error = Error::new(ErrorKind::Vanished, "look at the process").because("it has ended");
     }
     RemovedTarget { process: target.id(), name: target.name().to_owned(), error }
 }

@@ -72,7 +72,7 @@ pub fn read_record(from: impl BufRead) -> impl Iterator<Item = Result<Event>> {
         let (index, line) = lines.next()?;
         let corrupt = |what: String| {
             Error::new(ErrorKind::Corrupt, "read the record")
-                .hint(format!("line {}: {what}", index + 1))
+                .because(format!("line {}: {what}", index + 1))
         };
         let line = match line {
             Ok(line) => line,

@@ -85,7 +85,7 @@ pub fn replay(
         }
     }
     let Some((Some(first), ..)) = rounds.first() else {
-        let empty = Error::new(ErrorKind::Corrupt, "read the record").hint("it shows nothing");
+        let empty = Error::new(ErrorKind::Corrupt, "read the record").because("it shows nothing");
         return Err(empty);
     };
     let mut policy = Policy::new(first.clone())?;

@@ -21,7 +21,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// The error of a wait that was broken off.
 pub(crate) fn broken_off() -> Error {
-    Error::new(ErrorKind::Busy, "wait for a store").hint("it was broken off")
+    Error::new(ErrorKind::Busy, "wait for a store").because("it was broken off")
 }
 
 /// Runs `work`, and calls `progress` in this thread: for each step, and at least every [`TICK`] between them.
@@ -47,7 +47,7 @@ pub(crate) fn attended<T: Send>(
         };
         let worker = worker.map_err(|_| {
             Error::new(ErrorKind::OutOfMemory, "start the thread that waits for a store")
-                .hint("no thread can be started")
+                .because("no thread can be started")
         })?;
         // A panic of `progress` ends the work too.
         let _ended = cancel.clone().drop_guard();

@@ -15,27 +15,38 @@ const MOST_CHARACTERS: usize = 300;
 
 /// A store's refusal of something done to an object.
 pub(crate) fn store_error(operation: &'static str, name: &Path, error: &StoreError) -> Error {
-    let (kind, why) = match error {
-        error if find::<MissingCredentials>(error).is_some() => (ErrorKind::Denied, reason(error)),
-        error if has_no_bucket(error) => (ErrorKind::File, "there is no such bucket".to_owned()),
-        StoreError::NotFound { .. } => (ErrorKind::File, "there is no such object".to_owned()),
+    let failed = |kind, why: String| Error::new(kind, operation).of_file(name).because(why);
+    match error {
+        error if find::<MissingCredentials>(error).is_some() => {
+            failed(ErrorKind::Denied, reason(error))
+        }
+        error if has_no_bucket(error) => failed(ErrorKind::File, "there is no such bucket".into()),
+        StoreError::NotFound { .. } => failed(ErrorKind::File, "there is no such object".into()),
         StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
             let code = code_of(error).map_or_else(String::new, |code| format!(" ({code})"));
-            let why = format!(
-                "the store does not permit it{code}: see the credentials in the environment"
-            );
-            (ErrorKind::Denied, why)
+            failed(ErrorKind::Denied, format!("the store does not permit it{code}"))
+                .advise("check the credentials in the environment")
         }
-        StoreError::Precondition { .. } => (ErrorKind::Vanished, REPLACED.to_owned()),
+        StoreError::Precondition { .. } => {
+            failed(ErrorKind::Vanished, REPLACED.into()).advise(OPEN_AGAIN)
+        }
         StoreError::NotImplemented { .. } | StoreError::NotSupported { .. } => {
-            (ErrorKind::Unsupported, "this kind of store cannot do that".to_owned())
+            failed(ErrorKind::Unsupported, "this kind of store cannot do that".into())
         }
-        other => (ErrorKind::File, reason(other)),
-    };
-    Error::new(kind, operation).of_file(name).hint(why)
+        other if find::<Silent>(other).is_some() => {
+            failed(ErrorKind::File, reason(other)).advise(wait_longer())
+        }
+        other => failed(ErrorKind::File, reason(other)),
+    }
 }
 
-pub(crate) const REPLACED: &str = "the object was replaced since it was opened: open it again";
+pub(crate) const REPLACED: &str = "the object was replaced since it was opened";
+pub(crate) const OPEN_AGAIN: &str = "open it again";
+
+/// What to do about a store or a registry that moves no byte.
+pub(crate) fn wait_longer() -> String {
+    format!("set {TIMEOUT} to more seconds")
+}
 
 /// Whether another attempt may have another answer.
 pub(crate) fn is_passing(error: &StoreError) -> bool {
@@ -55,9 +66,7 @@ pub(crate) fn reason(error: &(dyn StdError + 'static)) -> String {
         return missing.to_string();
     }
     if let Some(silent) = find::<Silent>(error) {
-        return format!(
-            "{silent}, as often as it was asked ({TIMEOUT} changes how long it may be)"
-        );
+        return format!("{silent}, as often as it was asked");
     }
     let text = whole(error);
     let answer = match (code_of(error), text.split_once("status code: ")) {
@@ -160,6 +169,23 @@ mod tests {
         assert_eq!(said, "http://host/b: Connection refused");
         let long = reason(&generic(&"é".repeat(1000)));
         assert_eq!(long.chars().count(), MOST_CHARACTERS + 1, "{long}");
+    }
+
+    #[test]
+    fn a_remedy_is_apart_from_the_reason() {
+        let said = |error| {
+            let error = store_error("read", Path::new("s3://b/k"), &error);
+            let (text, advice) = error.told();
+            (text, advice.map(str::to_owned))
+        };
+        let source = "<Error><Code>AccessDenied</Code></Error>".into();
+        let text = "s3://b/k: the store does not permit it (AccessDenied)".to_owned();
+        let advice = "check the credentials in the environment".to_owned();
+        let denied = StoreError::PermissionDenied { path: "k".into(), source };
+        assert_eq!(said(denied), (text, Some(advice)));
+        let text = "s3://b/k: there is no such object".to_owned();
+        let missing = StoreError::NotFound { path: "k".into(), source: "404".into() };
+        assert_eq!(said(missing), (text, None));
     }
 
     #[test]

@@ -174,9 +174,10 @@ impl Fetcher {
             return Ok(());
         }
         if std::process::id() != self.process {
-            return Err(Error::new(ErrorKind::Usage, READ).of_file(self.object.name()).hint(
-                "it was opened by the process that this one was forked from: open it again",
-            ));
+            return Err(Error::new(ErrorKind::Usage, READ)
+                .of_file(self.object.name())
+                .because("it was opened by the process that this one was forked from")
+                .advise("open it again"));
         }
         let range = offset_bytes..offset_bytes + buffer.len() as u64;
         let mut state = locked(&self.state);
@@ -546,7 +547,7 @@ impl Drop for Runner {
                     let error = self.why.clone().unwrap_or_else(|| {
                         Error::new(ErrorKind::System, READ)
                             .of_file(self.fetcher.object.name())
-                            .hint("the task that fetches it was ended")
+                            .because("the task that fetches it was ended")
                     });
                     found.stage = Stage::Failed(error);
                 }

@@ -105,7 +105,7 @@ pub(crate) async fn find(location: &Location, options: OpenOptions) -> Result<Re
     }
     Err(Error::new(ErrorKind::Corrupt, OPEN)
         .of_file(&location.name())
-        .hint("the image that it names is not there, or another has its name"))
+        .because("the image that it names is not there, or another has its name"))
 }
 
 /// An image in a store.
@@ -160,7 +160,7 @@ impl RemoteImage {
                     missing.get_or_insert_with(|| {
                         Error::new(ErrorKind::Corrupt, OPEN)
                             .of_file(&another.path)
-                            .hint(format!("it is not the parent {identity}"))
+                            .because(format!("it is not the parent {identity}"))
                     });
                 }
                 Err(refused) if refused.is_missing() => {

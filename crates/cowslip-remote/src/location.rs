@@ -81,20 +81,18 @@ impl Location {
         purpose: Purpose,
         cancel: &CancellationToken,
     ) -> Result<Self> {
-        let refused = |why: String| Error::new(ErrorKind::Usage, OPERATION).hint(why);
+        let refused = |why: String| Error::new(ErrorKind::Usage, OPERATION).because(why);
         let url = Url::parse(text).map_err(|error| refused(format!("no URL: {error}")))?;
         if !url.username().is_empty() || url.password().is_some() || url.query().is_some() {
             let is_azure = matches!(url.scheme(), "az" | "adl" | "azure" | "abfs" | "abfss");
             if !is_azure || url.password().is_some() || url.query().is_some() {
-                let why = "a URL may not carry credentials or a query, which everybody could see: \
-                           set them in the environment";
-                return Err(refused(why.into()));
+                let why = "a URL may not carry credentials or a query, which everybody could see";
+                return Err(refused(why.into()).advise("set them in the environment"));
             }
         }
         if is_reference(text) {
-            let why =
-                format!("{url}: an image in a registry is fetched first: `cowslip image pull`");
-            return Err(refused(why));
+            let why = format!("{url} is an image in a registry");
+            return Err(refused(why).advise("fetch it first: `cowslip image pull`"));
         }
         // In the threads' runtime: the client's timers belong to it.
         let _inside = runtime()?.enter();
@@ -195,7 +193,7 @@ pub(crate) fn silence(purpose: Purpose) -> Result<Duration> {
     let seconds = seconds.filter(|it| (0.001..=86_400.0).contains(it));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| {
         let why = format!("{TIMEOUT}={}: seconds are wanted, as in 30 or 0.5", text.display());
-        Error::new(ErrorKind::Usage, OPERATION).hint(why)
+        Error::new(ErrorKind::Usage, OPERATION).because(why)
     })
 }
 

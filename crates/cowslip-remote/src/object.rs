@@ -12,7 +12,7 @@ use futures_util::stream::BoxStream;
 use object_store::{GetOptions, GetResult, ObjectMeta, ObjectStoreExt};
 use tokio::time::{Instant, sleep};
 
-use crate::errors::{REPLACED, is_passing, store_error};
+use crate::errors::{OPEN_AGAIN, REPLACED, is_passing, store_error};
 use crate::location::Location;
 
 pub(crate) const READ: &str = "read an object";
@@ -118,7 +118,10 @@ impl Object {
     }
 
     fn replaced(&self) -> Refused {
-        let error = Error::new(ErrorKind::Vanished, READ).of_file(&self.name).hint(REPLACED);
+        let error = Error::new(ErrorKind::Vanished, READ)
+            .of_file(&self.name)
+            .because(REPLACED)
+            .advise(OPEN_AGAIN);
         Refused { error, is_passing: false }
     }
 
@@ -160,7 +163,8 @@ impl Refused {
         let refused = match error {
             object_store::Error::NotSupported { .. } => Error::new(ErrorKind::Unsupported, READ)
                 .of_file(name)
-                .hint("the server does not answer requests for ranges (HTTP 206): fetch the file first"),
+                .because("the server does not answer requests for ranges (HTTP 206)")
+                .advise("fetch the file first"),
             error => store_error(READ, name, error),
         };
         Self { error: refused, is_passing: is_passing(error) }
@@ -169,7 +173,7 @@ impl Refused {
     fn short(name: &Path) -> Self {
         let error = Error::new(ErrorKind::File, READ)
             .of_file(name)
-            .hint("the store sent fewer bytes than it was asked for");
+            .because("the store sent fewer bytes than it was asked for");
         Self { error, is_passing: true }
     }
 }

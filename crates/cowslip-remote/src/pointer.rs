@@ -70,7 +70,7 @@ fn decoded(location: &Location, bytes: &[u8]) -> Result<Pointer> {
     Pointer::decode(bytes).ok_or_else(|| {
         Error::new(ErrorKind::Corrupt, OPERATION)
             .of_file(&location.name())
-            .hint("what lies there is no pointer to an image")
+            .because("what lies there is no pointer to an image")
     })
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn set(location: &Location, wanted: Pointer) -> Result<Pointer> {
                 Err(error) => return Err(store_error(OPERATION, &name, &error)),
             }
         }
-        Err(Error::new(ErrorKind::Busy, OPERATION).of_file(&name).hint(format!(
+        Err(Error::new(ErrorKind::Busy, OPERATION).of_file(&name).because(format!(
             "others were faster {ATTEMPTS} times, or the store cannot compare and swap"
         )))
     })

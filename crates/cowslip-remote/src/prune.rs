@@ -98,7 +98,7 @@ pub struct Pruned {
 /// ```
 pub fn prune(url: &str, options: PruneOptions, progress: OnProgress<'_>) -> Result<Pruned> {
     if options.keep == 0 {
-        return Err(Error::new(ErrorKind::Usage, OPERATION).hint("none would be kept"));
+        return Err(Error::new(ErrorKind::Usage, OPERATION).because("none would be kept"));
     }
     attended(progress, |cancel, progress| {
         prune_at(&Location::parse_for(url, Purpose::Read, cancel)?, options, progress)

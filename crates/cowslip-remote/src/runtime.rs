@@ -29,7 +29,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
     });
     started.as_ref().ok_or_else(|| {
         Error::new(ErrorKind::OutOfMemory, "start the threads that talk to object stores")
-            .hint("no thread can be started")
+            .because("no thread can be started")
     })
 }
 

@@ -73,8 +73,9 @@ fn push_to(
 ) -> Result<Pushed> {
     if is_reference(url) {
         if latest.is_some() {
-            let why = "a registry has tags: push to the tag that shall name the image";
-            return Err(Error::new(ErrorKind::Usage, PUSH).hint(why));
+            return Err(Error::new(ErrorKind::Usage, PUSH)
+                .because("a registry has tags instead of such names")
+                .advise("push to the tag that shall name the image"));
         }
         let oci::Moved { images: sent_images, bytes: sent_bytes } =
             oci::push(file, url, cancel, progress)?;
@@ -124,7 +125,7 @@ fn place_of(image: &Image, location: &Location) -> Result<Option<Location>> {
     }
     Err(Error::new(ErrorKind::Busy, PUSH)
         .of_file(&location.beside(&name_of(image.identity())).name())
-        .hint("another image has this name"))
+        .because("another image has this name"))
 }
 
 /// Writes the image at a URL to a file, and those that it needs beside it, unless they are there. Every chunk is
@@ -166,7 +167,7 @@ fn pull_from(
         let name = wanted_name.take().ok_or_else(|| {
             Error::new(ErrorKind::Corrupt, PULL)
                 .of_file(ancestor.path())
-                .hint("an image needs it and does not name it")
+                .because("an image needs it and does not name it")
         })?;
         needed.push((ancestor, file.with_file_name(name)));
         wanted_name = ancestor.description().parent_file.clone();
@@ -175,7 +176,7 @@ fn pull_from(
         if *place == file {
             return Err(Error::new(ErrorKind::Usage, PULL)
                 .of_file(place)
-                .hint("an image that it needs has this name"));
+                .because("an image that it needs has this name"));
         }
         match Image::open(place) {
             Ok(there) if there.identity() == ancestor.identity() => {}
@@ -183,7 +184,7 @@ fn pull_from(
             _ => {
                 return Err(Error::new(ErrorKind::Usage, PULL)
                     .of_file(place)
-                    .hint("another file has the name of an image that is needed"));
+                    .because("another file has the name of an image that is needed"));
             }
         }
     }
@@ -234,9 +235,10 @@ fn save_at(
     if let Some(parent) = &parent
         && parent.beside(location.file_name()).to_string() != location.to_string()
     {
-        return Err(Error::new(ErrorKind::Usage, SAVE).of_file(&parent.name()).hint(
-            "the parent lies in another folder than the image; those that need each other stay together",
-        ));
+        return Err(Error::new(ErrorKind::Usage, SAVE)
+            .of_file(&parent.name())
+            .because("the parent lies in another folder than the image")
+            .advise("save the image beside it"));
     }
     let parent = parent.map(|it| open_location(&it, OpenOptions::default())).transpose()?;
     let is_needed = |image: &Image| image.path() == location.name();
@@ -244,7 +246,7 @@ fn save_at(
         && (is_needed(parent) || parent.ancestors().iter().any(is_needed))
     {
         return Err(Error::new(ErrorKind::Usage, SAVE)
-            .hint(format!("{location} is needed by the image that would replace it")));
+            .because(format!("{location} is needed by the image that would replace it")));
     }
     let upload =
         |most_bytes| Upload::begin(&location, most_bytes).map(|it| it as Box<dyn ImageSink>);

@@ -83,7 +83,7 @@ impl Upload {
         let Some(parts) = location.parts().cloned() else {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION)
                 .of_file(&name)
-                .hint("only s3, gs and az can be written to: HTTP has no uploads in parts"));
+                .because("only s3, gs and az can be written to: HTTP has no uploads in parts"));
         };
         let id = block_on(location.cancel(), async {
             let begun = parts.create_multipart(&location.key).await;
@@ -139,7 +139,7 @@ impl Upload {
         if done.len() as u64 != wanted {
             return Err(Error::new(ErrorKind::System, OPERATION)
                 .of_file(&self.name)
-                .hint(format!("{} of its {wanted} parts were sent", done.len())));
+                .because(format!("{} of its {wanted} parts were sent", done.len())));
         }
         let parts = done.into_values().collect();
         block_on(self.location.cancel(), async {
@@ -170,7 +170,7 @@ impl Drop for Landing {
             Some(Ok(part)) => drop(state.done.insert(self.number, part)),
             Some(Err(error)) => drop(state.error.get_or_insert(error)),
             None => {
-                let ended = Error::new(ErrorKind::Busy, OPERATION).hint("it was broken off");
+                let ended = Error::new(ErrorKind::Busy, OPERATION).because("it was broken off");
                 state.error.get_or_insert(ended);
             }
         }
@@ -227,7 +227,7 @@ impl ImageSink for Upload {
         drop(self.wait_below(1)?);
         let head = first[..first.len().min(crate::pointer::MOST_BYTES as usize)].to_vec();
         if identity_in(&head).is_none() {
-            return Err(Error::new(ErrorKind::System, OPERATION).hint("it has no header"));
+            return Err(Error::new(ErrorKind::System, OPERATION).because("it has no header"));
         }
         self.send(0, first)?;
         drop(self.wait_below(1)?);

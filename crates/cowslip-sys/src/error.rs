@@ -1,4 +1,4 @@
-//! One error for all crates: what failed, on what, the errno, and what to do about it.
+//! One error for all crates: what failed, on what, the errno, why, and what to do about it.
 //!
 //! Calls of this crate return a bare [`Errno`]; [`During`] gives it the operation that it came from.
 
@@ -39,8 +39,11 @@ pub enum ErrorKind {
 /// ```
 /// use cowslip_sys::Errno;
 /// use cowslip_sys::error::{Error, ErrorKind};
-/// let error = Error::from_errno("freeze the arena", Errno::NOMEM).hint("raise vm.max_map_count");
+/// let error = Error::from_errno("freeze the arena", Errno::NOMEM)
+///     .because("it has too many mappings")
+///     .advise("raise vm.max_map_count");
 /// assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+/// assert_eq!(error.reason(), Some("it has too many mappings"));
 /// assert_eq!(error.advice(), Some("raise vm.max_map_count"));
 /// ```
 #[derive(Clone)]
@@ -53,7 +56,8 @@ struct Inner {
     file: Option<PathBuf>,
     range: Option<VirtRange>,
     errno: Option<Errno>,
-    hint: Option<Cow<'static, str>>,
+    reason: Option<Cow<'static, str>>,
+    advice: Option<Cow<'static, str>>,
 }
 
 /// `Result` with [`Error`].
@@ -62,8 +66,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// A failure of this kind, without an error number.
     pub fn new(kind: ErrorKind, operation: impl Into<Cow<'static, str>>) -> Self {
-        let operation = operation.into();
-        Self(Box::new(Inner { operation, kind, file: None, range: None, errno: None, hint: None }))
+        Self(Box::new(Inner {
+            operation: operation.into(),
+            kind,
+            file: None,
+            range: None,
+            errno: None,
+            reason: None,
+            advice: None,
+        }))
     }
 
     /// A refusal of the file system or of a socket, in the words of the standard library.
@@ -112,10 +123,17 @@ impl Error {
         self
     }
 
-    /// What to do about it.
+    /// Why it failed: a statement, such as "its capacity is zero".
     #[must_use]
-    pub fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
-        self.0.hint = Some(hint.into());
+    pub fn because(mut self, reason: impl Into<Cow<'static, str>>) -> Self {
+        self.0.reason = Some(reason.into());
+        self
+    }
+
+    /// What to do about it: an imperative, such as "raise vm.max_map_count".
+    #[must_use]
+    pub fn advise(mut self, advice: impl Into<Cow<'static, str>>) -> Self {
+        self.0.advice = Some(advice.into());
         self
     }
 
@@ -129,54 +147,50 @@ impl Error {
         self.0.errno.map(Errno::raw_os_error)
     }
 
-    /// What failed and why, as a clause, and what to do about it where that is not the reason itself: for languages that
-    /// hand out the two apart.
+    /// What failed and why, as a clause, and what to do about it: for languages that hand out the two apart.
     pub fn told(&self) -> (String, Option<&str>) {
-        let Inner { operation, kind, file, range, errno, hint } = &*self.0;
-        let place = file.as_ref().map_or(String::new(), |file| format!("{}: ", file.display()));
-        let on = range.map_or(String::new(), |range| format!(" on {range}"));
-        let failed = format!("{place}cannot {operation}{on}");
-        let hint = hint.as_deref();
-        if let Some(errno) = errno {
-            let number = errno.raw_os_error();
-            return (format!("{failed}: {} (os error {number})", crate::reason(*errno)), hint);
-        }
-        match (hint, kind) {
-            (_, ErrorKind::OutOfMemory) => (format!("{failed}: there is not enough of it"), hint),
-            (Some(reason), _) if file.is_some() => (format!("{place}{reason}"), None),
-            (Some(reason), _) => (format!("{failed}: {reason}"), None),
-            (None, _) => (failed, None),
-        }
+        let mut clause = String::new();
+        self.write_clause(&mut clause, "cannot ").expect("a string takes all");
+        (clause, self.advice())
+    }
+
+    /// Why it failed, if more is known than the error number.
+    pub fn reason(&self) -> Option<&str> {
+        self.0.reason.as_deref()
     }
 
     /// What to do about it, if that is known.
     pub fn advice(&self) -> Option<&str> {
-        self.0.hint.as_deref()
+        self.0.advice.as_deref()
+    }
+
+    /// Writes everything but the advice; `cannot` comes before the operation.
+    fn write_clause(&self, to: &mut dyn fmt::Write, cannot: &str) -> fmt::Result {
+        let Inner { operation, file, range, errno, reason, .. } = &*self.0;
+        if let Some(file) = file {
+            write!(to, "{}: ", file.display())?;
+        }
+        // What is wrong with a file says more than what was to be done with it.
+        if let (Some(_), None, Some(reason)) = (file, errno, reason) {
+            to.write_str(reason)?;
+            return range.map_or(Ok(()), |range| write!(to, ", needed for {range}"));
+        }
+        write!(to, "{cannot}{operation}")?;
+        if let Some(range) = range {
+            write!(to, " on {range}")?;
+        }
+        if let Some(errno) = errno {
+            // Not by libc: an allocator may be who called.
+            write!(to, ": {} (os error {})", crate::reason(*errno), errno.raw_os_error())?;
+        }
+        reason.as_ref().map_or(Ok(()), |reason| write!(to, ": {reason}"))
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(file) = &self.0.file {
-            write!(f, "{}: ", file.display())?;
-        }
-        // What is wrong with a file says more than what was to be done with it.
-        if let (Some(_), None, Some(hint)) = (&self.0.file, self.0.errno, &self.0.hint) {
-            f.write_str(hint)?;
-            return self.0.range.map_or(Ok(()), |range| write!(f, ", needed for {range}"));
-        }
-        f.write_str(&self.0.operation)?;
-        if let Some(range) = self.0.range {
-            write!(f, " on {range}")?;
-        }
-        if let Some(errno) = self.0.errno {
-            // Not by libc: an allocator may be who called.
-            write!(f, ": {} (os error {})", crate::reason(errno), errno.raw_os_error())?;
-        }
-        if let Some(hint) = &self.0.hint {
-            write!(f, "; {hint}")?;
-        }
-        Ok(())
+        self.write_clause(f, "")?;
+        self.advice().map_or(Ok(()), |advice| write!(f, "; {advice}"))
     }
 }
 
@@ -211,8 +225,8 @@ pub fn file_error(operation: &'static str, path: &Path, error: io::Error) -> Err
         (Some(errno), io::ErrorKind::PermissionDenied) => Error::from_errno(operation, errno),
         (Some(errno), _) => Error::from_errno(operation, errno).of_kind(ErrorKind::File),
         (None, io::ErrorKind::UnexpectedEof) => Error::new(ErrorKind::Corrupt, operation)
-            .hint("it ends before its content does: it was cut short since it was opened"),
-        (None, _) => Error::new(ErrorKind::File, operation).hint(error.to_string()),
+            .because("it ends before its content does: it was cut short since it was opened"),
+        (None, _) => Error::new(ErrorKind::File, operation).because(error.to_string()),
     };
     failed.of_file(path)
 }
@@ -221,42 +235,67 @@ pub fn file_error(operation: &'static str, path: &Path, error: io::Error) -> Err
 mod tests {
     use super::*;
 
-    #[test]
-    fn says_what_on_what_why_and_what_to_do() {
-        let error = Error::from_errno("write-protect a chunk", Errno::NOMEM)
-            .on(VirtRange::new(0x20_0000, 0x20_0000))
-            .hint("raise vm.max_map_count");
-        assert_eq!(
-            error.to_string(),
-            "write-protect a chunk on 0x200000..0x400000 (2 MiB): Out of memory (os error \
-             12); raise vm.max_map_count"
-        );
-        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    const RANGE: VirtRange = VirtRange { start: 0x20_0000, len: 0x20_0000 };
+
+    /// An error with these parts: a file, a range, an errno, a reason, advice.
+    fn with([file, range, errno, reason, advice]: [bool; 5]) -> Error {
+        let mut error = match errno {
+            true => Error::from_errno("write", Errno::NOMEM),
+            false => Error::new(ErrorKind::OutOfMemory, "write"),
+        };
+        if file {
+            error = error.of_file(Path::new("store"));
+        }
+        if range {
+            error = error.on(RANGE);
+        }
+        if reason {
+            error = error.because("it is full");
+        }
+        if advice {
+            error = error.advise("make it larger");
+        }
+        error
     }
 
     #[test]
-    fn told_apart_nothing_is_said_twice() {
-        let range = VirtRange::new(0x20_0000, 0x20_0000);
-        let told = |error: &Error| {
-            let (clause, advice) = error.told();
-            (clause, advice.map(str::to_owned))
-        };
-        let refused = Error::from_errno("write-protect a chunk", Errno::NOMEM).on(range);
-        let clause = "cannot write-protect a chunk on 0x200000..0x400000 (2 MiB): Out of memory (os error 12)";
-        let advice = "raise vm.max_map_count";
-        assert_eq!(told(&refused.hint(advice)), (clause.to_owned(), Some(advice.to_owned())));
-        let full =
-            Error::new(ErrorKind::OutOfMemory, "allocate from an arena").hint("make it larger");
-        let clause = "cannot allocate from an arena: there is not enough of it".to_owned();
-        assert_eq!(told(&full), (clause, Some("make it larger".to_owned())));
-        let wrong = Error::new(ErrorKind::Usage, "make an arena").hint("its capacity is zero");
-        assert_eq!(told(&wrong), ("cannot make an arena: its capacity is zero".to_owned(), None));
-        let store = Path::new("store");
-        let missing = file_error("open an image", store, io::Error::from(Errno::NOENT));
-        let clause = "store: cannot open an image: No such file or directory (os error 2)";
-        assert_eq!(told(&missing), (clause.to_owned(), None));
-        let pipe = Error::new(ErrorKind::File, "open an image").of_file(store).hint("it is a FIFO");
-        assert_eq!(told(&pipe), ("store: it is a FIFO".to_owned(), None));
+    fn every_part_is_said_once_and_in_its_order() {
+        for bits in 0..1 << 5 {
+            let parts = [0, 1, 2, 3, 4].map(|bit| bits & (1 << bit) != 0);
+            let [file, range, errno, reason, advice] = parts;
+            let error = with(parts);
+            let part =
+                |is_there: bool, text: &str| if is_there { text.to_owned() } else { String::new() };
+            let place = part(file, "store: ");
+            let clause = |cannot: &str| match file && reason && !errno {
+                true => {
+                    let needed = ", needed for 0x200000..0x400000 (2 MiB)";
+                    format!("{place}it is full{}", part(range, needed))
+                }
+                false => format!(
+                    "{place}{cannot}write{}{}{}",
+                    part(range, " on 0x200000..0x400000 (2 MiB)"),
+                    part(errno, ": Out of memory (os error 12)"),
+                    part(reason, ": it is full")
+                ),
+            };
+            assert_eq!(error.to_string(), clause("") + &part(advice, "; make it larger"));
+            let advice = advice.then_some("make it larger");
+            assert_eq!(error.told(), (clause("cannot "), advice));
+            assert_eq!((error.reason(), error.advice()), (reason.then_some("it is full"), advice));
+            assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        }
+    }
+
+    #[test]
+    fn all_parts_make_a_sentence() {
+        let without = |parts: [bool; 5]| with(parts).to_string();
+        assert_eq!(
+            without([false, true, true, true, true]),
+            "write on 0x200000..0x400000 (2 MiB): Out of memory (os error 12): it is full; make it larger"
+        );
+        assert_eq!(without([true, false, false, true, true]), "store: it is full; make it larger");
+        assert_eq!(without([false, false, false, false, true]), "write; make it larger");
     }
 
     #[test]

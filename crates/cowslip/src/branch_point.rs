@@ -79,5 +79,6 @@ pub unsafe fn branch_point(
 
 fn not_preloaded() -> Error {
     Error::new(ErrorKind::Unsupported, OPERATION)
-        .hint("start the program with `cowslip run`, whose library makes the copies")
+        .because("the library that makes the copies is not in this program")
+        .advise("start it with `cowslip run`")
 }

@@ -57,7 +57,9 @@ pub(crate) fn run(seed: u64, number: u32, folder: &Path) -> Result<()> {
 /// Which generation an image says it is of.
 pub(crate) fn generation_of(image: &Image) -> Result<u32> {
     let said = image.description().user.get("generation").and_then(|it| it.parse().ok());
-    said.ok_or_else(|| Error::new(ErrorKind::Corrupt, "read an image").hint("it has no generation"))
+    said.ok_or_else(|| {
+        Error::new(ErrorKind::Corrupt, "read an image").because("it has no generation")
+    })
 }
 
 /// What a restore was told that it cannot have.
@@ -311,7 +313,7 @@ impl Node {
             most_memory: ByteCount(2 * BYTES as u64),
         };
         let failed = |error: std::io::Error| {
-            Error::new(ErrorKind::System, "serve an image").hint(error.to_string())
+            Error::new(ErrorKind::System, "serve an image").because(error.to_string())
         };
         let server = Server::bind(&socket, options, |_| {}).map_err(failed)?;
         let (stopped, mut stop) = std::io::pipe().map_err(failed)?;

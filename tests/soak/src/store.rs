@@ -50,7 +50,7 @@ impl Broom {
         cowslip_remote::Location::parse(&url(LATEST))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime
-            .map_err(|error| Error::new(ErrorKind::System, "sweep").hint(error.to_string()))?;
+            .map_err(|error| Error::new(ErrorKind::System, "sweep").because(error.to_string()))?;
         let _inside = runtime.enter();
         let builder = AmazonS3Builder::from_env().with_bucket_name(server::BUCKET);
         let store = builder.with_disable_bulk_delete(true).build().map_err(failed)?;
@@ -75,5 +75,5 @@ impl Broom {
 }
 
 fn failed(error: object_store::Error) -> Error {
-    Error::new(ErrorKind::File, "sweep").hint(error.to_string())
+    Error::new(ErrorKind::File, "sweep").because(error.to_string())
 }

@@ -250,7 +250,7 @@ fn publish(name: &str) -> Result<()> {
     if now.image == name {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Busy, "publish").hint(format!("{} is younger", now.image)))
+    Err(Error::new(ErrorKind::Busy, "publish").because(format!("{} is younger", now.image)))
 }
 
 fn restore(seed: u64, name: &str, rng: &mut Rng) -> Result<(Arena, History)> {

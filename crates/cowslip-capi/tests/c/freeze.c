@@ -55,6 +55,8 @@ int main(void)
     CHECK(cowslip_freeze(arena, 0, &(cowslip_frozen *){ NULL }, &why) == COWSLIP_BUSY);
     CHECK(strncmp(cowslip_error_text(why), "cannot freeze on 0x", 19) == 0);
     CHECK(strstr(cowslip_error_text(why), "freeze_timeout") == NULL);
+    CHECK(strstr(cowslip_error_text(why), "there is a view of the last freeze") != NULL);
+    CHECK(strstr(cowslip_error_text(why), cowslip_error_advice(why)) == NULL);
     cowslip_error_free(why);
     why = NULL;
     fill(words, COUNT, 100);
@@ -105,12 +107,17 @@ int main(void)
     }
 
     cowslip_arena *none = NULL;
-    FAILS(COWSLIP_USAGE, cowslip_arena_new(0, NULL, &none, &why), "capacity");
+    CHECK(cowslip_arena_new(0, NULL, &none, &why) == COWSLIP_USAGE);
+    CHECK(strstr(cowslip_error_text(why), "capacity must be above zero") != NULL);
+    CHECK(cowslip_error_advice(why) == NULL);
+    cowslip_error_free(why);
+    why = NULL;
     FAILS(COWSLIP_USAGE, cowslip_arena_new(MIB, NULL, NULL, &why), "arena is NULL");
     FAILS(COWSLIP_USAGE, cowslip_alloc(NULL, 1, &more, &why), "arena is NULL");
     FAILS(COWSLIP_USAGE, cowslip_alloc(arena, 1, NULL, &why), "memory is NULL");
     CHECK(cowslip_alloc(arena, 65 * MIB, &more, &why) == COWSLIP_OUT_OF_MEMORY);
     CHECK(strncmp(cowslip_error_text(why), "cannot allocate", 15) == 0);
+    CHECK(strstr(cowslip_error_text(why), "the arena is full") != NULL);
     CHECK(strstr(cowslip_error_advice(why), "capacity") != NULL);
     CHECK(strstr(cowslip_error_text(why), cowslip_error_advice(why)) == NULL);
     cowslip_error_free(why);

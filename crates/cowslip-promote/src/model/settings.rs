@@ -119,7 +119,9 @@ impl Settings {
             ),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
-            Some((_, rule)) => Err(Error::new(ErrorKind::Usage, "read the settings").hint(*rule)),
+            Some((_, rule)) => {
+                Err(Error::new(ErrorKind::Usage, "read the settings").because(*rule))
+            }
             None => Ok(()),
         }
     }

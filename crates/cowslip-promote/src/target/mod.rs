@@ -145,12 +145,11 @@ fn regions_of(mapping: &Mapping<'_>, arenas: &[ForeignArena]) -> VirtRange {
 fn explain(error: Error, pid: i32) -> Error {
     use crate::ErrorKind::{Denied, Vanished};
     match error.kind() {
-        Vanished => error.hint(format!("there is no process {pid}")),
-        Denied => error.hint(format!(
-            "process {pid} is somebody else's: run as its user, or with CAP_SYS_PTRACE and \
-             CAP_DAC_READ_SEARCH (as root, or `setcap \
-             cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep` on this program)"
-        )),
-        _ => error.hint(format!("process {pid}")),
+        Vanished => error.because(format!("there is no process {pid}")),
+        Denied => error.because(format!("process {pid} is somebody else's")).advise(
+            "run as its user, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (as root, or `setcap \
+             cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep` on this program)",
+        ),
+        _ => error.because(format!("it is process {pid}")),
     }
 }

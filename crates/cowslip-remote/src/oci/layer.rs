@@ -35,7 +35,7 @@ impl Layer {
         let mut header = Header::new_gnu();
         header.set_path(&name).map_err(|_| {
             let why = "its name is too long for a layer, or no text: 100 bytes at most";
-            Error::new(ErrorKind::Usage, PUSH).of_file(&file).hint(why)
+            Error::new(ErrorKind::Usage, PUSH).of_file(&file).because(why)
         })?;
         header.set_size(file_bytes);
         // For containers of any user.
@@ -101,7 +101,7 @@ pub(super) fn proceed(
     match progress(Progress { done_bytes, total_bytes }) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => {
-            Err(Error::new(ErrorKind::Busy, operation).hint("it was broken off"))
+            Err(Error::new(ErrorKind::Busy, operation).because("it was broken off"))
         }
     }
 }
@@ -121,7 +121,7 @@ pub(super) fn unpack(layer: impl Read, place: &Path, progress: OnProgress<'_>) -
     let failed = |error: io::Error| Error::from_io(PULL, &error).of_file(place);
     let mut archive = tar::Archive::new(layer);
     let mut entry = archive.entries().map_err(failed)?.next().ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, PULL).of_file(place).hint("its layer is empty")
+        Error::new(ErrorKind::Corrupt, PULL).of_file(place).because("its layer is empty")
     });
     let entry = entry.as_mut().map_err(|error| error.clone())?.as_mut();
     let entry = entry.map_err(|error| Error::from_io(PULL, error).of_file(place))?;

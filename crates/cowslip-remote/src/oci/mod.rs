@@ -112,7 +112,7 @@ pub(crate) fn pull(
     for (i, (layer, name)) in layers.iter().zip(&names).enumerate() {
         let is_needed = i + 1 < layers.len();
         let place = if is_needed { target.with_file_name(name) } else { target.clone() };
-        let usage = |why| Error::new(ErrorKind::Usage, PULL).of_file(&place).hint(why);
+        let usage = |why| Error::new(ErrorKind::Usage, PULL).of_file(&place).because(why);
         if is_needed && place == target {
             return Err(usage("an image that it needs has this name"));
         }
@@ -146,5 +146,5 @@ fn name_of(layer: &OciDescriptor) -> Option<&str> {
 fn foreign(url: &str) -> Error {
     Error::new(ErrorKind::Usage, PULL)
         .of_file(Path::new(url))
-        .hint("no image of Cowslip, or not as `cowslip image push` made it")
+        .because("no image of Cowslip, or not as `cowslip image push` made it")
 }

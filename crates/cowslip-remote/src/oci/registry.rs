@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use super::PUSH;
 use super::layer::{Layer, proceed, unpack};
 use crate::attend::TICK;
-use crate::errors::reason;
-use crate::location::{BUDGET, OCI, Purpose, TIMEOUT, silence};
+use crate::errors::{reason, wait_longer};
+use crate::location::{BUDGET, OCI, Purpose, silence};
 use crate::runtime::{block_on, runtime};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -52,12 +52,11 @@ impl Registry {
         purpose: RegistryOperation,
         cancel: &CancellationToken,
     ) -> Result<Self> {
-        let refused = |why: String| Error::new(ErrorKind::Usage, operation).hint(why);
+        let refused = |why: String| Error::new(ErrorKind::Usage, operation).because(why);
         let text = url.strip_prefix(OCI).unwrap_or(url);
         if text.split('/').next().is_some_and(|host| host.contains('@')) {
-            let why =
-                "a URL may not carry credentials, which everybody could see: use `docker login`";
-            return Err(refused(why.into()));
+            let why = "a URL may not carry credentials, which everybody could see";
+            return Err(refused(why.into()).advise("use `docker login`"));
         }
         let reference: Reference =
             text.parse().map_err(|error| refused(format!("{url}: {error}")))?;
@@ -110,7 +109,7 @@ impl Registry {
             }
             // What a helper said may be a secret.
             Ok(DockerCredential::IdentityToken(_)) | Err(_) => {
-                Err(self.error(ErrorKind::Denied).hint(format!(
+                Err(self.error(ErrorKind::Denied).because(format!(
                     "what Docker's configuration has for {host} is no user and password"
                 )))
             }
@@ -195,11 +194,8 @@ impl Registry {
     }
 
     fn silent(&self) -> Error {
-        let why = format!(
-            "the registry was silent for {:?} ({TIMEOUT} changes how long it may be)",
-            self.silence
-        );
-        self.error(ErrorKind::File).hint(why)
+        let why = format!("the registry was silent for {:?}", self.silence);
+        self.error(ErrorKind::File).because(why).advise(wait_longer())
     }
 
     fn error(&self, kind: ErrorKind) -> Error {
@@ -210,17 +206,16 @@ impl Registry {
     fn refused(&self, error: OciDistributionError) -> Error {
         use OciDistributionError as Refusal;
         let denied = || {
-            let why =
-                "the registry does not permit it: `docker login` writes what it wants to know";
-            self.error(ErrorKind::Denied).hint(why)
+            let why = "the registry does not permit it";
+            self.error(ErrorKind::Denied).because(why).advise("sign in with `docker login`")
         };
-        let file = |why: String| self.error(ErrorKind::File).hint(why);
+        let file = |why: String| self.error(ErrorKind::File).because(why);
         match error {
             Refusal::UnauthorizedError { .. } | Refusal::AuthenticationFailure(_) => denied(),
             Refusal::ImageManifestNotFoundError(_) => file("there is no such image".into()),
             Refusal::DigestError(_) => self
                 .error(ErrorKind::Corrupt)
-                .hint("what came has another digest than the registry says"),
+                .because("what came has another digest than the registry says"),
             Refusal::RegistryError { envelope, .. } => match envelope.errors.first() {
                 Some(first) => match first.code {
                     OciErrorCode::Unauthorized | OciErrorCode::Denied => denied(),

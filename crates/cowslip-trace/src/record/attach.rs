@@ -193,10 +193,12 @@ impl Attached {
 fn refused(tid: i32, errno: Errno) -> Error {
     let error = Error::refused(format!("attach to thread {tid}"), errno);
     match Refusal::of(errno) {
-        Refusal::Denied => error.hint(format!(
+        Refusal::Denied => error.advise(format!(
             "of another user: run as root, or `{PERMIT_OTHERS}`; of one's own: `{PERMIT_OWN}`"
         )),
-        Refusal::TooManyFiles => error.hint("raise the limit of open files: `ulimit -Hn 1048576`"),
+        Refusal::TooManyFiles => {
+            error.advise("raise the limit of open files: `ulimit -Hn 1048576`")
+        }
         _ => error,
     }
 }
@@ -207,7 +209,7 @@ fn no_ring(size: ByteCount, errno: Errno) -> Error {
             Error::new(ErrorKind::Usage, format!("a ring of {size} is no power of two of pages"))
         }
         Errno::PERM => Error::refused(format!("map a ring of {size} a processor"), errno)
-            .hint(format!("run `{PERMIT_RINGS}`, or say --ring 64K")),
+            .advise(format!("run `{PERMIT_RINGS}`, or say --ring 64K")),
         _ => Error::refused(format!("map a ring of {size} a processor"), errno),
     }
 }

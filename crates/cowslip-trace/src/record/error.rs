@@ -29,12 +29,12 @@ pub struct Error {
     kind: ErrorKind,
     what: String,
     errno: Option<Errno>,
-    hint: Option<String>,
+    advice: Option<String>,
 }
 
 impl Error {
     pub(super) fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
-        Self { kind, what: what.into(), errno: None, hint: None }
+        Self { kind, what: what.into(), errno: None, advice: None }
     }
 
     pub(super) fn refused(what: impl Into<String>, errno: Errno) -> Self {
@@ -56,8 +56,8 @@ impl Error {
         }
     }
 
-    pub(super) fn hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
+    pub(super) fn advise(self, advice: impl Into<String>) -> Self {
+        Self { advice: Some(advice.into()), ..self }
     }
 
     /// What kind of failure it is.
@@ -77,8 +77,8 @@ impl fmt::Display for Error {
         if let Some(errno) = self.errno {
             write!(f, ": {}", std::io::Error::from(errno))?;
         }
-        if let Some(hint) = &self.hint {
-            write!(f, "; {hint}")?;
+        if let Some(advice) = &self.advice {
+            write!(f, "; {advice}")?;
         }
         Ok(())
     }

@@ -189,7 +189,7 @@ impl Plan {
         sources[0].probe().map_err(|errno| {
             let error = Error::refused("open the event of page faults", errno);
             match Refusal::of(errno) {
-                Refusal::Denied => error.hint(format!("run `{}`", status::PERMIT_OWN)),
+                Refusal::Denied => error.advise(format!("run `{}`", status::PERMIT_OWN)),
                 _ => error,
             }
         })?;

@@ -21,7 +21,7 @@ use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 use cowslip_sys::{Errno, memfile};
 
-use super::backing_file::{BackingFile, POOL_HINT, Pages, offset};
+use super::backing_file::{BackingFile, Pages, offset, pool_too_small};
 use super::chunk::{at_once, halves, is_stood_on};
 use super::density::PageSet;
 use super::detach::Departure;
@@ -49,17 +49,22 @@ impl Shared {
     pub(crate) fn allocate(&self, state: &mut State, len: usize, prot: Prot) -> Result<VirtRange> {
         if state.role == Role::Reader {
             return Err(Error::new(ErrorKind::Busy, ALLOCATE)
-                .hint("a forked child reads its parent's arena and takes new memory elsewhere"));
+                .because("a forked child reads its parent's arena")
+                .advise("take new memory elsewhere"));
         }
         limbo::reuse(self, state);
-        let full = || Error::new(ErrorKind::OutOfMemory, ALLOCATE);
+        let full = || {
+            Error::new(ErrorKind::OutOfMemory, ALLOCATE)
+                .because("the arena is full")
+                .advise("give it more capacity")
+        };
         let len = round_up(len.max(1), self.unit()).ok_or_else(full)?;
         let align = if len >= CHUNK_BYTES { CHUNK_BYTES } else { self.unit() };
         loop {
             let range = state
                 .vma_map
                 .find_free(len, align, |free| self.usable_parts(state, free))
-                .ok_or_else(|| full().hint("the arena is full; give it more capacity"))?;
+                .ok_or_else(full)?;
             if self.claim(state, range)? {
                 return self.hand_out(state, range, prot).map(|()| range);
             }
@@ -155,7 +160,7 @@ impl Shared {
             let file = state.file_at(range.start).fd();
             memfile::allocate(file, offset(self.range, range), range.len as u64)
                 .during(ALLOCATE)
-                .map_err(|error| error.hint(POOL_HINT))?;
+                .map_err(pool_too_small)?;
         }
         self.trust(state, range);
         self.give(state, range, prot)
@@ -520,10 +525,10 @@ impl Shared {
 
 /// What an operation says that needs the content of memory which could not be restored.
 pub(crate) fn lost(operation: &'static str, range: VirtRange) -> Error {
-    Error::new(ErrorKind::Corrupt, operation).on(range).hint(
-        "a part of it could not be restored from its image; give whole chunks of 2 MiB back to go on \
-         without it",
-    )
+    Error::new(ErrorKind::Corrupt, operation)
+        .on(range)
+        .because("a part of it could not be restored from its image")
+        .advise("give whole chunks of 2 MiB back to go on without it")
 }
 
 /// Overwrites memory with zeroes, page by page, where it is not zero: while frozen, private copies.
@@ -532,7 +537,7 @@ fn zero_in_place(state: &State, part: VirtRange) -> Result<()> {
     if !writable {
         return Err(Error::from_errno(DISCARD, Errno::AGAIN)
             .on(part)
-            .hint("it cannot be given back now, and it is not writable"));
+            .because("it cannot be given back now, and it is not writable"));
     }
     let page = page_size_bytes();
     for start in (part.start..part.end()).step_by(page) {

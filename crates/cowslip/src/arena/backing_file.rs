@@ -83,10 +83,10 @@ impl BackingFile {
             ),
             Backing::Hugetlb => {
                 let file = memfile::memfd("cowslip", MemfdKind::Hugetlb2M, capacity.0);
-                let file = file.during(OPERATION).map_err(|e| e.hint(POOL_HINT))?;
+                let file = file.during(OPERATION).map_err(pool_too_small)?;
                 // An empty pool says so only when a page is taken of it.
                 let taken = memfile::allocate(file.as_fd(), 0, CHUNK_BYTES as u64);
-                taken.during(OPERATION).map_err(|e| e.hint(POOL_HINT))?;
+                taken.during(OPERATION).map_err(pool_too_small)?;
                 memfile::punch_hole(file.as_fd(), 0, CHUNK_BYTES as u64).during(OPERATION)?;
                 (file, Pages::Hugetlb)
             }
@@ -129,8 +129,7 @@ impl BackingFile {
     /// would replace the program's memory by strange content.
     pub(crate) fn check(&self) -> Result<()> {
         self.check_identity().map_err(|errno| {
-            Error::from_errno("find the arena's file behind its descriptor", errno)
-                .hint(CLOSED_HINT)
+            Error::from_errno("find the arena's file behind its descriptor", errno).because(CLOSED)
         })
     }
 
@@ -290,8 +289,11 @@ pub(crate) fn offset(arena: VirtRange, range: VirtRange) -> u64 {
     (range.start - arena.start) as u64
 }
 
-pub(crate) const CLOSED_HINT: &str =
-    "the program closed or replaced a descriptor that is not its own";
+pub(crate) const CLOSED: &str = "the program closed or replaced a descriptor that is not its own";
 
-pub(crate) const POOL_HINT: &str =
-    "the hugetlb pool is too small: see /proc/meminfo HugePages_Free; `sysctl vm.nr_hugepages=N`";
+/// A refusal of a page of the hugetlb pool.
+pub(crate) fn pool_too_small(error: Error) -> Error {
+    error
+        .because("the hugetlb pool is too small (HugePages_Free in /proc/meminfo)")
+        .advise("enlarge it: `sysctl vm.nr_hugepages=N`")
+}

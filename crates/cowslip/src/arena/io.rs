@@ -87,7 +87,9 @@ impl Arena {
     pub fn hold_for_io(&self, range: VirtRange) -> Result<IoGuard> {
         let shared = self.shared();
         if !shared.range.covers(range) {
-            return Err(Error::new(ErrorKind::Usage, OPERATION).on(range).hint("another arena's?"));
+            return Err(Error::new(ErrorKind::Usage, OPERATION)
+                .on(range)
+                .because("it is not all in this arena"));
         }
         // A thaw that is at a chunk ends it before it gives the lock away.
         let mut state = shared.lock();

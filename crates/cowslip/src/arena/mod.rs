@@ -119,14 +119,16 @@ impl ArenaBuilder {
     fn len(&self) -> Result<usize> {
         let memory_size = process::memory_and_swap();
         if self.capacity.0 == 0 || self.capacity > memory_size {
-            return Err(Error::new(ErrorKind::Usage, BUILD).hint(format!(
+            return Err(Error::new(ErrorKind::Usage, BUILD).because(format!(
                 "its capacity must be above zero and at most the {memory_size} of memory and swap \
                  here, not {}",
                 self.capacity
             )));
         }
         let len = usize::try_from(self.capacity.0).ok().and_then(|len| round_up(len, CHUNK_BYTES));
-        len.ok_or_else(|| Error::new(ErrorKind::OutOfMemory, BUILD))
+        len.ok_or_else(|| {
+            Error::new(ErrorKind::OutOfMemory, BUILD).because("it is longer than the address space")
+        })
     }
 
     /// The file behind the arena that will be [built](Self::build_on).
@@ -196,13 +198,13 @@ fn reserve_at(address: usize, len: usize) -> Result<VirtRange> {
     if !address.is_multiple_of(GIB_BYTES) || address.checked_add(len).is_none() {
         return Err(Error::new(ErrorKind::Usage, OPERATION)
             .on(range)
-            .hint("it must be a multiple of 1 GiB"));
+            .because("it must be a multiple of 1 GiB"));
     }
     match memory::reserve_at(range) {
         Ok(()) => Ok(range),
         Err(Errno::EXIST) => Err(Error::new(ErrorKind::Busy, OPERATION)
             .on(range)
-            .hint("something else is mapped there in this process")),
+            .because("something else is mapped there in this process")),
         Err(errno) => Err(Error::from_errno(OPERATION, errno).on(range)),
     }
 }
@@ -250,8 +252,10 @@ impl Arena {
     /// # Errors
     /// [`ErrorKind::OutOfMemory`] if no free range is as long; [`ErrorKind::Busy`] in a forked child.
     pub fn allocate(&self, len: ByteCount, prot: Prot) -> Result<VirtRange> {
-        let len = usize::try_from(len.0)
-            .map_err(|_| Error::new(ErrorKind::OutOfMemory, "allocate from an arena"))?;
+        let len = usize::try_from(len.0).map_err(|_| {
+            Error::new(ErrorKind::OutOfMemory, "allocate from an arena")
+                .because("it is longer than the address space")
+        })?;
         let shared = self.shared();
         shared.allocate(&mut shared.lock(), len, prot)
     }

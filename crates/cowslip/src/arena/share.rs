@@ -154,11 +154,12 @@ impl Arena {
     pub fn set_child_cpu_share(&self, percent: Option<u8>) -> Result<()> {
         const OPERATION: &str = "have children give way";
         if percent.is_some_and(|percent| !(1..=100).contains(&percent)) {
-            return Err(Error::new(ErrorKind::Usage, OPERATION).hint("1 to 100 percent"));
+            return Err(Error::new(ErrorKind::Usage, OPERATION)
+                .because("the share must be 1 to 100 percent"));
         }
         if percent.is_some() && !scheduling::may_end_idle() {
             return Err(Error::from_errno(OPERATION, Errno::PERM)
-                .hint("it takes CAP_SYS_NICE, or LimitNICE=-1 in a systemd unit"));
+                .advise("give it CAP_SYS_NICE, or LimitNICE=-1 in a systemd unit"));
         }
         self.shared().child_share.0.store(percent.unwrap_or(NONE), Relaxed);
         Ok(())

@@ -36,9 +36,10 @@ impl Arena {
     /// # Errors
     /// As [`Arena::allocate`].
     pub fn slice<T: Pod>(&self, len: usize) -> Result<ArenaSlice<T>> {
-        let bytes = len
-            .checked_mul(size_of::<T>())
-            .ok_or_else(|| Error::new(ErrorKind::OutOfMemory, "allocate a slice of an arena"))?;
+        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
+            Error::new(ErrorKind::OutOfMemory, "allocate a slice of an arena")
+                .because("it is longer than the address space")
+        })?;
         let range = self.allocate(ByteCount(bytes as u64), Prot::RW)?;
         let start = NonNull::new(range.start as *mut T).expect("an arena is not at address zero");
         Ok(ArenaSlice { handle: Arc::clone(&self.handle), start, len, range })
@@ -63,7 +64,7 @@ impl Arena {
             spans.filter(is_usable).map(|span| span.range.len).sum()
         };
         if usable != range.len || range.inner_aligned(page_size_bytes()) != range {
-            return Err(Error::new(ErrorKind::Usage, OPERATION).on(range).hint(
+            return Err(Error::new(ErrorKind::Usage, OPERATION).on(range).because(
                 "it must be whole pages of the arena that are handed out, readable and writable",
             ));
         }

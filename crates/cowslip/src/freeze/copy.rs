@@ -38,7 +38,7 @@ impl Frozen {
     pub fn into_copy(mut self, parts: &[VirtRange]) -> Result<FrozenCopy, (Self, Error)> {
         if self.pid != process::pid() {
             let error = Error::new(ErrorKind::Busy, OPERATION);
-            return Err((self, error.hint("the view is of this process' parent")));
+            return Err((self, error.because("the view is of this process' parent")));
         }
         let parts = whole_pages(parts);
         if let Err(error) = parts.iter().try_for_each(|part| self.copy_in_place(*part)) {

@@ -228,7 +228,7 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     order.sort_by_key(|&i| arenas[i].range().start);
     order.dedup_by_key(|i| arenas[*i].range().start);
     if order.len() != arenas.len() {
-        return Err(Error::new(ErrorKind::Usage, "freeze").hint("an arena was given twice"));
+        return Err(Error::new(ErrorKind::Usage, "freeze").because("an arena was given twice"));
     }
     for &i in &order {
         serve::ensure(arenas[i].shared());
@@ -292,17 +292,19 @@ fn frozen_pieces(shared: &Shared, state: &State) -> Vec<FrozenPiece> {
 }
 
 fn busy(state: &State) -> Error {
-    Error::new(ErrorKind::Busy, "freeze").hint(match state.hold() {
-        Some(Hold::Reader) => "this is a forked child that reads its parent's arena",
-        Some(Hold::Pinned) => "its page frames are registered with the kernel or a device",
-        Some(Hold::Io) => "its memory is held for direct I/O: let go of that first, or wait longer",
-        Some(Hold::View) => "there is a view of the last freeze: let it go first, or wait longer",
+    let because = |reason| Error::new(ErrorKind::Busy, "freeze").because(reason);
+    const LET_GO: &str = "let it go first, or wait longer";
+    match state.hold() {
+        Some(Hold::Reader) => because("this is a forked child that reads its parent's arena"),
+        Some(Hold::Pinned) => because("its page frames are registered with the kernel or a device"),
+        Some(Hold::Io) => because("its memory is held for direct I/O").advise(LET_GO),
+        Some(Hold::View) => because("there is a view of the last freeze").advise(LET_GO),
         _ if !state.generations.is_empty() => {
-            "a forked child, a template or a clone of it may still read the last freeze; fork again \
-             instead, or wait"
+            because("a forked child, a template or a clone of it may still read the last freeze")
+                .advise("fork again instead, or wait")
         }
-        _ => "the last freeze is still being thawed: wait longer",
-    })
+        _ => because("the last freeze is still being thawed").advise("wait longer"),
+    }
 }
 
 /// So long a service thread that was just started is waited for before it is looked whether it runs still.

@@ -22,10 +22,12 @@ pub(super) fn check(operation: &'static str, shared: &Shared, state: &State) -> 
     if !shared.range.contains(Arc::as_ptr(&service).addr()) && !is_in(shared) {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Usage, operation).on(shared.range).hint(
-        "the program's global allocator takes memory from this arena, and Cowslip would wait for itself: give it another arena, \
-         which is not frozen, or use Arena::builder(..).userfaultfd(false)",
-    ))
+    Err(Error::new(ErrorKind::Usage, operation)
+        .on(shared.range)
+        .because("the program's global allocator takes memory from this arena, and Cowslip would wait for itself")
+        .advise(
+            "give it another arena, which is not frozen, or use Arena::builder(..).userfaultfd(false)",
+        ))
 }
 
 /// Whether what Cowslip allocates lies in this arena.

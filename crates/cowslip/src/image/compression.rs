@@ -45,7 +45,7 @@ impl FromStr for Compression {
             ("zstd", _) => Ok(Self::Zstd(DEFAULT_LEVEL)),
             (_, Some(level)) if LEVELS.contains(&level) => Ok(Self::Zstd(level)),
             _ => Err(Error::new(ErrorKind::Usage, "choose a compression")
-                .hint("none, lz4, zstd or zstd:LEVEL (1 to 22) is wanted")),
+                .because("none, lz4, zstd or zstd:LEVEL (1 to 22) is wanted")),
         }
     }
 }
@@ -75,11 +75,11 @@ impl Compressor {
             Compression::Lz4 => Ok(Self::Lz4),
             Compression::Zstd(level) if LEVELS.contains(&level) => {
                 bulk::Compressor::new(level).map(Self::Zstd).map_err(|error| {
-                    Error::new(ErrorKind::OutOfMemory, OPERATION).hint(error.to_string())
+                    Error::new(ErrorKind::OutOfMemory, OPERATION).because(error.to_string())
                 })
             }
             Compression::Zstd(_) => {
-                Err(Error::new(ErrorKind::Usage, OPERATION).hint("zstd has levels from 1 to 22"))
+                Err(Error::new(ErrorKind::Usage, OPERATION).because("zstd has levels from 1 to 22"))
             }
         }
     }

@@ -37,7 +37,8 @@ impl Image {
             if entry.offset_bytes < end {
                 return Err(Error::new(ErrorKind::Unsupported, OPERATION)
                     .of_file(self.path())
-                    .hint("chunks of it share bytes; `cowslip image merge` makes another"));
+                    .because("chunks of it share bytes")
+                    .advise("make another with `cowslip image merge`"));
             }
             ahead.before(i);
             self.read_stored(entry, &mut stored)?;
@@ -46,7 +47,7 @@ impl Image {
             end = entry.range().end;
             let now = Progress { done_bytes: end, total_bytes: header.file_bytes };
             if let ControlFlow::Break(()) = progress(now) {
-                return Err(Error::new(ErrorKind::Busy, OPERATION).hint("it was broken off"));
+                return Err(Error::new(ErrorKind::Busy, OPERATION).because("it was broken off"));
             }
         }
         let [text, index] = self.sections()?;

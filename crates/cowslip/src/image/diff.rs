@@ -90,7 +90,7 @@ impl Image {
             arenas.last_mut().expect("one was pushed").add(chunk, before, after);
             let now = Progress { done_bytes: bytes(done), total_bytes: bytes(chunks.len()) };
             if let ControlFlow::Break(()) = progress(now) {
-                return Err(Error::new(ErrorKind::Busy, OPERATION).hint("it was broken off"));
+                return Err(Error::new(ErrorKind::Busy, OPERATION).because("it was broken off"));
             }
         }
         let [before, after] = [self, other].map(Self::description);

@@ -64,7 +64,7 @@ pub fn merge(
 ) -> Result<Saved> {
     if image.ancestors().iter().any(|ancestor| ancestor.is_at(path)) {
         return Err(Error::new(ErrorKind::Usage, OPERATION)
-            .hint(format!("{} is needed by the image that is merged", path.display())));
+            .because(format!("{} is needed by the image that is merged", path.display())));
     }
     let sink = |_| FileSink::create(OPERATION, path).map(|sink| sink as Box<dyn ImageSink>);
     merge_to(image, sink, options, progress)

@@ -78,7 +78,8 @@ impl Image {
 
     fn with_ancestors(mut self) -> Result<Self> {
         let mut ancestors: Vec<Self> = Vec::new();
-        let at = |why: String| Error::new(ErrorKind::Corrupt, OPEN).of_file(&self.path).hint(why);
+        let at =
+            |why: String| Error::new(ErrorKind::Corrupt, OPEN).of_file(&self.path).because(why);
         let lengths = |image: &Self| {
             image.description.arenas.iter().map(|arena| arena.length_bytes).collect::<Vec<_>>()
         };
@@ -118,7 +119,7 @@ impl Image {
         let Some(name) = name else {
             return Err(Error::new(ErrorKind::Corrupt, OPEN)
                 .of_file(&self.path)
-                .hint(format!("it needs its parent {identity} and does not name its file")));
+                .because(format!("it needs its parent {identity} and does not name its file")));
         };
         let path = self.path.with_file_name(name);
         Self::open_alone(&path, Self::open_file(&path)?)
@@ -236,7 +237,7 @@ impl Image {
             self.read_entry(entry, &mut scratch, &mut content)?;
             let now = Progress { done_bytes: bytes(i + 1), total_bytes: bytes(self.entries.len()) };
             if let ControlFlow::Break(()) = progress(now) {
-                return Err(Error::new(ErrorKind::Busy, VERIFY).hint("it was broken off"));
+                return Err(Error::new(ErrorKind::Busy, VERIFY).because("it was broken off"));
             }
         }
         Ok(())
@@ -448,5 +449,5 @@ impl<'a, R: Iterator<Item = Range<u64>>> ReadAhead<'a, R> {
 
 fn damaged(operation: &'static str, path: &Path, damage: &Damage) -> Error {
     let why = format!("{} (at byte {})", damage.what, damage.offset_bytes);
-    Error::new(ErrorKind::Corrupt, operation).of_file(path).hint(why)
+    Error::new(ErrorKind::Corrupt, operation).of_file(path).because(why)
 }

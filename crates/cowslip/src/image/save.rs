@@ -87,7 +87,7 @@ pub fn save(
         && (parent.is_at(path) || parent.ancestors().iter().any(|it| it.is_at(path)))
     {
         return Err(Error::new(ErrorKind::Usage, OPERATION)
-            .hint(format!("{} is needed by the image that would replace it", path.display())));
+            .because(format!("{} is needed by the image that would replace it", path.display())));
     }
     let parent_file = options.parent.as_deref().map(|parent| name_beside(parent, path));
     let parent_file = parent_file.transpose()?;
@@ -130,7 +130,8 @@ fn save_with(
         };
         if lengths(parent.description()) != lengths(&description) {
             return Err(Error::new(ErrorKind::Usage, OPERATION)
-                .hint("the parent has other arenas; save without one"));
+                .because("the parent has other arenas")
+                .advise("save without one"));
         }
     }
     let source = Memory { frozen, known: parent.map(Image::contents).unwrap_or_default() };
@@ -174,9 +175,10 @@ fn name_beside(parent: &Path, path: &Path) -> Result<String> {
     };
     let name = parent.file_name().filter(|_| folder(parent) == folder(path));
     name.map(|name| name.to_string_lossy().into_owned()).ok_or_else(|| {
-        Error::new(ErrorKind::Usage, OPERATION).of_file(parent).hint(
-            "the parent lies in another folder than the image; those that need each other stay together",
-        )
+        Error::new(ErrorKind::Usage, OPERATION)
+            .of_file(parent)
+            .because("the parent lies in another folder than the image")
+            .advise("save the image beside it")
     })
 }
 
@@ -203,7 +205,7 @@ fn describe(
         user: options.user.clone(),
     };
     match description.fault() {
-        Some(why) => Err(Error::new(ErrorKind::Usage, OPERATION).hint(why)),
+        Some(why) => Err(Error::new(ErrorKind::Usage, OPERATION).because(why)),
         None => Ok(description),
     }
 }

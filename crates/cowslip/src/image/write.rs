@@ -101,7 +101,8 @@ impl Plan<'_> {
         let text = serde_json::to_vec_pretty(self.description).expect("strings and numbers");
         if text.len() as u64 > DESCRIPTION_MOST_BYTES {
             return Err(Error::new(ErrorKind::Usage, self.operation)
-                .hint("its description would be longer than 16 MiB: fewer roots or user's words"));
+                .because("its description would be longer than 16 MiB")
+                .advise("give it fewer roots or user's words"));
         }
         let each = CHUNK_BYTES + PAGE_BYTES + ENTRY_BYTES;
         let sink = sink((PAGE_BYTES + text.len() + self.jobs.len() * each) as u64)?;
@@ -181,7 +182,7 @@ impl<S: Source> Chunks<'_, S> {
                     Ok(_) => {}
                     Err(error) if i == 0 => {
                         return Err(Error::from_errno(plan.operation, errno_of(&error))
-                            .hint("no thread can be started"));
+                            .because("no thread can be started"));
                     }
                     Err(_) => break,
                 }
@@ -206,7 +207,7 @@ impl<S: Source> Chunks<'_, S> {
             let now = Progress { done_bytes: bytes(done), total_bytes };
             if let ControlFlow::Break(()) = progress(now) {
                 return Err(
-                    Error::new(ErrorKind::Busy, self.plan.operation).hint("it was broken off")
+                    Error::new(ErrorKind::Busy, self.plan.operation).because("it was broken off")
                 );
             }
         }

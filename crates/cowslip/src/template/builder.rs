@@ -71,12 +71,13 @@ impl TemplateBuilder {
     /// 2 MiB; [`ErrorKind::Busy`] in a child of the process that froze it; or the kernel's.
     pub fn build(self) -> Result<Template> {
         let handle = self.frozen.handle().ok_or_else(|| {
-            Error::new(ErrorKind::Busy, OPERATION).hint("the view is of this process' parent")
+            Error::new(ErrorKind::Busy, OPERATION).because("the view is of this process' parent")
         })?;
         let shared = &handle.shared;
         if shared.pages == Pages::Hugetlb {
             return Err(Error::new(ErrorKind::Unsupported, OPERATION)
-                .hint("a clone's write would copy 2 MiB of hugetlb; use transparent huge pages"));
+                .because("a clone's write would copy 2 MiB of hugetlb")
+                .advise("use transparent huge pages"));
         }
         let layout = self.layout(shared.range)?;
         let shared_file = match layout.has(Inherit::Shared) {
@@ -87,7 +88,7 @@ impl TemplateBuilder {
         let mut state = shared.lock();
         let home = shared.gather(&mut state, &self.frozen).during(OPERATION)?;
         let file = memfile::reopen_read_only(home.fd()).during(OPERATION).map_err(|e| {
-            e.hint("/proc must be mounted to open the arena's file for reading only")
+            e.because("the arena's file is opened for reading only by /proc").advise("mount /proc")
         })?;
         let pin = state.generations.pin().during(OPERATION)?;
         if let Some(users) = &state.users {
@@ -120,13 +121,13 @@ impl TemplateBuilder {
             }
         }
         let mut layout = Layout::new(arena.start, regions).ok_or_else(|| {
-            Error::new(ErrorKind::Usage, OPERATION).hint("the arena held nothing at the freeze")
+            Error::new(ErrorKind::Usage, OPERATION).because("the arena held nothing at the freeze")
         })?;
         for (range, inherit) in &self.declared {
             if !arena.covers(*range) || (range.start | range.len) & (page - 1) != 0 {
                 return Err(Error::new(ErrorKind::Usage, OPERATION)
                     .on(*range)
-                    .hint("a region is whole pages of the arena"));
+                    .because("a region is whole pages of the arena"));
             }
             layout.declare(*range, *inherit);
         }

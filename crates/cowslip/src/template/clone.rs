@@ -61,9 +61,10 @@ impl TemplateClone {
             Place::Original => match memory::reserve_at(extent) {
                 Ok(()) => extent,
                 Err(Errno::EXIST) => {
-                    return Err(Error::new(ErrorKind::Busy, OPERATION).on(extent).hint(
-                        "something else is mapped there in this process: let it go anywhere",
-                    ));
+                    return Err(Error::new(ErrorKind::Busy, OPERATION)
+                        .on(extent)
+                        .because("something else is mapped there in this process")
+                        .advise("let it go anywhere"));
                 }
                 Err(errno) => return Err(Error::from_errno(OPERATION, errno).on(extent)),
             },
@@ -71,9 +72,10 @@ impl TemplateClone {
         let (hooks, dropped) = (Hooks::default(), Vec::new());
         let clone = Self { base, place, identity, hooks, scans: true, dropped };
         clone.map_regions(|_| true).map_err(|errno| {
-            Error::from_errno(OPERATION, errno).on(place).hint(
-                "too many mappings (vm.max_map_count), or vm.overcommit_memory=2 leaves no room",
-            )
+            Error::from_errno(OPERATION, errno)
+                .on(place)
+                .because("there are too many mappings, or vm.overcommit_memory=2 leaves no room")
+                .advise("raise vm.max_map_count, or set vm.overcommit_memory=0")
         })?;
         Ok(clone)
     }

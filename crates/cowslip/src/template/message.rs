@@ -68,7 +68,7 @@ pub(super) fn receive(stream: &UnixStream) -> Result<Base> {
     let mut header = [0; HEADER_WORDS * 8];
     let (got, files) = socket::receive(stream.as_fd(), &mut header).during(RECEIVE)?;
     if got == 0 {
-        return Err(Error::new(ErrorKind::Vanished, RECEIVE).hint("the other end was closed"));
+        return Err(Error::new(ErrorKind::Vanished, RECEIVE).because("the other end was closed"));
     }
     // As far as it came: a stranger may say little and wait for an answer.
     let known = got.min(MAGIC.len());
@@ -80,7 +80,7 @@ pub(super) fn receive(stream: &UnixStream) -> Result<Base> {
     let [_, version, is_huge, origin, rest @ .., count] = words;
     if version != VERSION {
         return Err(Error::new(ErrorKind::Unsupported, RECEIVE)
-            .hint(format!("it is of version {version}; this is Cowslip's {VERSION}")));
+            .because(format!("it is of version {version}; this is Cowslip's {VERSION}")));
     }
     if is_huge > 1 || count > MOST_REGIONS {
         return Err(corrupt("its header makes no sense"));
@@ -136,7 +136,8 @@ fn accept(
     }
     let pin = Pin::new(token).map_err(|errno| match errno {
         Errno::PERM => Error::new(ErrorKind::Vanished, RECEIVE)
-            .hint("the template and all its clones are gone: keep one until this has returned"),
+            .because("the template and all its clones are gone")
+            .advise("keep one until this has returned"),
         Errno::ACCESS => corrupt("the token cannot be written"),
         errno => Error::from_errno(RECEIVE, errno),
     })?;
@@ -158,5 +159,5 @@ fn read_exact(mut stream: &UnixStream, buffer: &mut [u8]) -> Result<()> {
 }
 
 fn corrupt(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Corrupt, RECEIVE).hint(why)
+    Error::new(ErrorKind::Corrupt, RECEIVE).because(why)
 }

@@ -104,21 +104,22 @@ impl Template {
     ) -> Result<Arena> {
         let base = &*self.base;
         if base.layout.has(Inherit::Shared) {
-            return Err(Error::new(ErrorKind::Unsupported, OPERATION)
-                .hint("a region is shared by the template's clones; an arena shares nothing"));
+            return Err(Error::new(ErrorKind::Unsupported, OPERATION).because(
+                "a region is shared by the template's clones, and an arena shares nothing",
+            ));
         }
         let arena = builder.build()?;
         let shared = arena.shared();
         if shared.pages == Pages::Hugetlb {
-            return Err(Error::new(ErrorKind::Unsupported, OPERATION).hint(
-                "a file of hugetlb pages cannot be written to; restore it with transparent huge pages",
-            ));
+            return Err(Error::new(ErrorKind::Unsupported, OPERATION)
+                .because("a file of hugetlb pages cannot be written to")
+                .advise("restore it with transparent huge pages"));
         }
         let needed = ByteCount(base.layout.file_len());
         if needed.0 > shared.range.len as u64 {
             return Err(Error::new(ErrorKind::Usage, OPERATION)
                 .on(shared.range)
-                .hint(format!("the template needs a capacity of {needed}")));
+                .because(format!("the template needs a capacity of {needed}")));
         }
         let can_borrow = serve::begin(shared);
         let mut state = shared.lock();
@@ -131,7 +132,8 @@ impl Template {
         map(base, shared, &mut state, &lender, &borrowed).map_err(|errno| {
             Error::from_errno(OPERATION, errno)
                 .on(shared.range)
-                .hint("too many mappings (vm.max_map_count), or no memory is left for a copy")
+                .because("there are too many mappings, or no memory is left for a copy")
+                .advise("raise vm.max_map_count, or free memory")
         })?;
         if state.borrowed() > 0 {
             state.borrowed_base = Some(lender);
@@ -163,7 +165,7 @@ fn hand_out(pieces: &[(VirtRange, Prot)], shared: &Shared, state: &mut State) ->
         if !shared.allocate_filled(state, range, *prot)? {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION)
                 .on(range)
-                .hint("the template has a region that an arena cannot hand out"));
+                .because("the template has a region that an arena cannot hand out"));
         }
     }
     Ok(())

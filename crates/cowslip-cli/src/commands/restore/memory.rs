@@ -78,7 +78,7 @@ impl Memory {
                 image.restore(arena, &options, progress).map(Self::Arena)
             }
             Err(_) if via.is_some() => Err(Error::new(ErrorKind::Usage, "restore an image")
-                .hint("only --strategy hybrid or eager makes an arena of a server's memory")),
+                .because("only --strategy hybrid or eager makes an arena of a server's memory")),
             Err(way) => image
                 .restore_standalone(arena, way, Place::Anywhere, on_damage)
                 .map(Self::Standalone),

@@ -7,11 +7,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 
+use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
-use crate::arena::backing_file::{CLOSED_HINT, Pages};
+use crate::arena::backing_file::{CLOSED, Pages};
 use crate::arena::chunk::at_once;
 use crate::arena::state::{Chunk, Event, Shared, State};
 use crate::arena::vma_map::Usage;
@@ -21,8 +22,12 @@ use crate::service::Service;
 
 pub(super) const OPERATION: &str = "freeze";
 
-pub(super) const MAP_HINT: &str = "the kernel refused a private mapping: too many mappings \
-    (vm.max_map_count), or vm.overcommit_memory=2 leaves no room for private copies";
+/// The kernel's refusal of a private mapping.
+pub(super) fn not_mapped(errno: Errno) -> Error {
+    Error::from_errno(OPERATION, errno)
+        .because("there are too many mappings, or vm.overcommit_memory=2 leaves no room for private copies")
+        .advise("raise vm.max_map_count, or set vm.overcommit_memory=0")
+}
 
 /// One arena of a freeze, locked.
 pub(crate) struct Snapshot<'a> {
@@ -58,7 +63,7 @@ impl<'a> Snapshot<'a> {
         }
         state.files.check_identities().map_err(|errno| {
             Error::from_errno("find the arena's files behind their descriptors", errno)
-                .hint(CLOSED_HINT)
+                .because(CLOSED)
         })?;
         thaw::mend(shared, &mut state)?;
         shared.counters.has_userfaultfd.store(u64::from(shared.service(&state).is_some()), Relaxed);

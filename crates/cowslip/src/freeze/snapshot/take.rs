@@ -12,7 +12,7 @@ use cowslip_sys::memory::{self, Sharing};
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::uffd::RegisterMode;
 
-use super::plan::{MAP_HINT, OPERATION, Snapshot};
+use super::plan::{OPERATION, Snapshot, not_mapped};
 use super::{clean, without_userfaultfd};
 use crate::arena::backing_file::{Pages, offset};
 use crate::arena::chunk::move_pages;
@@ -131,7 +131,7 @@ fn map_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
             _ = insist(|| service.uffd.unregister(snapshot.in_view(*piece)));
         }
     }
-    mapped.map_err(|errno| Error::from_errno(OPERATION, errno).hint(MAP_HINT))
+    mapped.map_err(not_mapped)
 }
 
 fn try_map(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {

@@ -9,8 +9,8 @@ use cowslip_sys::error::{Error, Result};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 
-use super::plan::{MAP_HINT, OPERATION, Snapshot};
-use crate::arena::backing_file::{POOL_HINT, Pages, offset};
+use super::plan::{OPERATION, Snapshot, not_mapped};
+use crate::arena::backing_file::{Pages, offset, pool_too_small};
 
 /// Puts one mapping over the other, for each piece. They are made elsewhere first: what the kernel or the hugetlb pool,
 /// which pays for every copy beforehand, has to refuse it refuses before anything changes.
@@ -21,12 +21,12 @@ pub(super) fn map_over(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
             match private_elsewhere(snapshot, *piece, *prot) {
                 Ok(place) => ready.push(place),
                 Err(errno) => {
-                    let hint = match snapshot.shared.pages {
-                        Pages::Hugetlb => POOL_HINT,
-                        _ => MAP_HINT,
+                    let error = match snapshot.shared.pages {
+                        Pages::Hugetlb => pool_too_small(Error::from_errno(OPERATION, errno)),
+                        _ => not_mapped(errno),
                     };
                     give_up(ready);
-                    return Err(Error::from_errno(OPERATION, errno).on(*piece).hint(hint));
+                    return Err(error.on(*piece));
                 }
             }
         }
@@ -45,7 +45,7 @@ pub(super) fn map_over(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
         snapshot.mark_frozen(done);
         if let Err(errno) = moved {
             give_up(ready);
-            return Err(Error::from_errno(OPERATION, errno).hint(MAP_HINT));
+            return Err(not_mapped(errno));
         }
     }
     Ok(())

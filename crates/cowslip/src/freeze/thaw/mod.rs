@@ -23,7 +23,7 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, memory, process};
 
-use crate::arena::backing_file::{CLOSED_HINT, Pages};
+use crate::arena::backing_file::{CLOSED, Pages};
 use crate::arena::backoff::backoff;
 use crate::arena::chunk::{self, Thawing, at_once, private_pages, thaw_alone};
 use crate::arena::grow;
@@ -322,7 +322,7 @@ pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
         at_once(shared, state, chunk).map_err(|errno| {
             Error::from_errno("make memory live again after a failure", errno)
                 .on(shared.chunk_range(chunk, 1))
-                .hint("try again; without userfaultfd, use Arena::thaw_exclusive")
+                .advise("try again; without userfaultfd, use Arena::thaw_exclusive")
         })?;
     }
     Ok(())
@@ -347,19 +347,20 @@ pub(crate) fn end_borrowing(shared: &Shared) -> Result<bool> {
             shared.notify(&state);
             continue;
         }
-        at_once(shared, &mut state, one.start).map_err(|errno| {
-            Error::from_errno("copy memory that is borrowed from a template", errno)
-                .on(range)
-                .hint(borrowing_hint(errno))
-        })?;
+        at_once(shared, &mut state, one.start).map_err(|errno| still_borrowed(errno).on(range))?;
     }
 }
 
-fn borrowing_hint(errno: Errno) -> &'static str {
+fn still_borrowed(errno: Errno) -> Error {
+    let error = Error::from_errno("copy memory that is borrowed from a template", errno);
     match errno {
-        Errno::BADF => CLOSED_HINT,
-        Errno::NODEV => "nothing holds writers off; try again, or use Arena::thaw_exclusive",
-        _ => "it is borrowed still, and as it was; try again when there is memory for a copy",
+        Errno::BADF => error.because(CLOSED),
+        Errno::NODEV => error
+            .because("nothing holds writers off")
+            .advise("try again, or use Arena::thaw_exclusive"),
+        _ => error
+            .because("it is borrowed still, and as it was")
+            .advise("try again when there is memory for a copy"),
     }
 }
 
@@ -368,7 +369,7 @@ pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     const OPERATION: &str = "thaw";
     let is_held = state.hold().is_some_and(|hold| hold != Hold::Paused);
     if is_held || youngest_read(shared, state).is_some() {
-        return Err(Error::from_errno(OPERATION, Errno::BUSY).hint(
+        return Err(Error::from_errno(OPERATION, Errno::BUSY).because(
             "a view, a child or a template still reads the frozen memory, or it is held for I/O",
         ));
     }

@@ -42,7 +42,8 @@ pub(super) fn fill(
         let mut now = schedule.progress();
         loop {
             if let ControlFlow::Break(()) = progress(now) {
-                schedule.failed(&Error::new(ErrorKind::Busy, OPERATION).hint("it was broken off"));
+                schedule
+                    .failed(&Error::new(ErrorKind::Busy, OPERATION).because("it was broken off"));
                 schedule.close();
             }
             if now.done_bytes == now.total_bytes || schedule.is_closing() {

@@ -298,7 +298,7 @@ pub(super) fn bring_first(
 /// As [`Source::fetch`], whatever happens in it.
 fn fetch(source: &Source, chunk: u32, desk: &mut Desk) -> Result<()> {
     panic::catch_unwind(AssertUnwindSafe(|| source.fetch(chunk, desk))).unwrap_or_else(|_| {
-        Err(Error::new(ErrorKind::System, OPERATION).hint("the thread that reads it panicked"))
+        Err(Error::new(ErrorKind::System, OPERATION).because("the thread that reads it panicked"))
     })
 }
 

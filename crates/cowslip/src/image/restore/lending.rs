@@ -136,7 +136,7 @@ impl Lender {
     pub(super) fn receive(stream: UnixStream, length_bytes: u64) -> Result<Self> {
         let mut first = [0];
         let (_, files) = socket::receive(stream.as_fd(), &mut first).during(BORROW)?;
-        let corrupt = |why| Error::new(ErrorKind::Corrupt, BORROW).hint(why);
+        let corrupt = |why| Error::new(ErrorKind::Corrupt, BORROW).because(why);
         let [file] = <[_; 1]>::try_from(files)
             .map_err(|_| corrupt("one descriptor should have come with the answer"))?;
         if memfile::len_bytes(file.as_fd()).during(BORROW)? < length_bytes {

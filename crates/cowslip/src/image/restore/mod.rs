@@ -185,7 +185,7 @@ impl Image {
     ) -> Result<Restored> {
         let Some(described) = self.description().arenas.get(arena as usize) else {
             return Err(Error::new(ErrorKind::Usage, OPERATION)
-                .hint(format!("it has {} arenas", self.description().arenas.len())));
+                .because(format!("it has {} arenas", self.description().arenas.len())));
         };
         let lender = match served::restore(self, arena, described, options)? {
             Some(Served::Whole(restored)) => return Ok(self.resident(arena, restored)),
@@ -195,7 +195,7 @@ impl Image {
         let uffd = match options.strategy {
             Strategy::Hybrid | Strategy::Resident => lazy::open_uffd(),
             Strategy::Eager => {
-                Err(Error::new(ErrorKind::Usage, OPERATION).hint("only hybrid restores record"))
+                Err(Error::new(ErrorKind::Usage, OPERATION).because("only hybrid restores record"))
             }
         };
         let uffd = match uffd {
@@ -273,9 +273,9 @@ fn threads(wanted: usize, chunks: usize) -> usize {
 
 fn builder(described: &ArenaDescription, options: &RestoreOptions) -> Result<ArenaBuilder> {
     if options.backing == Backing::Hugetlb {
-        return Err(Error::new(ErrorKind::Unsupported, OPERATION).hint(
-            "a file of hugetlb pages cannot be written to; restore it with transparent huge pages",
-        ));
+        return Err(Error::new(ErrorKind::Unsupported, OPERATION)
+            .because("a file of hugetlb pages cannot be written to")
+            .advise("restore it with transparent huge pages"));
     }
     let builder = Arena::builder(ByteCount(described.length_bytes)).backing(options.backing);
     Ok(match options.place {
@@ -299,7 +299,7 @@ fn make_arena(
         if !shared.allocate_filled(&mut shared.lock(), range, piece.prot())? {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION)
                 .on(range)
-                .hint("its description hands memory out that an arena cannot"));
+                .because("its description hands memory out that an arena cannot"));
         }
     }
     Ok(arena)
@@ -359,7 +359,8 @@ impl Restored {
     pub fn finish_recording(&self) -> Result<&Path> {
         let Some(Recording { file, image, arena }) = &self.recording else {
             return Err(Error::new(ErrorKind::Usage, "record a working set")
-                .hint("ask for it when the image is restored"));
+                .because("none was asked for")
+                .advise("ask for it when the image is restored"));
         };
         let touched = self.schedule.change(Plan::end_recording);
         working_set::save(image, *arena, &touched)?;

@@ -199,7 +199,7 @@ impl Answer {
             Self::NotHeld => "the server does not serve this image",
             Self::TooLarge => "the image is larger than what the server may hold",
             Self::Busy => "the server has as many clients as it may",
-            Self::Failed => "the server could not load the image: see its log",
+            Self::Failed => "the server could not load the image",
             Self::Ending => "the server is ending",
         }
     }
@@ -231,7 +231,7 @@ fn ask(socket: &Path, request: Request, silence: Duration) -> Result<(UnixStream
     let stream = connect_for(socket, silence).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => Error::new(ErrorKind::Busy, OPERATION)
             .of_file(socket)
-            .hint("as many wait for the server's answer as may"),
+            .because("as many wait for the server's answer as may"),
         _ => of_socket(error),
     })?;
     match request.ask(&stream).map_err(of_socket)? {
@@ -239,7 +239,8 @@ fn ask(socket: &Path, request: Request, silence: Duration) -> Result<(UnixStream
         answer => {
             let is_busy = answer == Answer::Busy;
             let kind = if is_busy { ErrorKind::Busy } else { ErrorKind::Unsupported };
-            Err(Error::new(kind, OPERATION).of_file(socket).hint(answer.explain()))
+            let error = Error::new(kind, OPERATION).of_file(socket).because(answer.explain());
+            Err(if answer == Answer::Failed { error.advise("see its log") } else { error })
         }
     }
 }

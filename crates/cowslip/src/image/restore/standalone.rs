@@ -113,7 +113,7 @@ impl Image {
     ) -> Result<Standalone> {
         let Some(described) = self.description().arenas.get(arena as usize) else {
             return Err(Error::new(ErrorKind::Usage, OPERATION)
-                .hint(format!("it has {} arenas", self.description().arenas.len())));
+                .because(format!("it has {} arenas", self.description().arenas.len())));
         };
         if way == StandaloneMode::Resident {
             return resident(self, arena, described, place);
@@ -171,7 +171,7 @@ impl Space {
         let (start, len) = (described.start_address as usize, described.length_bytes as usize);
         if !(start | len).is_multiple_of(CHUNK_BYTES) || start.checked_add(len).is_none() {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION)
-                .hint("its description has an arena that is not whole chunks"));
+                .because("its description has an arena that is not whole chunks"));
         }
         let range = VirtRange::new(start, len);
         match place {
@@ -180,7 +180,8 @@ impl Space {
                 Ok(()) => Ok(Self(range)),
                 Err(Errno::EXIST) => Err(Error::new(ErrorKind::Busy, OPERATION)
                     .on(range)
-                    .hint("something else is mapped there in this process: let it go anywhere")),
+                    .because("something else is mapped there in this process")
+                    .advise("let it go anywhere")),
                 Err(errno) => Err(Error::from_errno(OPERATION, errno).on(range)),
             },
         }
@@ -203,7 +204,7 @@ fn pieces(described: &ArenaDescription, space: VirtRange) -> Result<Pieces> {
     let piece = |piece: &crate::image::Piece| {
         if !(piece.offset_bytes | piece.length_bytes).is_multiple_of(page) {
             return Err(Error::new(ErrorKind::Corrupt, OPERATION)
-                .hint("its description has a piece that is not whole pages"));
+                .because("its description has a piece that is not whole pages"));
         }
         let start = space.start + piece.offset_bytes as usize;
         Ok((VirtRange::new(start, piece.length_bytes as usize), piece.prot()))

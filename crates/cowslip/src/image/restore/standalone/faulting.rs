@@ -108,7 +108,7 @@ impl Server {
         };
         let thread = thread.map_err(|error| {
             Error::from_errno(OPERATION, cowslip_sys::error::errno_of(&error))
-                .hint("start a thread")
+                .because("no thread can be started")
         })?;
         let server = Self { tools: Arc::clone(&tools), thread: Some(thread) };
         Ok((server, Lifeline { _tools: tools }))
@@ -121,7 +121,7 @@ fn open(way: StandaloneMode) -> Result<Uffd<ReservedFd>> {
     let features = if moves { Features::MOVE } else { Features::empty() };
     Uffd::new(ReservedFd::hold(fd), features).map_err(|errno| match errno {
         Errno::INVAL if moves => Error::new(ErrorKind::Unsupported, OPERATION)
-            .hint("this kernel has no UFFDIO_MOVE (Linux 6.8)"),
+            .because("this kernel has no UFFDIO_MOVE (Linux 6.8)"),
         errno => Error::from_errno(OPERATION, errno),
     })
 }

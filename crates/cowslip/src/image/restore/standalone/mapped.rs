@@ -103,7 +103,7 @@ impl Run<'_> {
 fn refused(errno: Errno, range: VirtRange) -> Error {
     let error = Error::from_errno(OPERATION, errno).on(range);
     match errno {
-        Errno::NOMEM => error.hint("raise vm.max_map_count, or restore into an arena"),
+        Errno::NOMEM => error.advise("raise vm.max_map_count, or restore into an arena"),
         _ => error,
     }
 }
