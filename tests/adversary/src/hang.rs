@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 use crate::program::Program;
 use crate::shared::Shared;
@@ -31,13 +33,85 @@ pub(crate) fn describe(group: i32, program: &Program, shared: &Shared) -> String
                 let _ = write!(text, " (process {process} thread {thread}: {call})");
             }
             text.push('\n');
+            let _ = writeln!(text, "    {}", places(pid, &call));
         }
     }
     text
+}
+
+/// A mapping of `proc_pid_maps(5)`.
+struct Mapping {
+    range: Range<u64>,
+    is_code: bool,
+    offset: u64,
+    file: String,
+}
+
+impl Mapping {
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let hex = |text| u64::from_str_radix(text, 16).ok();
+        let is_code = fields.next()?.contains('x');
+        let offset = hex(fields.next()?)?;
+        let name = fields.nth(2).unwrap_or("anonymous");
+        let file = name.rsplit('/').next().unwrap_or(name).to_owned();
+        Some(Self { range: hex(start)?..hex(end)?, is_code, offset, file })
+    }
+}
+
+/// Of the numbers of `proc_pid_syscall(5)`: what lies at its first argument, and what the stack and the program counter say of
+/// the callers, the nearest first.
+fn places(pid: i32, call: &str) -> String {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps: Vec<Mapping> = maps.lines().filter_map(Mapping::parse).collect();
+    let of = |address: u64| maps.iter().find(|it| it.range.contains(&address));
+    let said = |address: u64| {
+        of(address).map(|it| format!("{}+{:#x}", it.file, address - it.range.start + it.offset))
+    };
+    let number = |word: &str| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok();
+    let words: Vec<u64> = call.split_whitespace().filter_map(number).collect();
+    let &[_, first, .., stack, counter] = &words[..] else { return "no call".to_owned() };
+    let mut content = [0; 8192];
+    let memory = fs::File::open(format!("/proc/{pid}/mem"));
+    let read = memory.and_then(|memory| memory.read_at(&mut content, stack)).unwrap_or(0);
+    let on_stack =
+        content[..read].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+    let is_code = |address: &u64| of(*address).is_some_and(|it| it.is_code);
+    let callers = [counter].into_iter().chain(on_stack).filter(is_code).filter_map(said);
+    let callers = callers.take(24).collect::<Vec<_>>().join(" < ");
+    format!("on {}, by {callers}", said(first).unwrap_or_default())
 }
 
 /// A field of `proc_pid_stat(5)` after the name: 0 is the state, 2 the process group.
 fn field(path: &str, index: usize) -> Option<String> {
     let stat = fs::read_to_string(path).ok()?;
     Some(stat.rsplit(')').next()?.split_whitespace().nth(index)?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_call_is_told_with_its_callers() {
+        let mut waiting = Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = waiting.id() as i32;
+        let is_asleep = || {
+            let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+            let said = places(pid, &call);
+            (said.contains("libc.so") && said.contains("sleep+")).then_some(said)
+        };
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let said = std::iter::repeat_with(|| {
+            std::thread::yield_now();
+            is_asleep()
+        });
+        let said = said.take_while(|_| std::time::Instant::now() < deadline).flatten().next();
+        waiting.kill().unwrap();
+        waiting.wait().unwrap();
+        assert!(said.is_some());
+    }
 }
