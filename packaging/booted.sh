@@ -1,6 +1,7 @@
 #!/bin/bash
 # In a root that systemd has booted, with the package installed: the units and `cowslip setup`, as docs/guides/fleet.md
-# and docs/setup.md tell an operator to use them. FLEET is the guide's own promote.toml. Says what goes wrong, exit 1.
+# and docs/setup.md tell an operator to use them. GUIDE has the first page's own promote.toml and commands. Says what goes
+# wrong, exit 1.
 set -euo pipefail
 
 fail() {
@@ -26,22 +27,40 @@ metrics() {
 
 has_metrics() { metrics | grep -q '^cowslip_promote_coverage_ratio'; }
 
+# The page's commands, one after another, beside its promote.toml.
+the_guide() {
+  local command count=0
+  cd "$GUIDE"
+  sudo() { "$@"; }
+  # It is installed.
+  apt() { [ "$1" = install ]; }
+  # It would go on until it is interrupted.
+  cowslip() { command cowslip "$@" --once; }
+  while read -r command <&4; do
+    until_true eval "$command" >/opt/said 2>&1 || fail "the guide: $command: $(cat /opt/said)"
+    count=$((count + 1))
+  done 4<commands
+  [ "$count" -gt 2 ] || fail "the guide has $count commands"
+  unset -f sudo apt cowslip
+}
+
 the_daemon() {
   systemctl enable --now --quiet cowslip-promote || fail "the package's configuration: the unit does not start"
   until_true has_metrics || fail "the package's configuration: no metrics"
   [ "$(cowslip promote top --once --metrics 127.0.0.1:9464 2>&1 | wc -l)" -gt 0 ] || fail "promote top says nothing"
+  systemctl disable --now --quiet cowslip-promote
 
-  install -D -m 644 "$FLEET" /etc/cowslip/promote.toml
-  systemctl restart cowslip-promote || fail "the guide's configuration: the unit does not start"
+  the_guide
+  cmp -s "$GUIDE/promote.toml" /etc/cowslip/promote.toml || fail "the guide's configuration is not in its place"
   until_true has_metrics || fail "the guide's configuration: no metrics"
   systemctl reload cowslip-promote || fail "the guide's configuration: it is not read again"
 
-  sed '1i metrics_file = "/run/cowslip/promote.prom"' "$FLEET" >/etc/cowslip/promote.toml
+  sed '1i metrics_file = "/run/cowslip/promote.prom"' "$GUIDE/promote.toml" >/etc/cowslip/promote.toml
   systemctl restart cowslip-promote || fail "metrics in a file: the unit does not start"
   until_true test -s /run/cowslip/promote.prom || fail "metrics in a file: there is no file"
 
   # What cannot work fails where the operator looks.
-  sed '1i metrics_file = "/var/lib/promote.prom"' "$FLEET" >/etc/cowslip/promote.toml
+  sed '1i metrics_file = "/var/lib/promote.prom"' "$GUIDE/promote.toml" >/etc/cowslip/promote.toml
   ! systemctl restart cowslip-promote 2>/dev/null || fail "a folder that the unit cannot write: it started"
   journalctl -u cowslip-promote --no-pager | grep -q 'cannot write in /var/lib' || fail "the journal does not say why"
   rm /etc/cowslip/promote.toml

@@ -3,6 +3,7 @@
 use rustix::fs::{self, Advice};
 use rustix::mm::{self, MapFlags, ProtFlags};
 
+use crate::failpoints::{self, Op};
 use crate::units::page_size_bytes;
 use crate::{AsRawFd, BorrowedFd, Errno, Result};
 
@@ -18,22 +19,54 @@ pub fn drop_cached(file: BorrowedFd<'_>) -> Result<()> {
 
 /// Whether the cache holds the page at `offset_bytes`, where one begins (`mincore(2)`). Yes for every page of a
 /// file that is not the caller's to write, as the kernel tells nobody else; nothing is read.
-#[allow(unsafe_code)]
 pub fn holds(file: BorrowedFd<'_>, offset_bytes: u64) -> Result<bool> {
-    let (nowhere, len_bytes, mut page) = (core::ptr::null_mut(), page_size_bytes(), 0u8);
+    let mut page = [0];
+    residency(file, offset_bytes, &mut page)?;
+    Ok(page[0] & 1 != 0)
+}
+
+/// Fills in a byte for each page from `offset_bytes` on, where one begins; its lowest bit says that the cache holds it
+/// (`mincore(2)`).
+#[allow(unsafe_code)]
+fn residency(file: BorrowedFd<'_>, offset_bytes: u64, pages: &mut [u8]) -> Result<()> {
+    let (nowhere, len_bytes) = (core::ptr::null_mut(), pages.len() * page_size_bytes());
     // SAFETY: a mapping at an address of the kernel's choice overlaps nothing; nobody looks at it.
-    // mincore(2) writes a byte for its one page.
-    let answer = unsafe {
+    // mincore(2) writes a byte for each of its pages.
+    unsafe {
         let shown =
             mm::mmap(nowhere, len_bytes, ProtFlags::READ, MapFlags::SHARED, file, offset_bytes)?;
-        let answer = match libc::mincore(shown, len_bytes, &raw mut page) {
+        let answer = match libc::mincore(shown, len_bytes, pages.as_mut_ptr()) {
             0 => Ok(()),
             _ => Err(crate::process::last_errno()),
         };
         mm::munmap(shown, len_bytes)?;
         answer
-    };
-    answer.map(|()| page & 1 != 0)
+    }
+}
+
+/// The first page in `from .. end` of the file, both where pages begin, that the cache does not hold and `is_absent` agrees
+/// about; `end` if there is none.
+pub(crate) fn first_absent(
+    file: BorrowedFd<'_>,
+    from: u64,
+    end: u64,
+    mut is_absent: impl FnMut(u64) -> Result<bool>,
+) -> Result<u64> {
+    const WINDOW_PAGES: usize = 512;
+    let page_bytes = page_size_bytes() as u64;
+    let mut pages = [0; WINDOW_PAGES];
+    let mut at = from;
+    while at < end {
+        let count = ((end - at) / page_bytes).min(WINDOW_PAGES as u64) as usize;
+        residency(file, at, &mut pages[..count])?;
+        for page in &pages[..count] {
+            if page & 1 == 0 && is_absent(at)? {
+                return Ok(at);
+            }
+            at += page_bytes;
+        }
+    }
+    Ok(end)
 }
 
 /// What the cache holds of a part of a file.
@@ -55,6 +88,7 @@ pub fn cached_bytes(file: BorrowedFd<'_>) -> Result<u64> {
 /// before: `ENOSYS`).
 #[allow(unsafe_code)]
 pub fn cached(file: BorrowedFd<'_>, offset_bytes: u64, len_bytes: u64) -> Result<Cached> {
+    failpoints::check(Op::Cachestat)?;
     let range = [offset_bytes, len_bytes];
     let mut pages = [0u64; 5];
     // SAFETY: cachestat(2) reads a range of two numbers and writes five.

@@ -31,6 +31,7 @@ pub enum Op {
     Pwrite,
     Fallocate,
     SeekHole,
+    Cachestat,
     MemfileOpen,
     PidfdOpen,
     ThreadStart,

@@ -5,10 +5,10 @@ use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Seek
 use rustix::io::retry_on_intr;
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-use crate::cache::{self, Cached};
+use crate::cache;
 use crate::failpoints::{self, Op};
 use crate::reserved_fd::Kept;
-use crate::units::VirtRange;
+use crate::units::{VirtRange, page_size_bytes};
 use crate::{AsFd, BorrowedFd, Errno, OwnedFd, Result};
 
 bitflags! {
@@ -144,17 +144,39 @@ pub fn data_at_or_after(fd: BorrowedFd<'_>, from: u64, end: u64) -> Result<Optio
 /// never used may count as data.
 ///
 /// A search for a hole (`SEEK_HOLE`, `lseek(2)`) has no bound: it looks through all data up to the next hole of the file, or its
-/// end. So it is made only where `cachestat(2)` says that a hole is near; before Linux 6.5 it is made always.
+/// end. For a file in memory it is made only where `cachestat(2)` says that a hole is near. Before Linux 6.5 the pages are looked
+/// at, up to `end`.
 pub fn next_data(fd: BorrowedFd<'_>, from: u64, end: u64) -> Result<Option<(u64, u64)>> {
     let Some(start) = data_at_or_after(fd, from, end)? else { return Ok(None) };
-    // What was evicted of a file in memory is data in swap.
-    let is_whole = |it: Cached| it.bytes.saturating_add(it.evicted_bytes) >= end - start;
-    if cache::cached(fd, start, end - start).is_ok_and(is_whole) {
-        return Ok(Some((start, end)));
-    }
-    failpoints::check(Op::SeekHole)?;
-    let stop = fs::seek(fd, SeekFrom::Hole(start))?;
+    let stop = match cache::cached(fd, start, end - start) {
+        // What was evicted of a file in memory is data in swap.
+        Ok(it) if it.bytes.saturating_add(it.evicted_bytes) >= end - start => end,
+        // Where the kernel has no room to show the pages, a search takes its time.
+        Err(_) if is_on_tmpfs(fd) => hole_by_pages(fd, start, end).or_else(|_| hole(fd, start))?,
+        _ => hole(fd, start)?,
+    };
     Ok(Some((start, stop.min(end))))
+}
+
+/// Where the data at `start` ends.
+fn hole(fd: BorrowedFd<'_>, start: u64) -> Result<u64> {
+    failpoints::check(Op::SeekHole)?;
+    fs::seek(fd, SeekFrom::Hole(start))
+}
+
+/// As [`hole`], of a file in memory; `end` or more if there is none before.
+fn hole_by_pages(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<u64> {
+    let page_bytes = page_size_bytes() as u64;
+    let from = start - start % page_bytes;
+    let end = end.checked_next_multiple_of(page_bytes).ok_or(Errno::OVERFLOW)?;
+    // A page that is swapped out is data as well.
+    let is_hole = |at| Ok(data_at_or_after(fd, at, end)? != Some(at));
+    cache::first_absent(fd, from, end, is_hole)
+}
+
+/// Pages of other file systems may be data without being in memory. Their searches go by what is on the disk.
+fn is_on_tmpfs(fd: BorrowedFd<'_>) -> bool {
+    fs::fstatfs(fd).is_ok_and(|system| system.f_type == libc::TMPFS_MAGIC)
 }
 
 /// Bytes of memory that the file holds.

@@ -465,10 +465,17 @@ pub unsafe fn path_pins_readers(path: *const core::ffi::c_char) -> bool {
 }
 
 /// File systems that pin what a read fills, for as long as their server takes: FUSE and virtiofs with `direct_io`, 9p and SMB
-/// without a cache, Lustre. (`linux/magic.h`)
+/// without a cache, Lustre. Names of `linux/magic.h`, and the last one of Lustre's `lustre_user.h`.
+const PINNING: [(&str, u32); 5] = [
+    ("FUSE_SUPER_MAGIC", 0x6573_5546),
+    ("V9FS_MAGIC", 0x0102_1997),
+    ("CIFS_SUPER_MAGIC", 0xff53_4d42),
+    ("SMB2_SUPER_MAGIC", 0xfe53_4d42),
+    ("LL_SUPER_MAGIC", 0x0bd0_0bd0),
+];
+
 fn is_pinning(system: &rustix::fs::StatFs) -> bool {
-    const PINNING: [u32; 5] = [0x6573_5546, 0x0102_1997, 0x0bd0_0bd0, 0xfe53_4d42, 0xff53_4d42];
-    PINNING.contains(&(system.f_type as u32))
+    PINNING.iter().any(|(_, magic)| *magic == system.f_type as u32)
 }
 
 /// The open descriptors of this process, without allocating; `false` if `/proc` cannot be read.
@@ -529,6 +536,27 @@ pub fn thread_count() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_systems_that_pin_are_those_of_the_kernels_header() {
+        let Ok(header) = std::fs::read_to_string("/usr/include/linux/magic.h") else {
+            println!("SKIPPED: linux/magic.h: the kernel's headers for programs are not installed");
+            return;
+        };
+        let defined = |name: &str| {
+            let mut words = header.lines().map(str::split_ascii_whitespace);
+            words.find_map(|mut words| {
+                let is_it = words.next() == Some("#define") && words.next() == Some(name);
+                is_it.then(|| u32::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok())?
+            })
+        };
+        for (name, magic) in PINNING {
+            // Lustre is not in the kernel's tree.
+            if name != "LL_SUPER_MAGIC" {
+                assert_eq!(defined(name), Some(magic), "{name}");
+            }
+        }
+    }
 
     #[test]
     fn as_long_as_the_main_thread_lives_nobody_is_without_it() {

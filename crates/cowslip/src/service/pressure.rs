@@ -46,6 +46,10 @@ struct Seen {
     /// That of this process, if it or one above it has a limit that is less than the machine has.
     group: Option<Group>,
     group_found_ns: u64,
+    /// What it could have more, and what was free on the machine, when its files were read.
+    of_group: Option<u64>,
+    free_bytes: u64,
+    group_read_ns: u64,
     room_bytes: u64,
     looked_ns: u64,
 }
@@ -55,7 +59,8 @@ struct Seen {
 pub(crate) enum Look {
     /// Some hundred microseconds, now and then: the service thread's.
     Thorough,
-    /// A call or a few: a fork's. Limits are those that the service thread has found.
+    /// A call: a fork's. Limits and what is left of them are those that the service thread has found, unless that may be
+    /// used up by now.
     Quick,
 }
 
@@ -66,7 +71,7 @@ impl Gauge {
         let now_ns = process::now_ns();
         let is_old = now_ns.saturating_sub(seen.looked_ns) >= lasts_ns(seen.room_bytes);
         if seen.looked_ns == 0 || is_old {
-            seen.look(now_ns, look);
+            seen.look(now_ns, look, used_bytes, process::free_memory().0);
         }
         let is_short = is_short(seen.room_bytes, used_bytes);
         self.was_short.store(is_short, Relaxed);
@@ -80,7 +85,7 @@ impl Gauge {
 }
 
 impl Seen {
-    fn look(&mut self, now_ns: u64, look: Look) {
+    fn look(&mut self, now_ns: u64, look: Look, used_bytes: u64, free_bytes: u64) {
         let is_old = now_ns.saturating_sub(self.group_found_ns) >= FIND_GROUP_NS;
         if look == Look::Thorough && (self.group_found_ns == 0 || is_old) {
             let total_bytes = process::memory_and_swap().0;
@@ -88,8 +93,12 @@ impl Seen {
             self.group = Group::of_this_process().filter(limits);
             self.group_found_ns = now_ns;
         }
-        let of_group = self.group.as_ref().and_then(|group| group.room_bytes(ENOUGH_BYTES));
-        let free_bytes = process::free_memory().0;
+        let of_group = match look {
+            Look::Quick if !self.may_be_short(now_ns, used_bytes, free_bytes) => {
+                self.of_group.map(|room| room.saturating_sub(self.taken_since(free_bytes)))
+            }
+            _ => self.read_group(now_ns, free_bytes),
+        };
         let of_machine = if free_bytes >= ENOUGH_BYTES {
             Some(free_bytes)
         } else {
@@ -99,10 +108,34 @@ impl Seen {
         self.room_bytes = of_group.into_iter().chain(of_machine).min().unwrap_or(u64::MAX);
         self.looked_ns = now_ns;
     }
+
+    fn read_group(&mut self, now_ns: u64, free_bytes: u64) -> Option<u64> {
+        self.group_read_ns = now_ns;
+        self.of_group = self.group.as_ref().and_then(|group| group.room_bytes(ENOUGH_BYTES));
+        self.free_bytes = free_bytes;
+        self.of_group
+    }
+
+    /// What the group took since its files were read is no more than what the machine has less.
+    fn taken_since(&self, free_bytes: u64) -> u64 {
+        self.free_bytes.saturating_sub(free_bytes)
+    }
+
+    /// Whether the group may have come near its limit since its files were read. Once the kernel takes memory back from files,
+    /// no less is free whatever the group takes: with little free memory it always may, and after a while.
+    fn may_be_short(&self, now_ns: u64, used_bytes: u64, free_bytes: u64) -> bool {
+        let Some(room) = self.of_group else { return false };
+        let left = room.saturating_sub(self.taken_since(free_bytes));
+        let is_old = now_ns.saturating_sub(self.group_read_ns) >= LONGEST_LOOK_NS;
+        is_old || free_bytes < ENOUGH_BYTES || is_short(left, used_bytes)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::fs;
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -127,24 +160,64 @@ mod tests {
         assert_eq!(lasts_ns(u64::MAX), LONGEST_LOOK_NS);
     }
 
+    const FREE: u64 = 4 << 30;
+
     #[test]
     fn a_fork_opens_no_files_to_find_a_limit() {
         let mut seen = Seen::default();
-        seen.look(FIND_GROUP_NS, Look::Quick);
+        let look = |seen: &mut Seen, now_ns, look| seen.look(now_ns, look, 100 * MIB, FREE);
+        look(&mut seen, FIND_GROUP_NS, Look::Quick);
         assert_eq!((seen.group_found_ns, seen.looked_ns), (0, FIND_GROUP_NS));
-        seen.look(FIND_GROUP_NS + 1, Look::Thorough);
+        look(&mut seen, FIND_GROUP_NS + 1, Look::Thorough);
         assert_eq!(seen.group_found_ns, FIND_GROUP_NS + 1);
         // A second later it is looked for again, and not by a fork.
-        seen.look(3 * FIND_GROUP_NS, Look::Quick);
+        look(&mut seen, 3 * FIND_GROUP_NS, Look::Quick);
         assert_eq!(seen.group_found_ns, FIND_GROUP_NS + 1);
-        seen.look(3 * FIND_GROUP_NS, Look::Thorough);
+        look(&mut seen, 3 * FIND_GROUP_NS, Look::Thorough);
         assert_eq!(seen.group_found_ns, 3 * FIND_GROUP_NS);
+    }
+
+    /// A group with a limit, which changes between looks: an answer that has not changed was not read.
+    #[test]
+    fn a_fork_opens_no_files_of_a_group_that_has_room() {
+        let folder = std::env::temp_dir().join(format!("cowslip-pressure-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let set_left =
+            |bytes: u64| fs::write(folder.join("memory.max"), bytes.to_string()).unwrap();
+        fs::write(folder.join("memory.current"), "0").unwrap();
+        set_left(1000 * MIB);
+        let mounts = format!("9 1 0:9 / {} rw - cgroup2 cgroup rw\n", folder.display());
+        let group = cowslip_sys::cgroup::locate("0::/\n", &mounts);
+        let mut seen = Seen { group, group_found_ns: 1, ..Seen::default() };
+        let now_ns = Cell::new(2);
+        let mut room_mib = |look, free| {
+            seen.look(now_ns.get(), look, 300 * MIB, free);
+            seen.room_bytes / MIB
+        };
+        assert_eq!(room_mib(Look::Thorough, FREE), 1000);
+        set_left(500 * MIB);
+        assert_eq!(room_mib(Look::Quick, FREE), 1000, "no file was read");
+        assert_eq!(room_mib(Look::Quick, FREE + MIB), 1000);
+        now_ns.set(1 + LONGEST_LOOK_NS);
+        assert_eq!(room_mib(Look::Quick, FREE - 700 * MIB), 300, "the group may have taken that");
+        assert_eq!(room_mib(Look::Quick, FREE - 800 * MIB), 500, "so little that it was read");
+        set_left(100 * MIB);
+        assert_eq!(room_mib(Look::Quick, FREE - 800 * MIB), 500);
+        assert_eq!(room_mib(Look::Quick, ENOUGH_BYTES - 1).min(100), 100, "files make way for it");
+        set_left(1000 * MIB);
+        assert_eq!(room_mib(Look::Quick, FREE), 1000, "it was short, and may not be any more");
+        set_left(500 * MIB);
+        now_ns.set(now_ns.get() + LONGEST_LOOK_NS);
+        assert_eq!(room_mib(Look::Quick, FREE), 500, "the last look is too old");
+        set_left(400 * MIB);
+        assert_eq!(room_mib(Look::Thorough, FREE), 400);
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn what_was_seen_is_believed_for_a_while() {
         let mut seen = Seen::default();
-        seen.look(1_000_000_000_000, Look::Thorough);
+        seen.look(1_000_000_000_000, Look::Thorough, 0, FREE);
         assert!(seen.room_bytes > 0);
         let gauge = Gauge::default();
         // Later than now: the look is young for as long as this test takes.
