@@ -63,6 +63,9 @@ the_daemon() {
   sed '1i metrics_file = "/var/lib/promote.prom"' "$GUIDE/promote.toml" >/etc/cowslip/promote.toml
   ! systemctl restart cowslip-promote 2>/dev/null || fail "a folder that the unit cannot write: it started"
   journalctl -u cowslip-promote --no-pager | grep -q 'cannot write in /var/lib' || fail "the journal does not say why"
+  # Root's own shell could write there.
+  ! cowslip promote --check-config --config /etc/cowslip/promote.toml 2>/tmp/check || fail "--check-config takes root's rights"
+  grep -q 'cowslip-promote.service can write below /run/cowslip only' /tmp/check || fail "--check-config does not say why"
   rm /etc/cowslip/promote.toml
   systemctl reset-failed cowslip-promote
   ! systemctl restart cowslip-promote 2>/dev/null || fail "without a configuration: it started"

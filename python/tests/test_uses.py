@@ -68,6 +68,35 @@ def test_a_loop_that_keeps_an_array_goes_on(arena):
     assert [set(each) for each in kept] == [{step} for step in range(5)]
 
 
+@pytest.fixture
+def hugetlb():
+    """A pool of huge pages for as long as a test."""
+    pool = "/proc/sys/vm/nr_hugepages"
+    with open(pool) as setting:
+        before = setting.read()
+    try:
+        with open(pool, "w") as setting:
+            setting.write(str(int(before) + 32))
+    except PermissionError:
+        pytest.skip("hugetlb: only root makes a pool")
+    yield
+    with open(pool, "w") as setting:
+        setting.write(before)
+
+
+def test_a_loop_that_keeps_an_array_of_hugetlb_goes_on(hugetlb):
+    with cowslip.Arena("16M", backing="hugetlb") as arena:
+        table = arena.zeros((1000,))
+        kept = []
+        for step in range(5):
+            table[:] = step
+            with arena.freeze(timeout=5) as then:
+                snapshot = then[table]
+                kept.append(then[table[step::7]])
+            assert (snapshot == step).all()
+        assert [set(each) for each in kept] == [{step} for step in range(5)]
+
+
 def test_a_large_array_that_is_kept_is_as_it_was(arena):
     table = arena.array(np.arange(3 << 20, dtype=np.int32))
     with arena.freeze() as then:

@@ -1,7 +1,7 @@
 //! The socket: who may have what, and how many at a time.
 
 use std::fmt;
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,13 +9,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cowslip::image::Image;
 use cowslip::image::served::{self, Answer, Request};
 use cowslip::units::ByteCount;
-use cowslip_sys::{AsFd, BorrowedFd, Errno, process, regular, socket};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, process, socket};
 
+use crate::lock::Lock;
 use crate::metrics::count;
 use crate::residents::{Resident, Residents};
 
@@ -84,14 +85,18 @@ impl Server {
     /// with messages for a log.
     ///
     /// # Errors
-    /// `AddrInUse` if a server listens there, or something else is at `path`; `WouldBlock` if another process of this user keeps
-    /// a lock of the file `path.lock`, by which servers begin one after the other; the system's.
+    /// `AddrInUse` if a server listens there, `AlreadyExists` if something else is at `path`; `WouldBlock` if another process of
+    /// this user keeps the lock by which its servers begin one after the other; the system's.
     pub fn bind(path: &Path, options: Options, tell: fn(&str)) -> io::Result<Self> {
-        let locked = lock(path)?;
+        let locked = Lock::of(path, PATIENCE)?;
         let listener = match socket::listen_privately(path) {
             Err(Errno::ADDRINUSE) if is_left_over(path) => {
                 fs::remove_file(path)?;
                 socket::listen_privately(path)
+            }
+            Err(Errno::ADDRINUSE) if !is_socket(path) => {
+                let message = "there is something else than a socket";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
             }
             bound => bound,
         }?;
@@ -212,29 +217,13 @@ fn file_id(path: &Path) -> io::Result<FileId> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Keeps other servers from beginning to listen at `path` until it is dropped. The lock is on a file beside the socket that no
-/// other user can open, and so lock (`flock(2)`). It stays there: to remove it would let two in.
-fn lock(path: &Path) -> io::Result<File> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let file = regular::open_own(Path::new(&name))?;
-    let deadline = Instant::now() + PATIENCE;
-    while let Err(refused) = file.try_lock() {
-        match refused {
-            TryLockError::WouldBlock if Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(10));
-            }
-            refused => return Err(refused.into()),
-        }
-    }
-    Ok(file)
-}
-
 /// Whether a socket at `path` is one that nobody listens to any more.
 fn is_left_over(path: &Path) -> bool {
-    let is_socket = |file: fs::Metadata| file.file_type().is_socket();
-    fs::symlink_metadata(path).is_ok_and(is_socket)
-        && socket::connect_at_once(path).is_err_and(|errno| errno == Errno::CONNREFUSED)
+    is_socket(path) && socket::connect_at_once(path).is_err_and(|errno| errno == Errno::CONNREFUSED)
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
 /// Whether a process of this user, or of root, is at the other end.

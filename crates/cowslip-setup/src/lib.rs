@@ -18,6 +18,7 @@ mod report;
 mod service;
 mod trial;
 mod unit;
+mod writable;
 
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,7 @@ use report::Trouble;
 use service::Installed;
 
 pub use report::Steps;
+pub use writable::writable_folders;
 
 /// What is asked for.
 #[derive(Clone, Debug)]

@@ -124,6 +124,34 @@ fn hugetlb_freeze_that_the_pool_can_pay_for() {
     assert!(arena.wait_live(PATIENCE));
 }
 
+/// Parts are copied by whole pages of the pool, and the arena is frozen again meanwhile.
+#[test]
+fn hugetlb_view_that_ends_leaves_copies() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a copy of a view of hugetlb");
+    let Some(_pool) = pool_of(16) else { return };
+    let arena = hugetlb_arena(4);
+    let mut words = arena.slice::<u64>(3 * CHUNK_BYTES / 8).unwrap();
+    let mut kept = Vec::new();
+    for step in 1..4 {
+        words.fill(step);
+        let frozen = arena.freeze_timeout(PATIENCE).unwrap();
+        let start = words.range().start;
+        let parts =
+            [VirtRange::new(start + 8, 80), VirtRange::new(start + CHUNK_BYTES - 800, 1600)];
+        let shown = parts.map(|part| frozen.view_address(part.start));
+        let copy = frozen.into_copy(&parts).map_err(|(_, error)| error).unwrap();
+        kept.push((copy, parts.map(|part| part.len / 8), shown, step));
+    }
+    for (_copy, lengths, shown, step) in &kept {
+        for (length, from) in lengths.iter().zip(shown) {
+            // SAFETY: shown by the view, and kept by its copy; nothing writes to either.
+            let now = unsafe { std::slice::from_raw_parts(*from as *const u64, *length) };
+            assert!(now.iter().all(|word| word == step), "{step}");
+        }
+    }
+}
+
 #[test]
 fn hugetlb_arenas_make_no_templates() {
     let _alone = alone();

@@ -257,6 +257,11 @@ fn a_configuration_is_checked_with_the_name_of_what_is_wrong() {
     let metrics = folder.0.join("promote.prom");
     let writes = check(&format!("metrics_file = {metrics:?}\n[[target]]\nall = true\n"));
     assert!(writes.status.success(), "{}", writes.stderr);
+    let unit =
+        format!("metrics_file {}: cowslip-promote.service can write below", metrics.display());
+    assert!(writes.stderr.contains(&unit), "{}", writes.stderr);
+    let of_unit = check("metrics_file = \"/run/cowslip/a.prom\"\n[[target]]\nall = true\n");
+    assert!(of_unit.status.success() && of_unit.stderr.is_empty(), "{}", of_unit.stderr);
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "only the configuration stays");
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/promote.toml");
     let fine = check(&fs::read_to_string(shipped).unwrap());

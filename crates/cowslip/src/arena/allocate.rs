@@ -41,7 +41,8 @@ const SPANS_WORTH_A_PAGE_TABLE: usize = 8;
 const MANY_SPANS_IN_ALL: usize = 300;
 
 impl Shared {
-    fn unit(&self) -> usize {
+    /// Memory is handed out, and mapped, by so many bytes.
+    pub(crate) fn unit(&self) -> usize {
         if self.pages == Pages::Hugetlb { CHUNK_BYTES } else { page_size_bytes() }
     }
 

@@ -40,7 +40,7 @@ impl Frozen {
             let error = Error::new(ErrorKind::Busy, OPERATION);
             return Err((self, error.because("the view is of this process' parent")));
         }
-        let parts = whole_pages(parts);
+        let parts = whole_pages(parts, self.handle.shared.unit());
         if let Err(error) = parts.iter().try_for_each(|part| self.copy_in_place(*part)) {
             return Err((self, error));
         }
@@ -96,10 +96,11 @@ impl Frozen {
     }
 }
 
-/// The pages that `parts` touch: in order, apart.
-fn whole_pages(parts: &[VirtRange]) -> Vec<VirtRange> {
+/// The pages of so many bytes that `parts` touch: in order, apart. A mapping of the hugetlb pool is replaced by whole pages of
+/// it only.
+fn whole_pages(parts: &[VirtRange], page_bytes: usize) -> Vec<VirtRange> {
     let mut pages: Vec<VirtRange> =
-        parts.iter().map(|part| part.outer_aligned(page_size_bytes())).collect();
+        parts.iter().map(|part| part.outer_aligned(page_bytes)).collect();
     pages.sort_by_key(|part| part.start);
     let mut apart: Vec<VirtRange> = Vec::with_capacity(pages.len());
     for part in pages.into_iter().filter(|part| !part.is_empty()) {

@@ -1,6 +1,7 @@
 //! `cowslip promote`: huge pages for running programs.
 
 pub(crate) mod args;
+mod check;
 mod explain;
 mod once;
 mod operator;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 
 use cowslip::ErrorKind;
 use cowslip_promote::plan::Plan;
-use cowslip_promote::session::{self, Session};
+use cowslip_promote::session::Session;
 use cowslip_promote::{ManagedThp, daemon, interference};
 use cowslip_sys::procfs::Thp;
 
@@ -38,13 +39,7 @@ pub(crate) fn run(args: &PromoteArgs) -> CommandResult {
     }
     let plan = plan::of(args)?;
     if args.check_config {
-        plan.check_metrics_file()?;
-        for (path, errno) in session::missing(&plan) {
-            errln!("cowslip: control group {}: {errno}; it will be waited for", path.display());
-        }
-        let targets = text::count(plan.rules.len(), "target");
-        outln!("{targets}; the configuration makes sense");
-        return Ok(ExitCode::SUCCESS);
+        return check::run(&plan, args);
     }
     tidy_up();
     let mut session = start(plan, args)?;
