@@ -29,13 +29,18 @@ pub(crate) fn ours() -> u64 {
 /// whose list of threads it is.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_exit() {
-    static TELL: Next = Next::new(c"cowslip_thread_ends");
-    if config().off || !is_own_process() {
+    let tell = TELL.known();
+    if config().off || tell.is_null() || !is_own_process() {
         return;
     }
-    // SAFETY: the bundled malloc's function of that name has this type, and so does what stands in for it without one.
-    unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(TELL.get())() };
+    // SAFETY: the bundled malloc's function of that name has this type.
+    unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(tell)() };
 }
+
+/// Not looked up by the thread that ends: a child that is forked meanwhile would inherit the dynamic linker's lock, which no
+/// thread of it gives back.
+#[cfg(target_arch = "x86_64")]
+static TELL: Next = Next::new(c"cowslip_thread_ends");
 
 fn without(stat: &str, ours: u64) -> Option<String> {
     let (name, fields) = stat.rsplit_once(')')?;
@@ -89,6 +94,8 @@ static FOPEN64: Next = Next::new(c"fopen64");
 pub(crate) fn look_up() {
     FOPEN.get();
     FOPEN64.get();
+    #[cfg(target_arch = "x86_64")]
+    TELL.get();
 }
 
 #[unsafe(no_mangle)]
