@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   pages are written ──▶ a look at all frozen chunks ──▶ many copies in one ──▶ moved to a file without readers
-//!        ▲ 1 to 20 ms          a tenth of the time          a run of writes ──▶ so is what lies ahead of it
+//!        ▲ 1 to 20 ms       a tenth of the time, less       a run of writes ──▶ so is what lies ahead of it
+//!                             while it finds nothing
 //! ```
 //! A first write to a frozen page copies 4 KiB, and a thaw copies them back. A chunk that was moved is live: its writes cost
 //! nothing, the thaw has nothing to do, and the next freeze moves it by its page table. Its memory is held twice until the
@@ -34,8 +35,9 @@ const FIRST_LOOK_NS: u64 = 1_000_000;
 const LAST_LOOK_NS: u64 = 20_000_000;
 /// Fewer pages than this are not looked for.
 const WORTH_A_LOOK: u64 = 64;
-/// A look is followed by a pause so many times as long.
+/// A look is followed by a pause so many times as long; by one of twice the length each time that it finds nothing to move.
 const REST: u64 = 10;
+const MOST_DOUBLINGS: u32 = 4;
 /// Runs of moved chunks and of others, in turns: each is a mapping, which the next freeze moves.
 const MOST_BORDERS: usize = 128;
 
@@ -46,6 +48,8 @@ pub(crate) struct Moving {
     pages: Option<u64>,
     not_before_ns: u64,
     delay_ns: u64,
+    /// Looks in a row that found nothing.
+    in_vain: u32,
     /// Private pages of each chunk at the last look.
     counts: Vec<u16>,
     wanted: VecDeque<usize>,
@@ -143,9 +147,12 @@ fn look(shared: &Shared, state: &mut State, service: &Service, now_ns: u64) -> R
     let counts = count(shared, state, service)?;
     choose(shared, state, &before, &counts);
     state.moving.counts = counts;
+    let found = !state.moving.wanted.is_empty();
+    state.moving.in_vain = if found { 0 } else { state.moving.in_vain.saturating_add(1) };
+    let rest = REST << state.moving.in_vain.min(MOST_DOUBLINGS);
     let end_ns = process::now_ns();
-    state.moving.not_before_ns = end_ns + ((end_ns - now_ns) * REST).max(FIRST_LOOK_NS);
-    Ok(!state.moving.wanted.is_empty())
+    state.moving.not_before_ns = end_ns + ((end_ns - now_ns) * rest).max(FIRST_LOOK_NS);
+    Ok(found)
 }
 
 /// Has what lies ahead of runs that go on moved, twice as much each time.
