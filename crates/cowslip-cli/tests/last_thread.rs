@@ -6,7 +6,7 @@ use std::process::Command;
 
 use support::{COWSLIP, Folder, compile, run};
 
-const WAYS: [&str; 8] = [
+const WAYS: [&str; 9] = [
     "exit",
     "without descriptors",
     "system call",
@@ -16,6 +16,7 @@ const WAYS: [&str; 8] = [
     "child",
     // Its parent has ended, so that it has two arenas of its own.
     "heir",
+    "cloned",
 ];
 
 #[test]

@@ -269,10 +269,7 @@ pub(crate) fn start_services() {
 /// allocate. Asked by the bundled malloc before a fork.
 #[unsafe(no_mangle)]
 extern "C" fn cowslip_is_sole_thread() -> bool {
-    let _blocked = BlockedSignals::enter();
-    // Where the program filters its calls, nothing is asked.
-    !leaving::is_closed()
-        && process::thread_count().is_some_and(|threads| threads <= 1 + threads::ours())
+    threads::is_sole()
 }
 
 /// A program that starts threads gets the service thread along with its first one, so that its first

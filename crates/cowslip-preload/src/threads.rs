@@ -9,10 +9,11 @@
 
 use core::ffi::{CStr, c_char, c_void};
 
-use cowslip_sys::process::BlockedSignals;
+use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{AsFd, AsRawFd, memfile};
 
 use crate::direct_io;
+use crate::leaving;
 use crate::next::Next;
 use crate::program::{arenas, config, guarded, is_own_process};
 
@@ -25,12 +26,20 @@ pub(crate) fn ours() -> u64 {
     arenas().filter(|arena| arena.raw().has_service()).count() as u64
 }
 
+/// Whether the calling thread is known to be the program's only one.
+pub(crate) fn is_sole() -> bool {
+    let _blocked = BlockedSignals::enter();
+    // Where the program filters its calls, nothing is asked.
+    !leaving::is_closed() && process::thread_count().is_some_and(|threads| threads <= 1 + ours())
+}
+
 /// Before this thread ends by a system call (`exit(2)`): libc, which does not hear of it, would have told the bundled malloc, on
-/// whose list of threads it is.
+/// whose list of threads it is. With the last thread the process ends: the list is of no more use, and in a child of
+/// `clone(2)` its locks may be held by threads that are not there.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn before_exit() {
     let tell = TELL.known();
-    if config().off || tell.is_null() || !is_own_process() {
+    if config().off || tell.is_null() || !is_own_process() || is_sole() {
         return;
     }
     // SAFETY: the bundled malloc's function of that name has this type.

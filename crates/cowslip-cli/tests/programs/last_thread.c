@@ -56,6 +56,45 @@ static void *outlives_main(void *ends_alone) {
   return NULL;
 }
 
+#define BLOCKS 2000
+#define THREADS 8
+static volatile int is_done;
+
+/* Small blocks come and go, in runs that a thread's cache does not hold. */
+static void allocate(void) {
+  static _Thread_local char *blocks[BLOCKS];
+  for (int i = 0; i < BLOCKS; i++) blocks[i] = memset(malloc(200 + i % 3000), 1, 200);
+  for (int i = 0; i < BLOCKS; i++) free(blocks[i]);
+}
+
+static void *allocates(void *nothing) {
+  while (!is_done) allocate();
+  return nothing;
+}
+
+/* Children that libc does not know of, made while other threads are inside malloc, end without libc. */
+static void clone_often(void) {
+  pthread_t threads[THREADS];
+  int wrong = 0;
+  free(memset(malloc(16 * MIB), 1, 16 * MIB));
+  for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, allocates, NULL);
+  for (int round = 0; round < 100; round++) {
+    int status = -1;
+    allocate();
+    pid_t pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (pid == 0) {
+      alarm(30);
+      syscall(SYS_exit, 0);
+    }
+    waitpid(pid, &status, 0);
+    wrong += status != 0;
+  }
+  is_done = 1;
+  for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+  printf("wrong: %d\n", wrong);
+  _exit(0);
+}
+
 int main(int count, char **words) {
   char *way = count > 1 ? words[1] : words[0];
   sigset_t some;
@@ -76,6 +115,7 @@ int main(int count, char **words) {
     syscall(SYS_exit, 0);
   }
   if (!strcmp(way, "system call")) syscall(SYS_exit, 0);
+  if (!strcmp(way, "cloned")) clone_often();
   if (!strcmp(way, "cancelled")) {
     pthread_cancel(pthread_self());
     pause();
