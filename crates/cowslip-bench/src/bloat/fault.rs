@@ -1,5 +1,5 @@
-//! The first touch of each page on fragmented memory: base pages, huge pages at the fault, and base pages that
-//! `cowslip promote` makes huge later.
+//! The first touch of each page on fragmented memory: base pages, huge pages and pages of 64 KiB at the fault, and base pages
+//! that `cowslip promote` makes huge later.
 
 use std::fs;
 
@@ -7,6 +7,7 @@ use cowslip_report::{Latencies, Row};
 
 use super::daemon::Daemon;
 use super::fragment::Fragmented;
+use super::policy::HugePagePolicy;
 use super::process::{Command, Said};
 use super::settings::{Settings, System};
 use super::target::{Target, mapped};
@@ -46,13 +47,21 @@ impl Entry {
 pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System) -> Result<()> {
     let bytes = options.working_bytes() as u64;
     let always = Settings::ASLEEP;
-    let mut entries = [
+    let mut entries = vec![
         Entry::new("thp-never", None, Settings::NEVER),
         Entry::new("thp-always", Some(DIRECT), Settings { defrag: "always", ..always }),
         Entry::new("thp-always", Some(DEFAULT), always),
         Entry::new("thp-always", Some(DEFER), Settings { defrag: "defer", ..always }),
         Entry::new("cowslip", None, Settings::ON_REQUEST),
     ];
+    let mthp = HugePagePolicy::Mthp;
+    match mthp.settings() {
+        Ok(settings) => entries.push(Entry::new(mthp.name(), None, settings)),
+        Err(why) => {
+            let row = Row::skipped(mthp.name(), METRIC, &why.to_string());
+            bench.report.row(row.size_bytes(bytes / 2));
+        }
+    }
     let mut rounds = 0;
     for round in bench.clock.rounds(1.0, 1, options.runs.min(MOST_ROUNDS)) {
         for entry in &mut entries {
