@@ -88,6 +88,19 @@ fn without_privileges_userfaultfd_is_denied_not_unsupported() {
 }
 
 #[test]
+fn one_setcap_gives_all_that_a_user_lacks() {
+    let place = Place::new("doctor-setcap");
+    let output = doctor_of_nobody(&place).args(["--json", "-"]).output();
+    let report = json(&output.expect("setpriv of util-linux is needed"));
+    let uses = report["uses"].as_array().unwrap().iter();
+    let fixes = uses.flat_map(|it| it["fixes"].as_array().unwrap()).filter_map(Value::as_str);
+    let commands: std::collections::BTreeSet<&str> =
+        fixes.filter(|fix| fix.contains("setcap ")).collect();
+    // A second one would take back what the first gave.
+    assert_eq!(commands.len(), 1, "{commands:?}");
+}
+
+#[test]
 fn it_begins_with_the_verdict_and_has_no_colour_in_a_pipe() {
     let place = Place::new("doctor-table");
     let file = place.0.join("report.json");

@@ -77,8 +77,15 @@ fn own_or_make(len: usize) -> Option<&'static Arena> {
     if has_few {
         say!("no arena, the program runs unchanged: it may open few files, and needs them itself");
     }
+    let tracer = process::tracer_pid();
+    if let Some(tracer) = tracer {
+        say!(
+            "no arena, the program runs unchanged: process {tracer} traces it, which may not expect our thread"
+        );
+    }
     // Looked at after the exchange: whoever closes waits for what is being made.
-    let may = !config().off && limit.is_none() && !has_few && !leaving::is_closed();
+    let may_have = limit.is_none() && !has_few && tracer.is_none();
+    let may = !config().off && may_have && !leaving::is_closed();
     if may && !adopt_one() {
         make();
     }

@@ -2,6 +2,11 @@
 
 pub use rustix::thread::CapabilitySet;
 
+/// The command by which root gives the command `cowslip` all that it can use (`setcap(8)`). One for every purpose: a second
+/// one takes back what the first gave.
+pub const SETCAP: &str =
+    "setcap cap_dac_read_search,cap_perfmon,cap_sys_nice,cap_sys_ptrace+ep $(command -v cowslip)";
+
 /// The capabilities that are in force.
 ///
 /// # Errors

@@ -525,6 +525,17 @@ pub fn anonymous_pages() -> Option<u64> {
     Some(resident.saturating_sub(proc_field("self/statm", 2, '\n')?))
 }
 
+/// The process that traces this thread (`ptrace(2)`), by `/proc/thread-self/status` (`proc_pid_status(5)`); `None` where
+/// there is none, or that cannot be read. Allocates nothing.
+pub fn tracer_pid() -> Option<i32> {
+    let file = crate::memfile::open_proc("thread-self/status").ok()?;
+    let mut text = [0u8; 512];
+    let read = rustix::io::read(&file, &mut text[..]).ok()?;
+    let text = core::str::from_utf8(&text[..read]).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+    line.trim().parse().ok().filter(|&pid| pid != 0)
+}
+
 /// How many threads this process has, by the links of `/proc/self/task`; `None` where that cannot be read.
 /// A thread that has not ended altogether counts.
 pub fn thread_count() -> Option<u64> {

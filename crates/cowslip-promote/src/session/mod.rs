@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::time::Duration;
 
+use cowslip_sys::capabilities::SETCAP;
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::scheduling::Scheduling;
 use cowslip_sys::target::Refusal;
@@ -235,12 +236,9 @@ fn check_permitted(outcome: &ActionOutcome) -> Result<()> {
     if Refusal::of(Errno::from_raw_os_error(errno)) != Refusal::Denied {
         return Ok(());
     }
-    let program = std::env::current_exe().unwrap_or_else(|_| "cowslip".into());
     let why = format!(
-        "may not advise process {} (process_madvise): CAP_SYS_NICE is missing; run as root, or once \
-         `setcap cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep {}`",
+        "may not advise process {} (process_madvise): CAP_SYS_NICE is missing; run as root, or once `{SETCAP}`",
         outcome.process.pid,
-        program.display()
     );
     Err(Error::new(ErrorKind::Denied, why))
 }

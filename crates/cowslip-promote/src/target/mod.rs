@@ -10,6 +10,7 @@ mod partially_mapped;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cowslip_sys::capabilities::SETCAP;
 use cowslip_sys::cgroup;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::procfs::{self, Mapping};
@@ -146,10 +147,9 @@ fn explain(error: Error, pid: i32) -> Error {
     use crate::ErrorKind::{Denied, Vanished};
     match error.kind() {
         Vanished => error.because(format!("there is no process {pid}")),
-        Denied => error.because(format!("process {pid} is somebody else's")).advise(
-            "run as its user, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (as root, or `setcap \
-             cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep` on this program)",
-        ),
+        Denied => error
+            .because(format!("process {pid} is another user's"))
+            .advise(format!("run as its user or as root, or once `{SETCAP}`")),
         _ => error.because(format!("it is process {pid}")),
     }
 }

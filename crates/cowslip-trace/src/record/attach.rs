@@ -16,6 +16,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 
+use cowslip_sys::capabilities::SETCAP;
 use cowslip_sys::perf::{Count, Event, Refusal, Ring};
 use cowslip_sys::units::ByteCount;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process};
@@ -23,7 +24,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, process};
 use super::dedup::Dedup;
 use super::error::{Error, ErrorKind};
 use super::plan::Plan;
-use super::status::{PERMIT_OTHERS, PERMIT_OWN, PERMIT_RINGS};
+use super::status::{PERMIT_OWN, PERMIT_RINGS};
 
 /// Room for 170,000 faults: a third of a second of 500,000 faults each.
 pub(super) const RING: ByteCount = ByteCount::mib(8);
@@ -194,7 +195,7 @@ fn refused(tid: i32, errno: Errno) -> Error {
     let error = Error::refused(format!("attach to thread {tid}"), errno);
     match Refusal::of(errno) {
         Refusal::Denied => error.advise(format!(
-            "of another user: run as root, or `{PERMIT_OTHERS}`; of one's own: `{PERMIT_OWN}`"
+            "of another user: run as root, or `{SETCAP}`; of one's own: `{PERMIT_OWN}`"
         )),
         Refusal::TooManyFiles => {
             error.advise("raise the limit of open files: `ulimit -Hn 1048576`")

@@ -1,13 +1,12 @@
 //! What each privilege lets a recording see, found out by doing it.
 
 use cowslip_sys::Errno;
+use cowslip_sys::capabilities::SETCAP;
 use cowslip_sys::perf::{Attributes, Event, Kind, Ring};
 
 use super::attach::{RING, online_cpus};
 use super::plan::{ALLOCATION, CALLS, ENTRIES, Role, Source};
-use super::status::{
-    PERMIT_KERNEL, PERMIT_OTHERS, PERMIT_OWN, PERMIT_RINGS, PermissionStatus, status_of,
-};
+use super::status::{PERMIT_KERNEL, PERMIT_OWN, PERMIT_RINGS, PermissionStatus, status_of};
 
 /// Something that a recording can see, if the kernel permits it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,7 +65,7 @@ pub fn permissions() -> Vec<Permission> {
         permission(
             "others",
             "programs of other users",
-            status_of(open(Kind::MinorFaults, true, 1, 0), PERMIT_OTHERS),
+            status_of(open(Kind::MinorFaults, true, 1, 0), SETCAP),
         ),
         permission(
             "bpf",

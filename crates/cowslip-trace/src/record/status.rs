@@ -3,14 +3,12 @@
 use std::fmt;
 
 use cowslip_sys::Errno;
+use cowslip_sys::capabilities::SETCAP;
 use cowslip_sys::perf::{Refusal, TracepointError};
 
 pub(super) const PERMIT_OWN: &str = "sysctl kernel.perf_event_paranoid=2";
 pub(super) const PERMIT_KERNEL: &str = "sysctl kernel.perf_event_paranoid=1";
-pub(super) const PERMIT_TRACEPOINTS: &str =
-    "setcap cap_perfmon,cap_dac_read_search+ep $(command -v cowslip)";
 pub(super) const MOUNT_TRACEFS: &str = "mount -t tracefs tracefs /sys/kernel/tracing";
-pub(super) const PERMIT_OTHERS: &str = "setcap cap_perfmon,cap_sys_ptrace+ep $(command -v cowslip)";
 pub(super) const PERMIT_RINGS: &str = "sysctl kernel.perf_event_mlock_kb=16388";
 
 /// Whether something works here.
@@ -88,7 +86,7 @@ pub(super) fn status_of<T>(tried: Result<T, Errno>, fix: &'static str) -> Permis
 
 pub(super) fn refused(errno: Errno) -> PermissionStatus {
     match Refusal::of(errno) {
-        Refusal::Denied => PermissionStatus::Denied { fix: PERMIT_TRACEPOINTS },
+        Refusal::Denied => PermissionStatus::Denied { fix: SETCAP },
         Refusal::Unsupported => PermissionStatus::Unsupported,
         _ => PermissionStatus::Unknown { errno: errno.raw_os_error() },
     }
@@ -98,7 +96,7 @@ pub(super) fn unfound(error: TracepointError) -> PermissionStatus {
     match error {
         TracepointError::Absent => PermissionStatus::Unsupported,
         TracepointError::Unmounted => PermissionStatus::Denied { fix: MOUNT_TRACEFS },
-        TracepointError::Denied => PermissionStatus::Denied { fix: PERMIT_TRACEPOINTS },
+        TracepointError::Denied => PermissionStatus::Denied { fix: SETCAP },
         TracepointError::Other(errno) => refused(errno),
         TracepointError::Strange => PermissionStatus::Unknown { errno: 0 },
     }

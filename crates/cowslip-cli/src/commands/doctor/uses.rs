@@ -1,6 +1,7 @@
 //! What one wants to do with Cowslip, and whether it works here.
 
 use cowslip::host::{Answer, Need, Report};
+use cowslip_sys::capabilities::SETCAP;
 use cowslip_trace::record::{Permission, PermissionStatus};
 
 /// What was found out by trying.
@@ -29,9 +30,6 @@ pub(super) enum Works {
     InPart,
     No,
 }
-
-const PERMIT_PROMOTION: &str =
-    "setcap cap_sys_ptrace,cap_dac_read_search,cap_sys_nice+ep $(command -v cowslip)";
 
 impl Works {
     /// For people.
@@ -126,7 +124,7 @@ fn promote(findings: &Findings) -> Use {
         Some(Answer::Available) => (
             Works::No,
             "CAP_SYS_NICE is missing; --dry-run works for programs of one's own".to_owned(),
-            vec![PERMIT_PROMOTION.to_owned()],
+            vec![SETCAP.to_owned()],
         ),
         _ => {
             let why = collapse.map_or(String::new(), |it| format!("{}: {}", it.name, it.detail));
