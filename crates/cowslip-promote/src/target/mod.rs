@@ -147,9 +147,10 @@ fn explain(error: Error, pid: i32) -> Error {
     use crate::ErrorKind::{Denied, Vanished};
     match error.kind() {
         Vanished => error.because(format!("there is no process {pid}")),
-        Denied => error
-            .because(format!("process {pid} is another user's"))
-            .advise(format!("run as its user or as root, or once `{SETCAP}`")),
+        Denied => error.because(format!("process {pid} is another user's")).advise(format!(
+            "run as its user, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (as root, or once \
+                 `{SETCAP}`)"
+        )),
         _ => error.because(format!("it is process {pid}")),
     }
 }
