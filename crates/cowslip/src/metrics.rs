@@ -185,7 +185,7 @@ impl Counters {
         self.magic.store(0, Relaxed);
         let page = VirtRange::new(std::ptr::from_ref(self) as usize, page_size_bytes());
         #[allow(unsafe_code)]
-        // SAFETY: only the arena that created the page refers to it, and it is being dropped. The address range stays
+        // SAFETY: what the arena and its threads share refers to it, and is being dropped. The address range stays
         // reserved, for the counters of another arena.
         let is_reserved = unsafe { memory::map_anonymous(page, Prot::NONE) }.is_ok();
         if is_reserved && let Ok(mut pages) = RETIRED.try_lock() {

@@ -332,6 +332,5 @@ impl Drop for Handle {
             // SAFETY: no handle, slice or view is left that could reach the arena or its old views.
             let _ = unsafe { memory::unmap(range) };
         }
-        shared.counters.retire();
     }
 }

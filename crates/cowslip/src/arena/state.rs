@@ -108,6 +108,13 @@ pub(crate) struct State {
     pub(crate) density: Density,
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // After the last thread: those that restore outlive the arena by a moment.
+        self.counters.retire();
+    }
+}
+
 /// How far the thaw is.
 #[derive(Debug, Default)]
 pub(crate) struct ThawState {
