@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import stat
 import subprocess
 import sys
 
@@ -299,6 +300,27 @@ def test_a_save_to_no_folder_is_an_error_of_the_system(arena, tmp_path):
     with pytest.raises(OSError) as caught:
         save.result(60)
     assert caught.value.errno == errno.ENOENT and str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["device", "fifo", "folder", "link"])
+def test_a_save_refuses_what_is_no_file(arena, tmp_path, place):
+    path = tmp_path / place
+    if place == "device":
+        if os.geteuid() != 0:
+            pytest.skip("only root makes devices")
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    elif place == "fifo":
+        os.mkfifo(path)
+    elif place == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / "nothing")
+    before = os.lstat(path)
+    with pytest.raises(cowslip.FileError):
+        arena.save(path, {"table": arena.ones((1000,))}).result(60)
+    after = os.lstat(path)
+    assert (after.st_ino, after.st_mode, after.st_rdev) == (before.st_ino, before.st_mode, before.st_rdev)
+    assert os.listdir(tmp_path) == [place]
 
 
 def test_a_full_arena_is_a_memory_error(arena):
