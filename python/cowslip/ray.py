@@ -116,12 +116,11 @@ def _arrive(note: _Note) -> Template:
 def _received(path: str) -> _native.Template | None:
     """From the process that has the template; `None` if that has ended, or is done with it."""
     with socket.socket(socket.AF_UNIX) as end:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", _PATIENCE_SECONDS, 0))
         try:
             end.connect(path)
             _, user, _ = struct.unpack("@iII", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
             # Somebody else may have made a folder of that name since.
-            return _native.Template.receive(end.fileno()) if user in (0, os.geteuid()) else None
+            return _native.Template.receive(end.fileno(), _PATIENCE_SECONDS) if user in (0, os.geteuid()) else None
         except (FileNotFoundError, ConnectionError, VanishedError):
             return None
 

@@ -260,13 +260,16 @@ pub(crate) fn verify(py: Python<'_>, path: PathBuf) -> PyResult<()> {
 }
 
 /// Does long work, which a signal such as Ctrl-C's breaks off when it next says how far it is.
-fn interruptible<T: Send>(
+pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> cowslip::Result<T> + Send,
 ) -> PyResult<T> {
     let (mut raised, mut looked) = (None, Instant::now());
     let answer = py.detach(|| {
         work(&mut |_| {
+            if raised.is_some() {
+                return ControlFlow::Break(());
+            }
             if looked.elapsed() < SIGNALS_EVERY {
                 return ControlFlow::Continue(());
             }

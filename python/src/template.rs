@@ -16,7 +16,9 @@ use cowslip::units::VirtRange;
 use cowslip::{Place, TemplateClone, TemplateServer};
 use pyo3::prelude::*;
 
+use crate::arena::patience;
 use crate::errors::{raise, usage};
+use crate::image::interruptible;
 use crate::memory::{Memory, Owner};
 
 /// A frozen arena that any process may map.
@@ -74,19 +76,22 @@ impl Template {
 
     /// Takes it from the other end of a Unix socket.
     #[staticmethod]
-    fn receive(py: Python<'_>, socket: RawFd) -> PyResult<Self> {
-        let socket = borrowed(socket)?;
-        // SAFETY: see the module.
-        let received = py.detach(|| unsafe { cowslip::Template::receive(&socket) });
-        received.map(Self::new).map_err(|error| raise(&error))
+    #[pyo3(signature = (socket, timeout = None))]
+    fn receive(py: Python<'_>, socket: RawFd, timeout: Option<f64>) -> PyResult<Self> {
+        let (socket, silence) = (borrowed(socket)?, patience(timeout)?);
+        interruptible(py, |proceed| {
+            // SAFETY: see the module.
+            unsafe { cowslip::Template::receive_within(&socket, silence, proceed) }
+        })
+        .map(Self::new)
     }
 }
 
 /// The template of an image's arena that a server has in memory.
 #[pyfunction]
 pub(crate) fn template_via(py: Python<'_>, path: PathBuf, socket: PathBuf) -> PyResult<Template> {
-    let received = py.detach(|| Image::open(&path)?.template_via(&socket, 0));
-    received.map(Template::new).map_err(|error| raise(&error))
+    interruptible(py, |proceed| Image::open(&path)?.template_via_attended(&socket, 0, proceed))
+        .map(Template::new)
 }
 
 /// A socket where others get a template.

@@ -134,6 +134,31 @@ def test_errors_mirror_the_engines():
     assert caught.value.errno is None and caught.value.advice is None and "memory and swap" in str(caught.value)
 
 
+def test_errors_speak_no_rust(arena, tmp_path):
+    (tmp_path / "text").write_text("no image")
+    table = arena.full((1000,), 1.0)
+    held = arena.freeze()
+    assert held[table][7] == 1.0
+    for wrong in [
+        lambda: cowslip.Arena(0),
+        lambda: cowslip.Arena("1000T"),
+        lambda: arena.empty((1 << 40,), "u1"),
+        lambda: arena.freeze(timeout=0),
+        lambda: arena.template(timeout=0),
+        lambda: arena.save(tmp_path / "none" / "image", {}, timeout=0),
+        lambda: arena.save(tmp_path, {}, timeout=0, compress="paper"),
+        lambda: cowslip.restore(tmp_path),
+        lambda: cowslip.restore(tmp_path / "none"),
+        lambda: cowslip.restore(tmp_path / "text"),
+        lambda: cowslip.Template.via(tmp_path / "text", tmp_path / "none"),
+    ]:
+        with pytest.raises(cowslip.Error) as caught:
+            wrong()
+        told = f"{caught.value} {caught.value.advice}"
+        assert "::" not in told and "(..)" not in told, told
+    held.close()
+
+
 def test_a_view_that_holds_up_a_freeze_is_named(arena):
     table = arena.full((1000,), 1.0)
     holders = [arena.freeze()]

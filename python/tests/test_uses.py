@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import stat
 import subprocess
 import sys
 
@@ -247,6 +248,47 @@ def test_control_c_ends_a_wait(tmp_path, call):
     assert (done.stdout, done.returncode) == ("interrupted\n", 0)
 
 
+SILENT = """
+import cowslip, os, signal, socket, sys, threading, time
+from cowslip import _native
+image, path, said = sys.argv[1], sys.argv[2], bytes.fromhex("{said}")
+server = socket.socket(socket.AF_UNIX)
+server.bind(path)
+server.listen()
+began = None
+
+def interrupt():
+    global began
+    client, _ = server.accept()
+    client.recv(48)
+    client.send(said)
+    clients.append(client)
+    began = time.monotonic()
+    os.kill(os.getpid(), signal.SIGINT)
+
+clients = []
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    {call}
+except KeyboardInterrupt:
+    print(time.monotonic() - began, flush=True)
+    os._exit(0)
+"""
+
+
+# Nothing, a part of an answer, that the template follows, and a part of the template.
+@pytest.mark.parametrize("said", [b"", b"\0\0\0", bytes(8), bytes(8) + b"COWSLIPT\1\0"], ids=len)
+@pytest.mark.parametrize("call", ["cowslip.Template.via(image, path)", "cowslip.restore(image, via=path)"])
+def test_control_c_ends_a_wait_for_a_silent_server(arena, tmp_path, call, said):
+    image = tmp_path / "image"
+    arena.save(image, {"table": arena.full((1000,), 1.0)}).result(60)
+    program = tmp_path / "program.py"
+    program.write_text(SILENT.replace("{call}", call).replace("{said}", said.hex()))
+    command = [sys.executable, program, image, tmp_path / "socket"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=50)
+    assert done.returncode == 0 and float(done.stdout) < 1
+
+
 def test_a_missing_image_is_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         cowslip.restore(tmp_path / "none")
@@ -258,6 +300,27 @@ def test_a_save_to_no_folder_is_an_error_of_the_system(arena, tmp_path):
     with pytest.raises(OSError) as caught:
         save.result(60)
     assert caught.value.errno == errno.ENOENT and str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["device", "fifo", "folder", "link"])
+def test_a_save_refuses_what_is_no_file(arena, tmp_path, place):
+    path = tmp_path / place
+    if place == "device":
+        if os.geteuid() != 0:
+            pytest.skip("only root makes devices")
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    elif place == "fifo":
+        os.mkfifo(path)
+    elif place == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(tmp_path / "nothing")
+    before = os.lstat(path)
+    with pytest.raises(cowslip.FileError):
+        arena.save(path, {"table": arena.ones((1000,))}).result(60)
+    after = os.lstat(path)
+    assert (after.st_ino, after.st_mode, after.st_rdev) == (before.st_ino, before.st_mode, before.st_rdev)
+    assert os.listdir(tmp_path) == [place]
 
 
 def test_a_full_arena_is_a_memory_error(arena):

@@ -9,7 +9,7 @@
 //! | 4 | not permitted: a file too |
 //! | 5 | the target vanished |
 //! | 6 | a file is not what it should be: damaged, or of another kind |
-//! | 70 | it failed: memory ran out, something is in use, or the kernel refused for another reason |
+//! | 70 | it failed: memory or room ran out, something is in use, or the kernel refused for another reason |
 //! | 125, 126, 127 | of commands that run others, as `env(1)`: it failed, cannot be run, is not there |
 
 use std::fmt;
@@ -17,7 +17,8 @@ use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
-use cowslip::ErrorKind;
+use cowslip_sys::exit_code;
+pub(crate) use cowslip_sys::exit_code::{CORRUPT, DENIED, FAILED, UNSUPPORTED, USAGE, VANISHED};
 
 /// Why a command failed: a sentence for people and an exit code for programs.
 #[derive(Debug)]
@@ -31,18 +32,6 @@ pub(crate) type CommandResult = Result<ExitCode, Failure>;
 
 /// It ran, and the answer is no.
 pub(crate) const NO: u8 = 1;
-/// The request makes no sense, or a file that it names cannot be read or written.
-pub(crate) const USAGE: u8 = 2;
-/// The kernel lacks it, or this build does.
-pub(crate) const UNSUPPORTED: u8 = 3;
-/// Not permitted.
-pub(crate) const DENIED: u8 = 4;
-/// The target vanished.
-pub(crate) const VANISHED: u8 = 5;
-/// What was read is not what it should be.
-pub(crate) const CORRUPT: u8 = 6;
-/// Memory ran out, something is in use, or the kernel refused for another reason (`EX_SOFTWARE`, `sysexits.h(3head)`).
-pub(crate) const FAILED: u8 = 70;
 
 // What runs a command passes its exit code on. The codes of what went wrong instead are those of env(1).
 
@@ -68,7 +57,12 @@ pub(crate) fn of(status: ExitStatus) -> u8 {
 
 /// The exit code of a command that could not be started.
 pub(crate) fn not_run(error: &io::Error) -> u8 {
-    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }
+    match error.kind() {
+        io::ErrorKind::NotFound => NOT_FOUND,
+        // The command is not what is wrong.
+        io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock => NOT_THE_COMMAND,
+        _ => CANNOT_RUN,
+    }
 }
 
 impl Failure {
@@ -104,29 +98,16 @@ impl fmt::Display for Failure {
 
 impl From<cowslip::Error> for Failure {
     fn from(error: cowslip::Error) -> Self {
-        let code = match error.kind() {
-            ErrorKind::Usage | ErrorKind::File => USAGE,
-            ErrorKind::Unsupported => UNSUPPORTED,
-            ErrorKind::Denied => DENIED,
-            ErrorKind::Vanished => VANISHED,
-            ErrorKind::Corrupt => CORRUPT,
-            _ => FAILED,
-        };
-        Self::new(code, error)
+        Self::new(exit_code::of(&error), error)
     }
 }
 
-/// Gives an I/O error the sentence of what was being done, and its exit code.
+/// Gives an I/O error of a file, a socket or an address that was named the sentence of what was being done, and its exit code.
 pub(crate) fn io(what: impl fmt::Display) -> impl FnOnce(io::Error) -> Failure {
-    use io::ErrorKind as Io;
-    move |error| {
-        let code = match error.kind() {
-            Io::PermissionDenied => DENIED,
-            Io::Unsupported => UNSUPPORTED,
-            Io::InvalidData => CORRUPT,
-            Io::OutOfMemory | Io::ResourceBusy => FAILED,
-            _ => USAGE,
-        };
-        Failure::new(code, format!("{what}: {error}"))
-    }
+    move |error| Failure::new(exit_code::of_file(&error), format!("{what}: {error}"))
+}
+
+/// Gives an I/O error of a call that nothing named could make wrong its sentence and exit code, like [`io`].
+pub(crate) fn system(what: impl fmt::Display) -> impl FnOnce(io::Error) -> Failure {
+    move |error| Failure::new(exit_code::of_system(&error), format!("{what}: {error}"))
 }

@@ -2,14 +2,14 @@
 //! (`cowslip … | head -1`, a log's reader that has ended).
 //!
 //! To lose a reader is no error: what is being done goes on, and what was changed is put back in the end. Any other
-//! error of standard output (a full disk) ends the program, with exit code 2.
+//! error of standard output (a full disk) ends the program, with its exit code.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
 
 use cowslip_report::sink;
 
-use crate::exit::{Failure, USAGE};
+use crate::exit;
 
 /// As the standard one, for a reader that may go away.
 macro_rules! outln {
@@ -24,7 +24,7 @@ macro_rules! errln {
 
 pub(crate) fn print(line: Arguments<'_>) {
     if let Err(error) = sink::print(&line.to_string()) {
-        Failure::new(USAGE, error).exit();
+        exit::io("print")(error).exit();
     }
 }
 

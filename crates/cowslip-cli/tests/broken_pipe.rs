@@ -83,7 +83,7 @@ fn a_full_disk_is_an_error() {
     command.args(["promote", "--check-config", "--config"]).arg(config).stdout(full);
     let ended = command.stderr(Stdio::piped()).output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(2), "{said}");
+    assert_eq!(ended.status.code(), Some(70), "{said}");
     assert!(said.contains("standard output") && said.contains("os error 28"), "{said}");
 }
 

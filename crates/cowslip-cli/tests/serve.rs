@@ -482,7 +482,7 @@ fn a_server_that_is_suspended_holds_up_nobody_who_may_read_the_file() {
     assert_eq!(asked.kind(), std::io::ErrorKind::WouldBlock);
     let mut second = Command::new(COWSLIP);
     let ran = run(second.arg("serve").arg(&path).arg("--socket").arg(&server.socket));
-    assert_eq!(ran.status.code(), Some(2), "{}", ran.stderr);
+    assert_eq!(ran.status.code(), Some(70), "{}", ran.stderr);
     drop(waiting);
     kill("-CONT");
     eventually("it answers again", || restored(&image, server.via()).is_ok());

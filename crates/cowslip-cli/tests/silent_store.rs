@@ -7,6 +7,7 @@ mod support;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -354,6 +355,32 @@ fn a_silent_store_is_asked_again_and_is_an_error_in_the_end() {
     let wrong = run(all.command(&push).env("COWSLIP_STORE_TIMEOUT", "soon"));
     assert_eq!(wrong.status.code(), Some(2), "{}", wrong.stderr);
     assert!(wrong.stderr.contains("COWSLIP_STORE_TIMEOUT=soon"), "{}", wrong.stderr);
+}
+
+#[test]
+fn a_pull_refuses_what_is_no_file() {
+    let folder = Folder::new("silent-places");
+    let server = holding(&image(&folder, 1), |_| false);
+    let [fifo, lost] = ["fifo", "lost"].map(|name| folder.0.join(name));
+    assert!(run(Command::new("mkfifo").arg(&fifo)).status.success());
+    std::os::unix::fs::symlink(folder.0.join("nothing"), &lost).unwrap();
+    let socket = folder.0.join("socket");
+    // An image that is pulled to a folder is a file in it.
+    for place in [fifo, lost] {
+        let name = place.to_str().unwrap();
+        let cache =
+            ["serve", "s3://b/store", "--socket", socket.to_str().unwrap(), "--cache", name];
+        let entry = || {
+            let it = std::fs::symlink_metadata(&place).unwrap();
+            (it.ino(), it.mode(), std::fs::read_dir(&folder.0).unwrap().count())
+        };
+        let before = entry();
+        for command in [&["image", "pull", "s3://b/store", name][..], &cache] {
+            let ran = run(&mut server.command(command));
+            assert_eq!(ran.status.code(), Some(2), "{command:?}: {}", ran.stderr);
+            assert_eq!(entry(), before, "{command:?}");
+        }
+    }
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use cowslip_sys::error::io_kind;
+
 /// What kind of failure it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -37,7 +39,7 @@ impl Error {
 
     pub(crate) fn io(what: &str, path: &Path, error: &io::Error) -> Self {
         let message = format!("{what} {}: {error}", path.display());
-        Self { kind: ErrorKind::Io(error.kind()), message }
+        Self { kind: ErrorKind::Io(io_kind(error)), message }
     }
 
     pub(crate) fn on(self, path: &Path) -> Self {

@@ -12,12 +12,17 @@ use std::thread;
 
 use clap::{Args, Parser};
 use cowslip::image::{Compression, OnDamage, RestoreOptions};
-use cowslip::{Error, ErrorKind, Result};
+use cowslip::{Error, Result};
 use cowslip_criu::{ImportOptions, Memory, Served, Server, import, serve};
+use cowslip_sys::exit_code;
+use cowslip_sys::out_of_memory::CommandAllocator;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+#[global_allocator]
+static ALLOCATOR: CommandAllocator = CommandAllocator("cowslip-criu");
+
 const EXIT_CODES: &str = "Exit codes: 0 ok · 1 it ran and the answer is no · 2 usage · 3 the kernel \
-lacks it · 4 not permitted · 6 bad or corrupt file; of a command that is run: its own, 128+N if signal \
+lacks it · 4 not permitted · 6 bad or corrupt file · 70 it failed: out of memory, busy; of a command that is run: its own, 128+N if signal \
 N killed it";
 
 /// Keep the memory of CRIU's dumps in Cowslip images, and serve it to criu lazy-pages
@@ -69,14 +74,7 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| {
         tell(&error.to_string());
-        ExitCode::from(match error.kind() {
-            ErrorKind::Usage | ErrorKind::File => 2,
-            ErrorKind::Unsupported => 3,
-            ErrorKind::Denied => 4,
-            ErrorKind::Vanished => 5,
-            ErrorKind::Corrupt => 6,
-            _ => 1,
-        })
+        ExitCode::from(exit_code::of(&error))
     })
 }
 
@@ -135,8 +133,11 @@ fn serve_command(memory: &Memory, words: &[OsString]) -> Result<ExitCode> {
         Ok(child) => child,
         Err(error) => {
             tell(&format!("run {}: {error}", words[0].display()));
-            let is_missing = error.kind() == io::ErrorKind::NotFound;
-            return Ok(ExitCode::from(if is_missing { 127 } else { 126 }));
+            return Ok(ExitCode::from(match error.kind() {
+                io::ErrorKind::NotFound => 127,
+                io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock => 125,
+                _ => 126,
+            }));
         }
     };
     // It has the other end too, which would never close.

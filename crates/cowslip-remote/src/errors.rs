@@ -1,9 +1,11 @@
 //! What stores refuse, as this project's errors.
 
 use std::error::Error as StdError;
+use std::io;
 use std::path::Path;
 
 use cowslip::{Error, ErrorKind};
+use cowslip_sys::error::io_kind;
 use object_store::Error as StoreError;
 
 use crate::client::Silent;
@@ -36,6 +38,7 @@ pub(crate) fn store_error(operation: &'static str, name: &Path, error: &StoreErr
         other if find::<Silent>(other).is_some() => {
             failed(ErrorKind::File, reason(other)).advise(wait_longer())
         }
+        other if is_short(other) => failed(ErrorKind::OutOfMemory, reason(other)),
         other => failed(ErrorKind::File, reason(other)),
     }
 }
@@ -52,6 +55,11 @@ pub(crate) fn wait_longer() -> String {
 pub(crate) fn is_passing(error: &StoreError) -> bool {
     matches!(error, StoreError::Generic { .. } | StoreError::JoinError { .. })
         && !has_no_bucket(error)
+}
+
+/// Tells want of memory, or of open files, on this machine.
+fn is_short(error: &StoreError) -> bool {
+    find::<io::Error>(error).is_some_and(|error| io_kind(error) == io::ErrorKind::OutOfMemory)
 }
 
 /// There is no bucket of that name, or container, as Azure calls it.

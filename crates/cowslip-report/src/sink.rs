@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use cowslip_sys::atomic_file;
+use cowslip_sys::error::io_kind;
 
 /// Writes `text` to `path`, or to standard output if that is `-`.
 ///
@@ -46,7 +47,7 @@ fn print_bytes(bytes: &[u8]) -> io::Result<()> {
 }
 
 pub(super) fn explain(action: &str, path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
+    io::Error::new(io_kind(error), format!("cannot {action} {}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use cowslip_sys::error::io_kind;
 use serde_json::Value;
 
 use super::units;
@@ -244,7 +245,7 @@ fn page(hosts: &[Host], ratios: Ratios, reasons: &Value) -> String {
 /// The names in a folder, in order.
 pub(super) fn entries(folder: &Path) -> io::Result<Vec<String>> {
     let explain = |error: io::Error| {
-        io::Error::new(error.kind(), format!("cannot read {}: {error}", folder.display()))
+        io::Error::new(io_kind(&error), format!("cannot read {}: {error}", folder.display()))
     };
     let mut names = Vec::new();
     for entry in fs::read_dir(folder).map_err(explain)? {

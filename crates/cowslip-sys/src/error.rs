@@ -28,7 +28,7 @@ pub enum ErrorKind {
     Busy,
     /// What was received or read is not what it should be (6).
     Corrupt,
-    /// A file cannot be read or written (2).
+    /// A file cannot be read or written (2, or 70 for want of room or because it is in use).
     File,
     /// The kernel refused for another reason (70).
     System,
@@ -77,16 +77,20 @@ impl Error {
         }))
     }
 
-    /// A refusal of the file system or of a socket, in the words of the standard library.
+    /// A refusal of the file system or of a socket.
     pub fn from_io(operation: impl fmt::Display, error: &io::Error) -> Self {
+        let Some(errno) = Errno::from_io_error(error) else {
+            return Self::new(told_kind(error), format!("{operation}: {error}"));
+        };
         let kind = match error.kind() {
             io::ErrorKind::PermissionDenied => ErrorKind::Denied,
             io::ErrorKind::Unsupported => ErrorKind::Unsupported,
-            io::ErrorKind::InvalidData => ErrorKind::Corrupt,
             io::ErrorKind::OutOfMemory => ErrorKind::OutOfMemory,
             _ => ErrorKind::File,
         };
-        Self::new(kind, format!("{operation}: {error}"))
+        let mut failed = Self::new(kind, operation.to_string());
+        failed.0.errno = Some(errno);
+        failed
     }
 
     /// A refusal of the kernel; the error number says which kind of failure it is.
@@ -226,9 +230,36 @@ pub fn file_error(operation: &'static str, path: &Path, error: io::Error) -> Err
         (Some(errno), _) => Error::from_errno(operation, errno).of_kind(ErrorKind::File),
         (None, io::ErrorKind::UnexpectedEof) => Error::new(ErrorKind::Corrupt, operation)
             .because("it ends before its content does: it was cut short since it was opened"),
-        (None, _) => Error::new(ErrorKind::File, operation).because(error.to_string()),
+        (None, io::ErrorKind::InvalidData) => {
+            Error::new(ErrorKind::File, operation).because(error.to_string())
+        }
+        (None, _) => Error::new(told_kind(&error), operation).because(error.to_string()),
     };
     failed.of_file(path)
+}
+
+/// The kind of an error of the standard library. It has none of its own for too many open files, which this takes for memory
+/// that ran out.
+pub fn io_kind(error: &io::Error) -> io::ErrorKind {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE) => io::ErrorKind::OutOfMemory,
+        _ => error.kind(),
+    }
+}
+
+/// The kind of an error that has words in the place of an error number.
+fn told_kind(error: &io::Error) -> ErrorKind {
+    use io::ErrorKind as Io;
+    match error.kind() {
+        Io::PermissionDenied => ErrorKind::Denied,
+        Io::Unsupported => ErrorKind::Unsupported,
+        Io::InvalidData => ErrorKind::Corrupt,
+        Io::OutOfMemory | Io::StorageFull | Io::QuotaExceeded => ErrorKind::OutOfMemory,
+        Io::ResourceBusy | Io::AddrInUse | Io::WouldBlock | Io::ExecutableFileBusy => {
+            ErrorKind::Busy
+        }
+        _ => ErrorKind::File,
+    }
 }
 
 #[cfg(test)]

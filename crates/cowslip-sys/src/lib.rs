@@ -24,12 +24,14 @@
 //! * [`cache`]: a file's part of the page cache.
 //! * [`capabilities`]: what this thread may do beyond its user.
 //! * [`terminal`]: its size and its keys.
+//! * [`out_of_memory`]: a command that ends for want of memory.
 //! * [`socket`], [`packets`]: descriptors handed to another process, and whole messages.
 //! * [`supervision`]: copies of a program, and who answers for them.
 //! * [`dynamic`]: functions of other libraries in this process.
 //! * [`given`]: what a program's calls point to, looked at before the kernel does.
 //! * [`passthrough`]: the calls a preload library hands on unchanged.
-//! * [`error`]: the error that all crates return, with the operation, the range and what to do about it.
+//! * [`error`], [`exit_code`]: the error that all crates return, with the operation, the range and what to do about it; what a
+//!   command ends with for it.
 //! * [`failpoints`]: makes the n-th call of an operation fail, so that errno paths are tested, not hoped for.
 //!
 //! Calls go to the kernel directly (rustix' `linux_raw` backend or `passthrough::by_number`), never through the
@@ -47,11 +49,13 @@ pub mod dynamic;
 pub mod ended;
 pub mod error;
 pub mod executable;
+pub mod exit_code;
 pub mod failpoints;
 pub mod fault_cost;
 pub mod given;
 pub mod memfile;
 pub mod memory;
+pub mod out_of_memory;
 pub mod packets;
 pub mod pageflags;
 pub mod pagemap;

@@ -32,6 +32,7 @@
 //! was not told of.
 
 mod arena;
+mod attend;
 mod branch_point;
 mod footprint;
 mod freeze;

@@ -18,6 +18,12 @@
 
 static cowslip_error *why;
 
+/* A name that C does not have. */
+static inline int is_of_rust(const char *text)
+{
+    return text != NULL && (strstr(text, "::") != NULL || strstr(text, "(..)") != NULL);
+}
+
 #define OK(call)                                                                                \
     do {                                                                                        \
         cowslip_status status_ = (call);                                                        \
@@ -37,6 +43,8 @@ static cowslip_error *why;
             fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cowslip_error_text(why));        \
             exit(1);                                                                            \
         }                                                                                       \
+        CHECK(!is_of_rust(cowslip_error_text(why)));                                            \
+        CHECK(!is_of_rust(cowslip_error_advice(why)));                                          \
         cowslip_error_free(why);                                                                \
         why = NULL;                                                                             \
     } while (0)

@@ -1,4 +1,7 @@
 /* Images: saved while the program runs on, verified, restored under other addresses. argv[1]: a folder. */
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "check.h"
 
 enum { COUNT = 1 << 19 };
@@ -43,6 +46,17 @@ int main(int argc, char **argv)
     options.context = &told;
     const cowslip_frozen *views[] = { view };
     OK(cowslip_save(views, 1, first, &options, &why));
+    /* A place that is no file stays what it is. */
+    const char *places[] = { argv[1], second };
+    CHECK(mkfifo(second, 0600) == 0);
+    for (int i = 0; i < 2; i++) {
+        struct stat before, after;
+        CHECK(stat(places[i], &before) == 0);
+        FAILS(COWSLIP_FILE, cowslip_save(views, 1, places[i], &options, &why), "it is a");
+        CHECK(stat(places[i], &after) == 0);
+        CHECK(after.st_ino == before.st_ino && after.st_mode == before.st_mode);
+    }
+    CHECK(unlink(second) == 0);
     CHECK(told > 0);
     cowslip_frozen_free(view);
     OK(cowslip_freeze(arena, 30000000000ull, &view, &why));

@@ -25,7 +25,7 @@ use clap::{Parser, Subcommand};
 use crate::exit::CommandResult;
 
 const EXIT_CODES: &str = "Exit codes: 0 ok · 1 it ran and the answer is no · 2 usage · 3 the kernel \
-lacks it · 4 not permitted · 5 the target vanished · 6 bad or corrupt file";
+lacks it · 4 not permitted · 5 the target vanished · 6 bad or corrupt file · 70 it failed: out of memory, busy";
 
 /// Snapshot, fork and restore big-memory Linux programs in microseconds, and keep the huge pages.
 #[derive(Parser, Debug)]

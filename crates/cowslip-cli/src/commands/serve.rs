@@ -59,7 +59,7 @@ pub(super) fn run(args: Args) -> CommandResult {
     }
     // Before anything else could have its number.
     let inherited = inherited_listener().map_err(exit::io("take the socket that was passed"))?;
-    let signals = Signals::listen(None).map_err(exit::io("listen for signals"))?;
+    let signals = Signals::listen(None).map_err(exit::system("listen for signals"))?;
     let half = ByteCount(process::memory_and_swap().0 / 2);
     // A message that nobody reads ends nothing.
     let tell = |message: &str| drop(writeln!(io::stderr(), "cowslip serve: {message}"));
@@ -78,6 +78,6 @@ pub(super) fn run(args: Args) -> CommandResult {
         None => Server::bind(&path, options, tell)
             .map_err(exit::io(format_args!("listen at {}", path.display())))?,
     };
-    server.run(signals.woken()).map_err(exit::io("wait for clients"))?;
+    server.run(signals.woken()).map_err(exit::system("wait for clients"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::time::Duration;
 
 use cowslip_sys::capabilities::SETCAP;
-use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::error::{Error, ErrorKind, Result, errno_of};
 use cowslip_sys::scheduling::Scheduling;
 use cowslip_sys::target::Refusal;
 use cowslip_sys::{Errno, process};
@@ -214,7 +214,7 @@ impl Session {
 
     /// Waits, or until there is something new to ask the operator.
     pub fn wait(&mut self, time: Duration) -> Result<()> {
-        self.operator.wait(time).map_err(|error| Error::from_io("wait", &error))
+        self.operator.wait(time).map_err(|error| Error::from_errno("wait", errno_of(&error)))
     }
 
     fn write(&mut self, event: &Event) -> Result<()> {

@@ -42,7 +42,7 @@ pub(super) fn search(rules: &[Rule], promoter: &mut Promoter) -> Result<Found> {
                 found.missing.insert(path.clone(), errno);
                 continue;
             }
-            (Err(errno), _) => return Err(Error::new(ErrorKind::File, format!("/proc: {errno}"))),
+            (Err(errno), _) => return Err(Error::from_errno("look for processes in /proc", errno)),
         };
         for pid in pids {
             // The first rule that finds a process has it.

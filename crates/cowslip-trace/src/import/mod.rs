@@ -13,6 +13,8 @@ use std::io::{self, BufReader, Read, Seek, Write};
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use cowslip_sys::error::io_kind;
+
 use crate::file::{MAGIC, Writer};
 use crate::model::{Header, Totals};
 use builder::Builder;
@@ -56,7 +58,7 @@ pub fn import(
     progress: &mut dyn FnMut(u64, u64),
 ) -> io::Result<Imported> {
     let explain = |error: io::Error| {
-        io::Error::new(error.kind(), format!("cannot import {}: {error}", input.display()))
+        io::Error::new(io_kind(&error), format!("cannot import {}: {error}", input.display()))
     };
     let mut file = File::open(input).map_err(explain)?;
     let mut beginning = Vec::new();

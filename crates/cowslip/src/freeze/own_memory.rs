@@ -25,9 +25,7 @@ pub(super) fn check(operation: &'static str, shared: &Shared, state: &State) -> 
     Err(Error::new(ErrorKind::Usage, operation)
         .on(shared.range)
         .because("the program's global allocator takes memory from this arena, and Cowslip would wait for itself")
-        .advise(
-            "give it another arena, which is not frozen, or use Arena::builder(..).userfaultfd(false)",
-        ))
+        .advise("give it another arena, which is not frozen, or make this one without userfaultfd"))
 }
 
 /// Whether what Cowslip allocates lies in this arena.

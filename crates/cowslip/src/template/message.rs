@@ -13,7 +13,7 @@
 //! All numbers are 64 bits, little-endian. The descriptors of the files, in this order, come with the
 //! first byte.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
@@ -25,6 +25,7 @@ use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile, socket};
 use super::layout::{Inherit, Layout, Region};
 use super::{Base, File};
 use crate::arena::readers::Pin;
+use crate::attend::{self, Wait};
 
 const MAGIC: [u8; 8] = *b"COWSLIPT";
 const VERSION: u64 = 1;
@@ -64,7 +65,9 @@ fn encode(base: &Base, files: &[BorrowedFd<'_>]) -> Result<Vec<u8>, Errno> {
     Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())
 }
 
-pub(super) fn receive(stream: &UnixStream) -> Result<Base> {
+/// `wait` is called before each read.
+pub(super) fn receive(stream: &UnixStream, wait: Wait<'_>) -> Result<Base> {
+    wait(stream).map_err(of_stream)?;
     let mut header = [0; HEADER_WORDS * 8];
     let (got, files) = socket::receive(stream.as_fd(), &mut header).during(RECEIVE)?;
     if got == 0 {
@@ -75,7 +78,7 @@ pub(super) fn receive(stream: &UnixStream) -> Result<Base> {
     if header[..known] != MAGIC[..known] {
         return Err(corrupt("something else came over the socket"));
     }
-    read_exact(stream, &mut header[got..])?;
+    read_exact(stream, &mut header[got..], wait)?;
     let words: [u64; HEADER_WORDS] = words_of(&header).try_into().expect("as many");
     let [_, version, is_huge, origin, rest @ .., count] = words;
     if version != VERSION {
@@ -86,7 +89,7 @@ pub(super) fn receive(stream: &UnixStream) -> Result<Base> {
         return Err(corrupt("its header makes no sense"));
     }
     let mut table = vec![0; count as usize * REGION_WORDS * 8];
-    read_exact(stream, &mut table)?;
+    read_exact(stream, &mut table, wait)?;
     let regions = words_of(&table).chunks_exact(REGION_WORDS).map(region).collect::<Option<_>>();
     let layout = regions.and_then(|regions| Layout::new(usize::try_from(origin).ok()?, regions));
     let layout = layout.ok_or_else(|| corrupt("its regions make no sense"))?;
@@ -151,11 +154,25 @@ fn words_of(bytes: &[u8]) -> Vec<u64> {
     words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes"))).collect()
 }
 
-fn read_exact(mut stream: &UnixStream, buffer: &mut [u8]) -> Result<()> {
-    stream.read_exact(buffer).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => corrupt("it ends too early"),
+fn read_exact(mut stream: &UnixStream, buffer: &mut [u8], wait: Wait<'_>) -> Result<()> {
+    let mut at = 0;
+    while at < buffer.len() {
+        wait(stream).map_err(of_stream)?;
+        match stream.read(&mut buffer[at..]) {
+            Ok(0) => return Err(corrupt("it ends too early")),
+            Ok(more) => at += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(of_stream(error)),
+        }
+    }
+    Ok(())
+}
+
+fn of_stream(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::Interrupted => attend::broken_off(RECEIVE),
         _ => Error::from_errno(RECEIVE, errno_of(&error)),
-    })
+    }
 }
 
 fn corrupt(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {

@@ -26,6 +26,7 @@ mod server;
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use cowslip_sys::error::Result;
 use cowslip_sys::process;
@@ -33,6 +34,8 @@ use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
 
 use crate::arena::Handle;
 use crate::arena::readers::Pin;
+use crate::attend;
+use crate::image::OnProgress;
 
 pub use builder::TemplateBuilder;
 pub use clone::{Place, TemplateClone};
@@ -158,7 +161,25 @@ impl Template {
     /// ```
     #[allow(unsafe_code)]
     pub unsafe fn receive(socket: &UnixStream) -> Result<Self> {
-        message::receive(socket).map(|base| Self { base: Arc::new(base) })
+        message::receive(socket, &mut |_| Ok(())).map(|base| Self { base: Arc::new(base) })
+    }
+
+    /// Receives like [`Self::receive`], from an end that is silent for `silence` at most. While it is waited for, `progress` is called some
+    /// ten times a second.
+    ///
+    /// # Errors
+    /// Those too; `ETIMEDOUT`; [`ErrorKind::Busy`](crate::ErrorKind::Busy) if `progress` broke it off.
+    ///
+    /// # Safety
+    /// That of [`Self::receive`].
+    #[allow(unsafe_code)]
+    pub unsafe fn receive_within(
+        socket: &UnixStream,
+        silence: Duration,
+        progress: OnProgress<'_>,
+    ) -> Result<Self> {
+        let wait = &mut |stream: &UnixStream| attend::readable(stream, silence, progress);
+        message::receive(socket, wait).map(|base| Self { base: Arc::new(base) })
     }
 }
 

@@ -54,7 +54,9 @@ impl TemplateServer {
         let listener = UnixListener::from(socket::listen_privately(path)?);
         let closing = Arc::new(AtomicBool::new(false));
         let theirs = Arc::clone(&closing);
-        let thread = thread::spawn(move || serve(&template, &listener, &theirs));
+        let serving = move || serve(&template, &listener, &theirs);
+        let thread = thread::Builder::new().name("cowslip-server".into()).spawn(serving);
+        let thread = thread.inspect_err(|_| drop(fs::remove_file(path)))?;
         Ok(Self { path: path.to_owned(), closing, thread: Some(thread) })
     }
 }

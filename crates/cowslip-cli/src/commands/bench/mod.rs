@@ -47,7 +47,7 @@ fn measure<P: ValueEnum + Send + Sync>(
     run: impl FnOnce(&Options, &[P], &mut Bench<'_>) -> Result<(), Error>,
 ) -> CommandResult {
     let options = options(args, default_size)?;
-    let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
+    let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
     let libraries = libraries().map_err(|failure| failure.to_string());
     let mut report = Report::new(name, params(&options));
     let mut progress = Progress::new();
@@ -64,7 +64,7 @@ fn measure<P: ValueEnum + Send + Sync>(
         Ok(()) => false,
         Err(Error::Interrupted) => true,
         Err(error @ Error::Denied(_)) => return Err(Failure::new(exit::DENIED, error)),
-        Err(error) => return Err(Failure::new(exit::NO, error)),
+        Err(error) => return Err(Failure::new(exit::FAILED, error)),
     };
     if interrupted {
         report.notes.push("interrupted: the results are not complete".to_owned());
@@ -86,18 +86,18 @@ fn report(args: &ReportArgs) -> CommandResult {
 }
 
 fn bloat_process() -> CommandResult {
-    bloat::process().map_err(|error| Failure::new(exit::NO, error))?;
+    bloat::process().map_err(|error| Failure::new(exit::FAILED, error))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn restore_process(args: &restore::ProcessArgs) -> CommandResult {
-    let observed = restore::process(args).map_err(|error| Failure::new(exit::NO, error))?;
+    let observed = restore::process(args).map_err(|error| Failure::new(exit::FAILED, error))?;
     outln!("{observed}");
     Ok(ExitCode::SUCCESS)
 }
 
 fn restore_worker(args: &restore::WorkerArgs) -> CommandResult {
-    restore::worker(args).map_err(|error| Failure::new(exit::NO, error))?;
+    restore::worker(args).map_err(|error| Failure::new(exit::FAILED, error))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -106,7 +106,7 @@ fn options<P: ValueEnum + Send + Sync>(
     args: &BenchArgs<P>,
     default_size: ByteCount,
 ) -> Result<Options, Failure> {
-    let available = available_memory().map_err(exit::io("read /proc/meminfo"))?;
+    let available = available_memory().map_err(exit::system("read /proc/meminfo"))?;
     let fitting = ByteCount(available.0 / 11 * 5);
     let size = args.size.unwrap_or(default_size.min(fitting));
     if size < SMALLEST_SIZE {

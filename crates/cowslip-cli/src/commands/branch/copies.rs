@@ -14,7 +14,7 @@ use super::args::Args;
 use super::signals::Signals;
 use super::streams::Streams;
 use super::target::Target;
-use crate::exit::{self, Failure, NO, NOT_THE_COMMAND, USAGE, VANISHED};
+use crate::exit::{self, FAILED, Failure, NO, NOT_THE_COMMAND, USAGE, VANISHED};
 
 /// To the program, then to the supervisor of its copies.
 pub(super) struct Connection {
@@ -39,7 +39,7 @@ impl Connection {
         match socket::send(self.socket.as_fd(), &request.to_bytes(), files) {
             Ok(_) => Ok(()),
             Err(Errno::PIPE | Errno::CONNRESET) => Err(self.lost()),
-            Err(errno) => Err(exit::io(format!("ask process {}", self.pid))(errno.into())),
+            Err(errno) => Err(exit::system(format!("ask process {}", self.pid))(errno.into())),
         }
     }
 
@@ -57,7 +57,9 @@ impl Connection {
                 let why = "the preload library that it runs with is of another version of Cowslip";
                 Failure::new(NO, format!("process {}: {why}", self.pid))
             }),
-            Err(errno) => Err(exit::io(format!("hear from process {}", self.pid))(errno.into())),
+            Err(errno) => {
+                Err(exit::system(format!("hear from process {}", self.pid))(errno.into()))
+            }
         }
     }
 
@@ -71,7 +73,7 @@ impl Connection {
         fds.extend(signals.as_ref().map(|signals| signals.woken()));
         let mut ready = vec![false; fds.len()];
         let waited = process::wait_readable(&fds, &mut ready, Some(timeout));
-        waited.map_err(|errno| exit::io("wait for a reply")(errno.into()))?;
+        waited.map_err(|errno| exit::system("wait for a reply")(errno.into()))?;
         if ready[0] {
             return self.next();
         }
@@ -110,7 +112,7 @@ impl Branch {
         let mut streams = Streams::new(args, count);
         let connection = Connection::new(target);
         connection.send(Request::Branch { version: VERSION, copies: count }, &[])?;
-        let mut signals = Signals::listen().map_err(exit::io("listen to signals"))?;
+        let mut signals = Signals::listen().map_err(exit::system("listen to signals"))?;
         match connection.next_within(args.timeout, Some(&mut signals))? {
             Some(Reply::Ready) => {}
             Some(Reply::Failed { errno, started }) => return Err(not_made(errno, started)),
@@ -140,7 +142,7 @@ impl Branch {
             let mut ready = [false; 2];
             let both = [self.connection.socket.as_fd(), self.signals.woken()];
             process::wait_readable(&both, &mut ready, None)
-                .map_err(|errno| exit::io("wait for the copies")(errno.into()))?;
+                .map_err(|errno| exit::system("wait for the copies")(errno.into()))?;
             if let Some(signal) = self.signals.take() {
                 if passed_on.replace(signal).is_some() {
                     // To lose the connection ends them.
@@ -207,7 +209,7 @@ fn not_made(errno: i32, started: u32) -> Failure {
     };
     let rest =
         if started > 0 { format!("; {started} were made, and are ended") } else { String::new() };
-    Failure::new(NO, format!("the copies could not be made: {why}{rest}"))
+    Failure::new(FAILED, format!("the copies could not be made: {why}{rest}"))
 }
 
 /// What became of all copies.

@@ -24,7 +24,7 @@ impl<'a> Streams<'a> {
 
     /// Of one copy: input, output, errors.
     pub(super) fn of(&mut self, copy: u32) -> Result<[OwnedFd; 3], Failure> {
-        let own = |fd: io::Result<OwnedFd>| fd.map_err(exit::io("hand on a standard stream"));
+        let own = |fd: io::Result<OwnedFd>| fd.map_err(exit::system("hand on a standard stream"));
         let args = self.args;
         let input = match &args.input {
             Some(pattern) => self.file(pattern, copy, false)?,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use cowslip::raw::branch::{DIRECTORY, parse_file_name};
 use cowslip_sys::{AsFd, Errno, OwnedFd, packets};
 
-use crate::exit::{DENIED, Failure, NO, USAGE, VANISHED};
+use crate::exit::{DENIED, FAILED, Failure, NO, USAGE, VANISHED};
 
 /// A program at the other end of a connection.
 #[derive(Debug)]
@@ -195,7 +195,7 @@ fn unreachable(what: &str, errno: Errno) -> Failure {
         Errno::AGAIN => "too many wait for it already".to_owned(),
         errno => std::io::Error::from(errno).to_string(),
     };
-    Failure::new(NO, format!("cannot reach {what}: {why}"))
+    Failure::new(FAILED, format!("cannot reach {what}: {why}"))
 }
 
 /// All programs that this user may branch.

@@ -10,6 +10,7 @@ use cowslip::units::ByteCount;
 use cowslip_bench::Interrupt;
 use cowslip_bench::demo::{self, redis, store};
 use cowslip_report::{Progress, Report, json, sink, table, text};
+use cowslip_sys::exit_code;
 use serde_json::{Map, Value};
 
 use super::signals;
@@ -25,7 +26,7 @@ const INDENT: usize = 2;
 
 pub(super) fn run(args: Args) -> CommandResult {
     let options = options(&args)?;
-    let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
+    let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
     let stop = Interrupt::from(stop);
     let mut report = Report::new("demo", params(&options));
     let mut progress = Progress::new();
@@ -40,7 +41,7 @@ pub(super) fn run(args: Args) -> CommandResult {
 }
 
 fn options(args: &Args) -> Result<redis::Options, Failure> {
-    let cowslip = std::env::current_exe().map_err(exit::io("find this program"))?;
+    let cowslip = std::env::current_exe().map_err(exit::system("find this program"))?;
     let (size, saves) = if args.full { (FULL_SIZE, FULL_SAVES) } else { (SIZE, SAVES) };
     // What a machine of 4 GiB has room for, each server in turn.
     let memory = cowslip::host::memory_and_swap();
@@ -72,14 +73,16 @@ fn measure(
     let outcome = redis::run(options, stop, &mut show, report).map_err(|error| {
         let code = match &error {
             redis::Error::BadOption(_) | redis::Error::NoServer { .. } => exit::USAGE,
-            _ => exit::NO,
+            redis::Error::Io { source, .. } => exit_code::of_system(source),
+            redis::Error::Interrupted => exit::NO,
+            _ => exit::FAILED,
         };
         Failure::new(code, error)
     })?;
     if options.full && !stop.is_set() {
         let options = store::Options { size_bytes: options.size_bytes, saves: options.saves };
         store::run(&options, stop, &mut show, report)
-            .map_err(|why| Failure::new(exit::USAGE, why))?;
+            .map_err(|why| Failure::new(exit::FAILED, why))?;
     }
     Ok(outcome)
 }

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use cowslip::ErrorKind;
 use cowslip::image::Diff;
 use cowslip::units::ByteCount;
 use cowslip_report::Progress;
@@ -10,7 +9,7 @@ use serde_json::json;
 
 use super::args::DiffArgs;
 use super::{bytes_of, write};
-use crate::exit::{CommandResult, Failure, NO, USAGE};
+use crate::exit::{CommandResult, NO};
 use crate::remote;
 
 /// Ranges of an arena that are listed for people.
@@ -21,7 +20,7 @@ pub(super) fn diff(args: &DiffArgs) -> CommandResult {
     let (first, second) = (remote::open(&args.first)?, remote::open(&args.second)?);
     let mut progress = Progress::new();
     progress.phase("comparing");
-    let diff = first.diff(&second, &mut bytes_of(&progress)).map_err(trouble)?;
+    let diff = first.diff(&second, &mut bytes_of(&progress))?;
     progress.finish();
     match &args.json {
         Some(file) => {
@@ -34,14 +33,6 @@ pub(super) fn diff(args: &DiffArgs) -> CommandResult {
         None => print(&diff),
     }
     Ok(if diff.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NO) })
-}
-
-/// That something went wrong must not look as if they differed.
-fn trouble(error: cowslip::Error) -> Failure {
-    match error.kind() {
-        ErrorKind::System | ErrorKind::OutOfMemory | ErrorKind::Busy => Failure::new(USAGE, error),
-        _ => error.into(),
-    }
 }
 
 fn print(diff: &Diff) {

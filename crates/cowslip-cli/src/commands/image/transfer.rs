@@ -148,7 +148,7 @@ fn with_progress<T>(
     phase: &str,
     work: impl FnOnce(OnProgress<'_>) -> cowslip::Result<T>,
 ) -> Result<T, Failure> {
-    let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
+    let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
     let mut progress = Progress::new();
     progress.phase(phase);
     let done = work(&mut |done: Done| {

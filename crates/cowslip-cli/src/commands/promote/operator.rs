@@ -16,7 +16,7 @@ pub(super) struct Console(Signals);
 
 impl Console {
     pub(super) fn listen() -> Result<Box<Self>, Failure> {
-        let signals = Signals::listen(Some(SIGHUP)).map_err(exit::io("listen for signals"))?;
+        let signals = Signals::listen(Some(SIGHUP)).map_err(exit::system("listen for signals"))?;
         Ok(Box::new(Self(signals)))
     }
 }

@@ -7,7 +7,7 @@ use cowslip_promote::Settings;
 use cowslip_promote::plan::{Plan, Rule, Who};
 
 use super::args::{self, PromoteArgs};
-use crate::exit::{Failure, USAGE};
+use crate::exit::{self, Failure, USAGE};
 
 /// Between the looks of a run that is to be over in seconds.
 const ONCE_INTERVAL_MS: u64 = 500;
@@ -83,7 +83,6 @@ pub(super) fn change(settings: &mut Settings, args: &PromoteArgs) {
 
 fn read(path: &Path) -> Result<Plan, Failure> {
     let file = path.display();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::new(USAGE, format!("read {file}: {error}")))?;
+    let text = std::fs::read_to_string(path).map_err(exit::io(format_args!("read {file}")))?;
     Plan::parse(&text).map_err(|error| Failure::new(USAGE, format!("{file}: {error}")))
 }

@@ -40,16 +40,16 @@ fn once(source: &mut Source, args: &TopArgs) -> CommandResult {
 }
 
 fn live(source: &mut Source, args: &TopArgs) -> CommandResult {
-    let mut signals = Signals::listen(Some(SIGHUP)).map_err(exit::io("listen for signals"))?;
+    let mut signals = Signals::listen(Some(SIGHUP)).map_err(exit::system("listen for signals"))?;
     let mut view = View::new(args.sort);
     let mut before = None;
     let mut now = source.look()?;
-    let mut screen = Screen::enter().map_err(exit::io("set the terminal up"))?;
+    let mut screen = Screen::enter().map_err(exit::system("set the terminal up"))?;
     let asked = Duration::from_secs(args.interval);
     while !signals.stops() {
         let lines = view.lines(&now, before.as_ref(), &source.name());
         screen.draw(&lines).map_err(exit::io("draw"))?;
-        match screen.key(&mut signals, source.pause(asked)).map_err(exit::io("wait"))? {
+        match screen.key(&mut signals, source.pause(asked)).map_err(exit::system("wait"))? {
             Some(b'q') => break,
             Some(key) => view.take(key),
             None if view.is_paused => {}

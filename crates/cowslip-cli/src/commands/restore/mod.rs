@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         return shown.dump(span, &memory);
     }
     // Until here a signal ends the process: it waits for a disk or a store, and there is nothing to put back.
-    let stop = signals::interrupt().map_err(exit::io("listen for Ctrl-C"))?;
+    let stop = signals::interrupt().map_err(exit::system("listen for Ctrl-C"))?;
     match &memory {
         Memory::Arena(restored) => complete(restored, &progress, &stop)?,
         Memory::Standalone(_) => shown.touch(&progress, &stop)?,
@@ -186,7 +186,7 @@ impl Shown<'_> {
                 Memory::Arena(restored) => unsafe { restored.arena().protect(range, prot) }?,
                 // SAFETY: see the module.
                 Memory::Standalone(_) => unsafe { protect(range, prot) }.map_err(|errno| {
-                    exit::io(format_args!("protect {range}"))(io::Error::from(errno))
+                    exit::system(format_args!("protect {range}"))(io::Error::from(errno))
                 })?,
             }
         }

@@ -11,9 +11,10 @@ use std::process::Command;
 
 use cowslip::host;
 use cowslip_sys::Errno;
+use cowslip_sys::atomic_file::Target;
 use cowslip_sys::executable::{self, Kind};
 
-use crate::exit::{CANNOT_RUN, CommandResult, Failure, NOT_FOUND, UNSUPPORTED, USAGE};
+use crate::exit::{self, CANNOT_RUN, CommandResult, Failure, NOT_FOUND, UNSUPPORTED, USAGE};
 pub(super) use args::Args;
 use args::{BackingArg, MallocArg};
 pub(super) use libraries::libraries;
@@ -50,13 +51,20 @@ pub(super) fn run(args: Args) -> CommandResult {
 /// Before the program runs: afterwards nobody could be told.
 fn check_writable(option: &str, file: Option<&Path>) -> Result<(), Failure> {
     let Some(file) = file.filter(|file| !is_stderr(option, file)) else { return Ok(()) };
-    let is_there = file.exists();
-    let opened = OpenOptions::new().create(true).append(true).open(file);
-    opened.map_err(|error| Failure::new(USAGE, format!("{option} {}: {error}", file.display())))?;
-    if !is_there {
-        // It comes when there is something to write.
-        let _ = std::fs::remove_file(file);
-    }
+    let failed = |error| exit::io(format_args!("{option} {}", file.display()))(error);
+    let open = |path: &Path| OpenOptions::new().create(true).append(true).open(path);
+    match Target::find(file).map_err(failed)? {
+        Target::Stream => open(file).map_err(failed)?,
+        Target::File(path) => {
+            let is_there = path.exists();
+            let opened = open(&path).map_err(failed)?;
+            if !is_there {
+                // It comes when there is something to write.
+                let _ = std::fs::remove_file(path);
+            }
+            opened
+        }
+    };
     Ok(())
 }
 

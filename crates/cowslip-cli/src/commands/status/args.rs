@@ -7,7 +7,10 @@ use crate::commands::numbers::whole;
 /// Ask a running program for its counters: arenas, freezes, thaws, private pages, longest stall
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  cowslip status                # all programs with arenas\n  \
-    cowslip status 4711 --watch   # one, every second")]
+    cowslip status 4711 --watch   # one, every second\n\n\
+    Used is what the program has allocated in its arenas; held the memory that is behind it, in files and as copies. \
+    Mapped is what its page tables show of that now, copies are its private pages, and left is what no longer is in an \
+    arena. As JSON: used_bytes, held_bytes, resident_bytes, private_bytes, left_bytes of each arena.")]
 pub(crate) struct Args {
     /// Process id [default: all programs that this user may look into]
     #[arg(value_parser = whole(1..=i32::MAX))]

@@ -37,11 +37,11 @@ pub(super) fn lines(programs: &[Program]) -> Vec<String> {
     if programs.is_empty() {
         return vec!["no program here has an arena".into()];
     }
-    let head = ["PID", "PROGRAM", "STATE", "HELD", "MAPPED", "COPIES", "LEFT", "FORKS"];
-    let row = |c: [&str; 8]| {
-        let [pid, name, state, held, mapped, copies, left, forks] = c;
+    let head = ["PID", "PROGRAM", "STATE", "USED", "HELD", "MAPPED", "COPIES", "LEFT", "FORKS"];
+    let row = |c: [&str; 9]| {
+        let [pid, name, state, used, held, mapped, copies, left, forks] = c;
         format!(
-            "{pid:>8} {name:<16} {state:<9} {held:>10} {mapped:>10} {copies:>10} {left:>10} {forks:>8}"
+            "{pid:>8} {name:<16} {state:<9} {used:>10} {held:>10} {mapped:>10} {copies:>10} {left:>10} {forks:>8}"
         )
     };
     let mut lines = vec![row(head)];
@@ -53,6 +53,7 @@ pub(super) fn lines(programs: &[Program]) -> Vec<String> {
             &program.pid.to_string(),
             &program.name,
             own.unwrap_or(&program.arenas[0]).state(),
+            &sum(&|arena| arena.metrics.used_bytes).to_string(),
             &sum(&|arena| arena.footprint.held_bytes).to_string(),
             &sum(&|arena| arena.footprint.resident_bytes).to_string(),
             &sum(&|arena| arena.footprint.private_bytes).to_string(),

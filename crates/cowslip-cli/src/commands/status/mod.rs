@@ -38,7 +38,7 @@ pub(super) fn run(args: Args) -> CommandResult {
 }
 
 fn of_program(pid: i32, args: &Args) -> Result<Vec<String>, Failure> {
-    let arenas = Arena::of(pid).map_err(|error| explain(pid, &error))?;
+    let arenas = Arena::of(pid).map_err(|error| explain(pid, error))?;
     if arenas.is_empty() {
         return Err(Failure::new(
             NO,
@@ -58,7 +58,7 @@ fn of_program(pid: i32, args: &Args) -> Result<Vec<String>, Failure> {
 }
 
 fn of_all(args: &Args) -> Result<Vec<String>, Failure> {
-    let programs = every::look().map_err(exit::io("look for programs in /proc"))?;
+    let programs = every::look().map_err(exit::system("look for programs in /proc"))?;
     if let Some(file) = &args.json {
         let of = |program: &every::Program| {
             let arenas: Vec<Value> = program.arenas.iter().map(one::to_json).collect();
@@ -72,7 +72,7 @@ fn of_all(args: &Args) -> Result<Vec<String>, Failure> {
     Ok(every::lines(&programs))
 }
 
-fn explain(pid: i32, error: &io::Error) -> Failure {
+fn explain(pid: i32, error: io::Error) -> Failure {
     match error.kind() {
         io::ErrorKind::NotFound => Failure::new(VANISHED, format!("there is no process {pid}")),
         io::ErrorKind::PermissionDenied => Failure::new(
@@ -82,6 +82,6 @@ fn explain(pid: i32, error: &io::Error) -> Failure {
         _ if error.raw_os_error() == Some(3) => {
             Failure::new(VANISHED, format!("process {pid} ended meanwhile"))
         }
-        _ => Failure::new(NO, format!("cannot look into process {pid}: {error}")),
+        _ => exit::system(format_args!("look into process {pid}"))(error),
     }
 }

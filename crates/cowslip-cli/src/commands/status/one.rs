@@ -45,7 +45,7 @@ pub(super) fn lines(arena: &Arena) -> Vec<String> {
     let rows = [
         ("state", format!("{}, {} frozen chunks of 2 MiB", arena.state(), m.frozen_chunks)),
         ("arena", format!("{:#x}, {}", m.arena_start_address, ByteCount(m.capacity_bytes))),
-        ("handed out", ByteCount(m.used_bytes).to_string()),
+        ("used", ByteCount(m.used_bytes).to_string()),
         ("held", ByteCount(footprint.held_bytes).to_string()),
         ("mapped now", ByteCount(footprint.resident_bytes).to_string()),
         ("mapped by huge pages", ByteCount(footprint.huge_mapped_bytes).to_string()),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::load::{Loaded, load, warn};
 use super::tables::{Extent, callers, table};
-use crate::exit::{CommandResult, Failure, NO, USAGE};
+use crate::exit::{self, CommandResult, NO};
 
 /// Say which mappings have more faults in one of two traces, of which kind, and what else differs
 #[derive(clap::Args, Debug)]
@@ -59,16 +59,16 @@ pub(super) fn run(args: &DiffArgs) -> CommandResult {
     };
     let diff = Diff::of(analyses, [&mut first.names, &mut second.names], basis);
     progress.finish();
-    // That something went wrong must not look as if they differed.
-    let trouble = |error| Failure::new(USAGE, error);
     match &args.json {
         Some(path) => {
             [&first, &second].iter().for_each(|side| warn(&side.path, side.cut_short.as_ref()));
-            file::write(&to_json(&diff, [&first, &second]), path).map_err(trouble)?;
+            file::write(&to_json(&diff, [&first, &second]), path)
+                .map_err(exit::io("write the differences"))?;
         }
         None => {
             let lines = lines(&diff, [&first, &second], args.top);
-            sink::print(&Extent::of_stdout().text(&lines)).map_err(trouble)?;
+            sink::print(&Extent::of_stdout().text(&lines))
+                .map_err(exit::io("print the differences"))?;
         }
     }
     Ok(if diff.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NO) })

@@ -12,7 +12,7 @@ use cowslip_trace::file::Reader;
 use cowslip_trace::format::{CUT_SHORT, count, duration};
 use cowslip_trace::symbols::{Names, Symbols};
 
-use crate::exit::{CORRUPT, Failure, USAGE};
+use crate::exit::{self, CORRUPT, Failure};
 
 /// A trace, summed up.
 pub(super) struct Loaded {
@@ -49,11 +49,7 @@ pub(super) fn open(path: &Path) -> Result<Reader<BufReader<File>>, Failure> {
 }
 
 pub(super) fn unreadable(path: &Path) -> impl Fn(io::Error) -> Failure {
-    move |error| {
-        let is_content = error.kind() == io::ErrorKind::InvalidData;
-        let code = if is_content { CORRUPT } else { USAGE };
-        Failure::new(code, format!("read {}: {error}", path.display()))
-    }
+    move |error| exit::io(format_args!("read {}", path.display()))(error)
 }
 
 /// Of a trace that was read to where it ends, what is missing; one of which nothing is left is damaged.

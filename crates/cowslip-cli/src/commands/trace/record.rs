@@ -15,7 +15,7 @@ use signal_hook::consts::SIGUSR2;
 use super::args::RecordArgs;
 use super::metrics::Metrics;
 use crate::commands::signals::Signals;
-use crate::exit::{self, CommandResult, DENIED, Failure, NO, UNSUPPORTED, USAGE, VANISHED};
+use crate::exit::{self, CommandResult, DENIED, FAILED, Failure, UNSUPPORTED, USAGE, VANISHED};
 
 /// What is recorded goes out this often: with the time that it waits to be in order, a recorder that is killed loses
 /// less than a second.
@@ -32,7 +32,7 @@ pub(super) fn run(args: &RecordArgs) -> CommandResult {
 }
 
 fn trace(args: &RecordArgs) -> CommandResult {
-    let mut signals = Signals::listen(Some(SIGUSR2)).map_err(exit::io("listen to signals"))?;
+    let mut signals = Signals::listen(Some(SIGUSR2)).map_err(exit::system("listen to signals"))?;
     let options = Options {
         detail: args.detail.into(),
         stacks: args.stacks.into(),
@@ -90,7 +90,7 @@ fn trace(args: &RecordArgs) -> CommandResult {
     let size = file.metadata().map_err(write)?.len();
     let summary = Summary { header: recorder.header().clone(), outcome, totals, size_bytes: size };
     summary.print(args);
-    let status = wait(&mut recorder, &mut signals, has_triggered).map_err(exit::io("wait"))?;
+    let status = wait(&mut recorder, &mut signals, has_triggered).map_err(exit::system("wait"))?;
     if let Some(path) = &args.json {
         json::write(&summary.to_json(args, status), path).map_err(exit::io("write the numbers"))?;
     }
@@ -247,7 +247,7 @@ impl From<Error> for Failure {
                 let errno = error.errno().unwrap_or_default();
                 exit::not_run(&io::Error::from_raw_os_error(errno))
             }
-            _ => NO,
+            _ => FAILED,
         };
         if code == exit::NOT_FOUND {
             let hint = "`cowslip trace --help` lists the commands of its own";

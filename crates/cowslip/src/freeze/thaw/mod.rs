@@ -320,9 +320,12 @@ pub(crate) fn mend(shared: &Shared, state: &mut State) -> Result<()> {
     let partial: Vec<_> = state.map.runs(|chunk| chunk == Chunk::Partial).flatten().collect();
     for chunk in partial {
         at_once(shared, state, chunk).map_err(|errno| {
-            Error::from_errno("make memory live again after a failure", errno)
-                .on(shared.chunk_range(chunk, 1))
-                .advise("try again; without userfaultfd, use Arena::thaw_exclusive")
+            let error = Error::from_errno("make memory live again after a failure", errno)
+                .on(shared.chunk_range(chunk, 1));
+            match errno {
+                Errno::NODEV => nothing_holds_off(error),
+                _ => error.advise("try again"),
+            }
         })?;
     }
     Ok(())
@@ -351,13 +354,19 @@ pub(crate) fn end_borrowing(shared: &Shared) -> Result<bool> {
     }
 }
 
+/// The error where there is no userfaultfd. In Rust, [`Arena::thaw_exclusive`](crate::Arena::thaw_exclusive) does without it;
+/// C and Python have nothing of the kind.
+fn nothing_holds_off(error: Error) -> Error {
+    error.because("nothing holds writers off").advise(
+        "try again, or make the arena with userfaultfd: `cowslip doctor` says what that needs",
+    )
+}
+
 fn still_borrowed(errno: Errno) -> Error {
     let error = Error::from_errno("copy memory that is borrowed from a template", errno);
     match errno {
         Errno::BADF => error.because(CLOSED),
-        Errno::NODEV => error
-            .because("nothing holds writers off")
-            .advise("try again, or use Arena::thaw_exclusive"),
+        Errno::NODEV => nothing_holds_off(error),
         _ => error
             .because("it is borrowed still, and as it was")
             .advise("try again when there is memory for a copy"),

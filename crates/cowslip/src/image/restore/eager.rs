@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::error::{Error, ErrorKind, Result, errno_of};
 
 use super::OPERATION;
 use super::schedule::RestoreSchedule;
@@ -25,9 +25,9 @@ pub(super) fn fill(
     let _listener = schedule.listen(source);
     let first = Desk::first(shared, &source.file, threads);
     std::thread::scope(|scope| {
-        for _ in 0..threads {
+        for i in 0..threads {
             let mut desk = first.beside();
-            scope.spawn(move || {
+            let work = move || {
                 schedule.each(source, |chunk| {
                     if let Err(error) = source.fetch(chunk, &mut desk) {
                         schedule.failed(&error.on(shared.chunk_range(chunk as usize, 1)));
@@ -37,7 +37,17 @@ pub(super) fn fill(
                     schedule.change(|plan| plan.finish(chunk));
                     ControlFlow::Continue(())
                 });
-            });
+            };
+            match std::thread::Builder::new().spawn_scoped(scope, work) {
+                Ok(_) => {}
+                Err(error) if i == 0 => {
+                    let failed = Error::from_errno(OPERATION, errno_of(&error));
+                    schedule.failed(&failed.because("no thread can be started"));
+                    schedule.close();
+                    break;
+                }
+                Err(_) => break,
+            }
         }
         let mut now = schedule.progress();
         loop {

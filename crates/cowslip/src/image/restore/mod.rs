@@ -187,7 +187,7 @@ impl Image {
             return Err(Error::new(ErrorKind::Usage, OPERATION)
                 .because(format!("it has {} arenas", self.description().arenas.len())));
         };
-        let lender = match served::restore(self, arena, described, options)? {
+        let lender = match served::restore(self, arena, described, options, progress)? {
             Some(Served::Whole(restored)) => return Ok(self.resident(arena, restored)),
             Some(Served::Loading(lender)) => Some(lender),
             None => None,

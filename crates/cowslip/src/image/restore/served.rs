@@ -20,6 +20,7 @@
 
 use std::env;
 use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -32,7 +33,9 @@ use super::lending::Lender;
 pub use super::lending::Loading;
 use super::{OPERATION, RestoreOptions, Strategy, Via, builder};
 use crate::arena::Arena;
+use crate::attend::{self, Wait};
 use crate::freeze::{serve, thaw};
+use crate::image::OnProgress;
 use crate::image::description::ArenaDescription;
 use crate::image::format::Identity;
 use crate::image::open::Image;
@@ -130,6 +133,11 @@ impl Request {
     /// # Errors
     /// `InvalidData` if it answers something else, `TimedOut` after that minute; the socket's.
     pub fn ask(self, stream: &UnixStream) -> io::Result<Answer> {
+        self.ask_attended(stream, &mut |_| Ok(()))
+    }
+
+    /// Asks like [`Self::ask`]; `wait` is called before each read.
+    fn ask_attended(self, stream: &UnixStream, wait: Wait<'_>) -> io::Result<Answer> {
         let (kind, image, arena) = match self {
             Self::Template { image, arena } => (1u64, image.0, arena),
             Self::Metrics => (2, [0; 16], 0),
@@ -146,7 +154,7 @@ impl Request {
         }
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match Answer::read(stream)? {
+            match Answer::read(stream, wait)? {
                 Answer::Pending if Instant::now() < deadline => {}
                 Answer::Pending => return Err(io::ErrorKind::TimedOut.into()),
                 answer => return Ok(answer),
@@ -176,9 +184,18 @@ fn read_within(mut stream: &UnixStream, bytes: &mut [u8], patience: Duration) ->
 }
 
 impl Answer {
-    fn read(mut stream: &UnixStream) -> io::Result<Self> {
+    fn read(mut stream: &UnixStream, wait: Wait<'_>) -> io::Result<Self> {
         let mut answer = [0; 8];
-        stream.read_exact(&mut answer)?;
+        let mut at = 0;
+        while at < answer.len() {
+            wait(stream)?;
+            match stream.read(&mut answer[at..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(more) => at += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
         let answer = usize::try_from(u64::from_le_bytes(answer)).ok();
         let answer = answer.and_then(|number| ANSWERS.get(number).copied());
         answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -205,6 +222,35 @@ impl Answer {
     }
 }
 
+/// A wait for a server, which may be silent for so long, and of which the caller is asked now and then whether to go on.
+struct Attention<'a> {
+    socket: &'a Path,
+    silence: Duration,
+    progress: OnProgress<'a>,
+}
+
+impl Attention<'_> {
+    fn wait(&mut self, stream: &UnixStream) -> io::Result<()> {
+        attend::readable(stream, self.silence, self.progress)
+    }
+
+    /// The error of a wait that the socket refused, or the caller broke off.
+    fn error(&self, error: io::Error) -> Error {
+        match error.kind() {
+            io::ErrorKind::Interrupted => attend::broken_off(OPERATION),
+            _ => file_error("ask a server for an image", self.socket, error),
+        }
+    }
+
+    fn receive(&mut self, stream: &UnixStream) -> Result<Template> {
+        #[allow(unsafe_code)]
+        // SAFETY: who listens is of this user or root, and could write to this process' memory anyway.
+        unsafe {
+            Template::receive_within(stream, self.silence, self.progress)
+        }
+    }
+}
+
 /// Connects to a server at `path`, of this user or of root, without waiting. One that says nothing for a minute is given
 /// up then.
 ///
@@ -225,16 +271,17 @@ fn connect_for(path: &Path, silence: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Asks the server at `socket`, which may be silent for so long; what it refuses is an error.
-fn ask(socket: &Path, request: Request, silence: Duration) -> Result<(UnixStream, Answer)> {
-    let of_socket = |error| file_error("ask a server for an image", socket, error);
+/// Asks the server; what it refuses is an error.
+fn ask(request: Request, attention: &mut Attention<'_>) -> Result<(UnixStream, Answer)> {
+    let Attention { socket, silence, .. } = *attention;
     let stream = connect_for(socket, silence).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => Error::new(ErrorKind::Busy, OPERATION)
             .of_file(socket)
             .because("as many wait for the server's answer as may"),
-        _ => of_socket(error),
+        _ => attention.error(error),
     })?;
-    match request.ask(&stream).map_err(of_socket)? {
+    let answer = request.ask_attended(&stream, &mut |stream| attention.wait(stream));
+    match answer.map_err(|error| attention.error(error))? {
         answer @ (Answer::Follows | Answer::Loading) => Ok((stream, answer)),
         answer => {
             let is_busy = answer == Answer::Busy;
@@ -242,14 +289,6 @@ fn ask(socket: &Path, request: Request, silence: Duration) -> Result<(UnixStream
             let error = Error::new(kind, OPERATION).of_file(socket).because(answer.explain());
             Err(if answer == Answer::Failed { error.advise("see its log") } else { error })
         }
-    }
-}
-
-fn receive(stream: &UnixStream) -> Result<Template> {
-    #[allow(unsafe_code)]
-    // SAFETY: who listens is of this user or root, and could write to this process' memory anyway.
-    unsafe {
-        Template::receive(stream)
     }
 }
 
@@ -261,9 +300,23 @@ impl Image {
     /// [`ErrorKind::Unsupported`] if the server does not have it and says why, [`ErrorKind::Busy`] if it has too many
     /// clients; the socket's; as [`Template::receive`].
     pub fn template_via(&self, socket: &Path, arena: u32) -> Result<Template> {
+        self.template_via_attended(socket, arena, &mut |_| ControlFlow::Continue(()))
+    }
+
+    /// Gets a template like [`Self::template_via`]; while the server is waited for, `progress` is called some ten times a second.
+    ///
+    /// # Errors
+    /// Those too; [`ErrorKind::Busy`] if `progress` broke it off.
+    pub fn template_via_attended(
+        &self,
+        socket: &Path,
+        arena: u32,
+        progress: OnProgress<'_>,
+    ) -> Result<Template> {
         let request = Request::Template { image: self.identity(), arena };
-        let (stream, _) = ask(socket, request, PATIENCE)?;
-        receive(&stream)
+        let mut attention = Attention { socket, silence: PATIENCE, progress };
+        let (stream, _) = ask(request, &mut attention)?;
+        attention.receive(&stream)
     }
 }
 
@@ -281,6 +334,7 @@ pub(super) fn restore(
     arena: u32,
     described: &ArenaDescription,
     options: &RestoreOptions,
+    progress: OnProgress<'_>,
 ) -> Result<Option<Served>> {
     let socket = match &options.via {
         _ if options.record => return Ok(None),
@@ -291,8 +345,17 @@ pub(super) fn restore(
             None => return Ok(None),
         },
     };
-    match get(image, arena, described, options, &socket) {
-        Err(error) if options.via != Via::Environment => Err(error),
+    let may_do_without = options.via == Via::Environment;
+    let silence = if may_do_without { SILENCE } else { PATIENCE };
+    let mut is_over = false;
+    let mut progress = |now| {
+        let answer = progress(now);
+        is_over |= answer.is_break();
+        answer
+    };
+    let attention = Attention { socket: &socket, silence, progress: &mut progress };
+    match get(image, arena, described, options, attention) {
+        Err(error) if is_over || !may_do_without => Err(error),
         got => Ok(got.ok()),
     }
 }
@@ -302,20 +365,20 @@ fn get(
     arena: u32,
     described: &ArenaDescription,
     options: &RestoreOptions,
-    socket: &Path,
+    mut attention: Attention<'_>,
 ) -> Result<Served> {
-    let may_do_without = options.via == Via::Environment;
-    let silence = if may_do_without { SILENCE } else { PATIENCE };
     let request = Request::Content { image: image.identity(), arena };
-    let (stream, answer) = ask(socket, request, silence)?;
+    let (stream, answer) = ask(request, &mut attention)?;
     if answer == Answer::Loading {
+        attention.wait(&stream).map_err(|error| attention.error(error))?;
         return Lender::receive(stream, described.length_bytes).map(Served::Loading);
     }
     let range = |offset: u64, length: u64| VirtRange::new(offset as usize, length as usize);
     let pieces = described.pieces.iter();
     let pieces: Vec<_> =
         pieces.map(|it| (range(it.offset_bytes, it.length_bytes), it.prot())).collect();
-    let restored = receive(&stream)?.restore_pieces(builder(described, options)?, &pieces)?;
+    let restored =
+        attention.receive(&stream)?.restore_pieces(builder(described, options)?, &pieces)?;
     if options.strategy == Strategy::Eager {
         serve::ensure(restored.shared());
         thaw::end_borrowing(restored.shared())?;

@@ -16,9 +16,10 @@ use std::process::ExitCode;
 use cowslip_compare::inputs::{self, Run};
 use cowslip_compare::{Comparison, ErrorKind, Row, TimeSplit, Verdict, compare};
 use cowslip_report::{json, sink};
+use cowslip_sys::exit_code;
 use serde_json::json;
 
-use crate::exit::{self, CORRUPT, CommandResult, DENIED, Failure, NO, USAGE};
+use crate::exit::{self, CORRUPT, CommandResult, Failure, NO, USAGE};
 use how::FailOn;
 pub(in crate::commands::compare) use how::How;
 
@@ -109,11 +110,10 @@ fn nothing_in_common(comparison: &Comparison, how: &How) -> String {
     )
 }
 
-/// That something went wrong must not look as if they differed.
 fn trouble(error: cowslip_compare::Error) -> Failure {
     let code = match error.kind() {
         ErrorKind::Corrupt => CORRUPT,
-        ErrorKind::Io(std::io::ErrorKind::PermissionDenied) => DENIED,
+        ErrorKind::Io(kind) => exit_code::of_file(&kind.into()),
         _ => USAGE,
     };
     Failure::new(code, error)

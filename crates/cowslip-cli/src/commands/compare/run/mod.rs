@@ -34,7 +34,7 @@ fn record(args: &RunArgs) -> Result<Folders, Failure> {
     let mut session = Session {
         args,
         folders,
-        signals: Signals::listen(None).map_err(exit::io("listen for signals"))?,
+        signals: Signals::listen(None).map_err(exit::system("listen for signals"))?,
         facts: facts(),
         ignored: BTreeMap::new(),
     };

@@ -1,0 +1,49 @@
+//! Waits for another process, which the caller may break off.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use cowslip_sys::error::{Error, ErrorKind};
+use cowslip_sys::{AsFd, Errno, process};
+
+use crate::image::{OnProgress, Progress};
+
+/// Time between two questions to the caller.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A wait until a stream can be read.
+pub(crate) type Wait<'a> = &'a mut dyn FnMut(&UnixStream) -> io::Result<()>;
+
+/// Waits until a stream can be read, which may be silent for `silence`, and asks the caller now and then.
+///
+/// # Errors
+/// `ETIMEDOUT`; [`io::ErrorKind::Interrupted`] if the caller broke it off; the kernel's.
+pub(crate) fn readable(
+    stream: &UnixStream,
+    silence: Duration,
+    progress: OnProgress<'_>,
+) -> io::Result<()> {
+    const NOTHING: Progress = Progress { done_bytes: 0, total_bytes: 0 };
+    let began = Instant::now();
+    let mut ready = [false];
+    loop {
+        let left = silence.saturating_sub(began.elapsed());
+        process::wait_readable(&[stream.as_fd()], &mut ready, Some(left.min(LOOK)))?;
+        if ready[0] {
+            return Ok(());
+        }
+        if let ControlFlow::Break(()) = progress(NOTHING) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        if left.is_zero() {
+            return Err(Errno::TIMEDOUT.into());
+        }
+    }
+}
+
+/// The error of a wait that the caller broke off.
+pub(crate) fn broken_off(operation: &'static str) -> Error {
+    Error::new(ErrorKind::Busy, operation).because("it was broken off")
+}
