@@ -254,9 +254,12 @@ impl<'a> Snapshot<'a> {
         self.state.thaw.clean_from = 0;
         if let Some((next, _)) = self.pieces.get(done) {
             let border = self.shared.chunks_of(*next).start;
-            if !matches!(self.state.chunk(border), Chunk::Live | Chunk::Frozen)
-                || self.is_of_this(border)
-            {
+            let is_whole = match self.state.chunk(border) {
+                Chunk::Live => true,
+                Chunk::Frozen => !self.is_of_this(border),
+                _ => false,
+            };
+            if !is_whole {
                 self.state.change(border, Event::Break);
             }
         }
