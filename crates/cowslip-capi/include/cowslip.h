@@ -289,11 +289,23 @@ cowslip_status cowslip_at_fork(const struct cowslip_arena *arena,
                                struct cowslip_error **error);
 
 // Freezes the arena: its memory goes on under the same addresses, its content now is in the view until that is freed.
-// While an earlier view or a thaw needs the arena it waits, up to `timeout_ns`, and is COWSLIP_BUSY then.
+// Up to 64 views of it may live, each of its own instant. Where there may be no more (and, without userfaultfd or on
+// hugetlb pages, while there is one, or a thaw goes on) it waits, up to `timeout_ns`, and is COWSLIP_BUSY then.
 cowslip_status cowslip_freeze(const struct cowslip_arena *arena,
                               uint64_t timeout_ns,
                               struct cowslip_frozen **frozen,
                               struct cowslip_error **error);
+
+// Does now, while other threads go on, what a freeze beside earlier views would begin with: the freeze after it takes less.
+cowslip_status cowslip_prepare_freeze(const struct cowslip_arena *arena,
+                                      struct cowslip_error **error);
+
+// Makes the arena's content what it was at the freeze of `frozen`, which stays, as other views do. What was allocated since
+// reads as zeroes, what was given back stays so. No thread may use the arena's memory until this returns. On an error all is
+// as before.
+cowslip_status cowslip_roll_back(const struct cowslip_arena *arena,
+                                 const struct cowslip_frozen *frozen,
+                                 struct cowslip_error **error);
 
 // Where the view shows what the arena has at `address`, to be read only, up to the end of what was allocated there;
 // NULL if `address` is not the arena's.

@@ -20,7 +20,8 @@ pub struct cowslip_frozen {
 }
 
 /// Freezes the arena: its memory goes on under the same addresses, its content now is in the view until that is freed.
-/// While an earlier view or a thaw needs the arena it waits, up to `timeout_ns`, and is COWSLIP_BUSY then.
+/// Up to 64 views of it may live, each of its own instant. Where there may be no more (and, without userfaultfd or on
+/// hugetlb pages, while there is one, or a thaw goes on) it waits, up to `timeout_ns`, and is COWSLIP_BUSY then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_freeze(
     arena: *const cowslip_arena,
@@ -41,6 +42,37 @@ pub unsafe extern "C" fn cowslip_freeze(
     };
     // SAFETY: C's contract.
     unsafe { guard(error, freeze) }
+}
+
+/// Does now, while other threads go on, what a freeze beside earlier views would begin with: the freeze after it takes less.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_prepare_freeze(
+    arena: *const cowslip_arena,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    // SAFETY: C's contract.
+    let prepare = || Ok(unsafe { shared(arena, "arena") }?.arena().prepare_freeze()?);
+    // SAFETY: C's contract.
+    unsafe { guard(error, prepare) }
+}
+
+/// Makes the arena's content what it was at the freeze of `frozen`, which stays, as other views do. What was allocated since
+/// reads as zeroes, what was given back stays so. No thread may use the arena's memory until this returns. On an error all is
+/// as before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cowslip_roll_back(
+    arena: *const cowslip_arena,
+    frozen: *const cowslip_frozen,
+    error: *mut *mut cowslip_error,
+) -> cowslip_status {
+    let roll_back = || {
+        // SAFETY: C's contract.
+        let (arena, view) = unsafe { (shared(arena, "arena")?, shared(frozen, "frozen")?) };
+        // SAFETY: C's contract: no thread uses the memory.
+        Ok(unsafe { arena.arena().roll_back(&view.frozen) }?)
+    };
+    // SAFETY: C's contract.
+    unsafe { guard(error, roll_back) }
 }
 
 /// Where the view shows what the arena has at `address`, to be read only, up to the end of what was allocated there;

@@ -51,7 +51,7 @@ pub use cowslip_sys::units;
 pub use arena::{Arena, ArenaBuilder, ArenaSlice, Backing, IoGuard, Pages};
 pub use branch_point::{BranchCopy, branch_point};
 pub use footprint::Footprint;
-pub use freeze::{Fork, FreezeMethod, Frozen, FrozenCopy, fork, freeze_all};
+pub use freeze::{Fork, FreezeMethod, Frozen, FrozenCopy, MOST_VIEWS, fork, freeze_all};
 pub use metrics::Metrics;
 pub use template::{
     Identity, Inherit, Place, Region, Template, TemplateBuilder, TemplateClone, TemplateServer,

@@ -276,7 +276,7 @@ fn i4_what_cannot_be_thawed_stays_frozen_readable_and_writable() {
         assert_eq!(metrics.last_thaw_errno, errno.raw_os_error() as u64, "{op:?}");
         let before = counters.sum();
         eventually("the writers go on", || counters.sum() > before + 1000);
-        assert_eq!(arena.freeze().unwrap_err().kind(), ErrorKind::Busy);
+        assert!(arena.freeze().is_err(), "{op:?}");
         drop(rule);
         assert!(arena.wait_live(PATIENCE), "{op:?}: thawed when it can be");
         let written = writers.stop();

@@ -313,7 +313,7 @@ fn i2_the_arena_is_thawed_after_the_last_clone_whatever_its_end() {
     let grandchild = Doomed(i32::try_from(worker.ask(b'f')).unwrap());
     words.fill(9);
     let is_held = || !support::wait_unread(&arena, TOO_EARLY);
-    assert_eq!(arena.freeze().unwrap_err().kind(), ErrorKind::Busy);
+    assert!(arena.freeze().unwrap().slice(&words).iter().all(|&word| word == 9));
     drop(template);
     assert!(is_held() && is_pattern(clone.slice(&words)), "a clone in this process");
     drop(clone);

@@ -190,7 +190,9 @@ impl Shared {
             // It is thawed first.
             Chunk::Clean => !is_stood_on(self.chunk_range(i, 1)),
             // A view shows what is under free private chunks too. Those of hugetlb have no other file.
-            Chunk::FreePrivate => state.views == 0,
+            Chunk::FreePrivate => {
+                self.pages != Pages::Hugetlb || state.generations.view_count() == 0
+            }
             Chunk::Frozen
             | Chunk::Anonymous
             | Chunk::Borrowed

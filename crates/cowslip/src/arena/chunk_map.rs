@@ -7,7 +7,7 @@ use std::fmt;
 use std::ops::Range;
 
 /// Files that an arena has at a time, at most: each holds a descriptor.
-pub(crate) const MOST_FILES: usize = 16;
+pub(crate) const MOST_FILES: usize = 80;
 
 /// What a chunk of 2 MiB maps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +67,8 @@ pub(crate) enum Event {
     Show,
     /// Its content cannot be had.
     Lose,
+    /// It maps privately what it held at an earlier freeze that is read.
+    RollBack,
 }
 
 /// Each state that an event may find a chunk in, and the state after it.
@@ -108,6 +110,10 @@ pub(crate) const TABLE: &[(Chunk, Event, Chunk)] = &[
     (Chunk::Live,        Event::Miss,       Chunk::Missing),
     (Chunk::Missing,     Event::Show,       Chunk::Live),
     (Chunk::Missing,     Event::Lose,       Chunk::Poisoned),
+    (Chunk::Live,        Event::RollBack,   Chunk::Frozen),
+    (Chunk::Anonymous,   Event::RollBack,   Chunk::Frozen),
+    (Chunk::FreePrivate, Event::RollBack,   Chunk::Frozen),
+    (Chunk::Clean,       Event::RollBack,   Chunk::Frozen),
 ];
 
 /// A change that [`TABLE`] does not list.
@@ -163,7 +169,7 @@ const AFTER: [[Option<Chunk>; Event::COUNT]; Chunk::COUNT] = {
 };
 
 impl Event {
-    const COUNT: usize = Self::Lose as usize + 1;
+    const COUNT: usize = Self::RollBack as usize + 1;
 }
 
 /// The chunks of an arena, with the file that each maps.

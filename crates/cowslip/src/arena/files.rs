@@ -36,6 +36,8 @@ struct Vacated {
     chunk: usize,
     /// The generation that it was frozen for.
     since: u64,
+    /// The youngest view when it was moved.
+    until: u64,
 }
 
 impl Files {
@@ -86,6 +88,19 @@ impl Files {
         (self.vacated.len() * CHUNK_BYTES) as u64
     }
 
+    /// Nothing maps or reads a place any more: it is given back as others are, in the background.
+    pub(crate) fn abandon(&mut self, file: u8, chunk: usize) {
+        const UNREAD: u64 = u64::MAX;
+        self.vacated.push(Vacated { file, chunk, since: UNREAD, until: 0 });
+    }
+
+    /// A place that was kept is mapped again: the generation that it was frozen for.
+    pub(crate) fn reoccupy(&mut self, file: u8, chunk: usize) -> Option<u64> {
+        let is_it = |place: &Vacated| (place.file, place.chunk) == (file, chunk);
+        let place = self.vacated.iter().position(is_it)?;
+        Some(self.vacated.swap_remove(place).since)
+    }
+
     fn add(&mut self, file: Arc<BackingFile>) -> Option<u8> {
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if free == MOST_FILES {
@@ -132,7 +147,7 @@ impl Shared {
     }
 
     /// Before free space is handed out: has chunks of which nothing is in use map a file without readers. Where there is none
-    /// to be had they stay in theirs, at a place that no reader maps.
+    /// to be had they stay in theirs, at a place that no reader maps: an error while there are views, which show it.
     pub(crate) fn place_new(&self, state: &mut State, range: VirtRange) -> Result<(), Errno> {
         if state.not_live() == 0 && state.files.vacated.is_empty() {
             return Ok(());
@@ -145,13 +160,19 @@ impl Shared {
             }
             _ => false,
         };
+        let has_views = state.generations.view_count() > 0;
         let chunks = self.chunks_of(range);
         let mut at = chunks.start;
         while let Some(first) = (at..chunks.end).find(|chunk| is_new(state, *chunk)) {
             let end = (first..chunks.end).find(|chunk| !is_new(state, *chunk));
             at = end.unwrap_or(chunks.end);
-            if let Ok(target) = self.target(state) {
-                state.map.set_file(first..at, target);
+            match self.target(state) {
+                Ok(target) if has_views => {
+                    (first..at).for_each(|chunk| self.vacate(state, chunk, target));
+                }
+                Ok(target) => state.map.set_file(first..at, target),
+                Err(errno) if has_views => return Err(errno),
+                Err(_) => {}
             }
             for (piece, prot) in state.pieces(self.chunk_range(first, at - first)) {
                 self.map_live(state, piece, prot)?;
@@ -170,7 +191,8 @@ impl Shared {
         let file = state.map.file(chunk);
         if state.chunk(chunk).has_base() {
             let since = state.map.since(chunk);
-            state.files.vacated.push(Vacated { file, chunk, since });
+            let until = state.generations.youngest_view().unwrap_or(0);
+            state.files.vacated.push(Vacated { file, chunk, since, until });
             self.count_vacated(state);
         }
         state.map.set_file(chunk..chunk + 1, target);
@@ -192,8 +214,11 @@ impl Shared {
             let there: Vec<usize> =
                 view.layout().iter().filter(|piece| !is_here(piece)).flat_map(chunks).collect();
             let is_taken = |place: &Vacated| place.file == number && there.contains(&place.chunk);
+            let is_mapped = |chunk: &usize| state.map.file(*chunk) == number;
             let is_better = best.as_ref().is_none_or(|(_, fewest, _)| there.len() < *fewest);
-            if is_better && !state.files.vacated.iter().any(is_taken) {
+            let is_free =
+                || !state.files.vacated.iter().any(is_taken) && !there.iter().any(is_mapped);
+            if is_better && is_free() {
                 best = Some((number, there.len(), Arc::clone(file)));
             }
         }
@@ -210,19 +235,21 @@ impl Shared {
                 }
                 // The copy goes with the readers that it is made for.
                 let since = state.map.since(chunk);
-                state.files.vacated.push(Vacated { file: number, chunk, since });
+                state.files.vacated.push(Vacated { file: number, chunk, since, until: 0 });
             }
         }
         Ok(home)
     }
 
-    /// Gives back what was kept for readers that are gone: all but those of generations up to `read`. Whether there was any.
+    /// Gives back what was kept for readers that are gone: all but views, and other processes that read generations up to
+    /// `read`. Whether there was any.
     pub(crate) fn settle_files(&self, state: &mut State, read: Option<u64>) -> bool {
         let before = state.files.vacated.len();
         let mut gone = Vec::new();
-        let map = &state.map;
-        state.files.vacated.retain(|place| {
-            let is_read = read.is_some_and(|read| place.since <= read);
+        let State { map, generations, files, .. } = &mut *state;
+        files.vacated.retain(|place| {
+            let is_read = read.is_some_and(|read| place.since <= read)
+                || generations.has_view_of(place.since, place.until);
             // A move that failed half-way left a part of the chunk mapped from there.
             let stays = is_read || map.get(place.chunk) == Chunk::Partial;
             if !stays {

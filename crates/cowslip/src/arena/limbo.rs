@@ -31,14 +31,14 @@ impl Limbo {
 
 /// Makes those live that nobody reads, all zeroes.
 pub(crate) fn reuse(shared: &Shared, state: &mut State) {
-    let is_possible = state.role == Role::Owner && state.views == 0;
-    if state.limbo.chunks.is_empty() || !is_possible {
+    if state.limbo.chunks.is_empty() || state.role != Role::Owner {
         return;
     }
     if process::now_ns() < state.limbo.not_before_ns {
         return;
     }
-    let read = youngest_read(shared, state);
+    let others = youngest_read(shared, state);
+    let read = others.max(state.generations.youngest_view());
     let mut left = std::mem::take(&mut state.limbo.chunks);
     let before = left.len();
     left.retain(|&chunk| {

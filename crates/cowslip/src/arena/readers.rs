@@ -18,6 +18,9 @@
 //! is a descriptor: when there are [`MOST`] generations that somebody reads, new children join the youngest. Its chunks
 //! wait for more children than they need to, which is right, and memory that is given back a little later.
 //!
+//! Views in this process are readers too, each of the generation that it was frozen for. They have no token: their numbers are
+//! kept, and a generation that comes after a view has a greater one.
+//!
 //! A template's base is read by processes that were not forked. Each maps a token with a [`Pin`], from a
 //! descriptor that it was handed, before it maps the base: that fails if the token is spent, and else the
 //! base stays. Children forked from it inherit the pin with what it holds.
@@ -131,6 +134,8 @@ pub(crate) struct Generations {
     /// The one whose token is mapped here, for children to inherit.
     shown: Option<u64>,
     has_ended: bool,
+    /// Those that views in this process show.
+    views: Vec<u64>,
 }
 
 impl Generations {
@@ -152,7 +157,50 @@ impl Generations {
                 }
             }
         }
+        self.come_after_views();
         Ok(self.number())
+    }
+
+    /// Gives the youngest a number of its own if a view has it. Children that joined it before count as younger than they
+    /// are: what they read is kept, and a little more.
+    fn come_after_views(&mut self) {
+        let (youngest, view) = (self.number(), self.youngest_view());
+        if view.is_none_or(|view| youngest > view) {
+            return;
+        }
+        self.last += 1;
+        if let Some(it) = self.alive.last_mut() {
+            if self.shown == Some(it.number) {
+                self.shown = Some(self.last);
+            }
+            it.number = self.last;
+        }
+    }
+
+    /// A view shows what was frozen for a generation.
+    pub(crate) fn begin_view(&mut self, number: u64) {
+        self.views.push(number);
+    }
+
+    /// It is gone.
+    pub(crate) fn end_view(&mut self, number: u64) {
+        if let Some(place) = self.views.iter().position(|view| *view == number) {
+            self.views.swap_remove(place);
+        }
+    }
+
+    /// How many views there are.
+    pub(crate) fn view_count(&self) -> usize {
+        self.views.len()
+    }
+
+    pub(crate) fn youngest_view(&self) -> Option<u64> {
+        self.views.iter().copied().max()
+    }
+
+    /// Whether a view shows what was frozen for generation `since` and moved out after `until`.
+    pub(crate) fn has_view_of(&self, since: u64, until: u64) -> bool {
+        self.views.iter().any(|view| (since..=until).contains(view))
     }
 
     fn push(&mut self, token: Token) {
@@ -247,6 +295,7 @@ impl Generations {
     /// In a forked child: it is a reader of the youngest if that was shown, for as long as it lives.
     pub(crate) fn in_child(&mut self, shares_descriptors: bool) {
         self.alive.drain(..).for_each(|it| it.token.keep_mapping(shares_descriptors));
+        self.views.clear();
         self.shown = None;
     }
 }

@@ -47,8 +47,6 @@ pub(crate) enum Hold {
     Io,
     /// The owner asked for a pause.
     Paused,
-    /// A view in this process shows the base.
-    View,
 }
 
 /// What children made now would have of what is frozen.
@@ -90,8 +88,6 @@ pub(crate) struct State {
     pub(crate) wiped: Vec<VirtRange>,
     /// Frozen chunks that were given back.
     pub(crate) limbo: Limbo,
-    /// Views of the base alive in this process.
-    pub(crate) views: usize,
     pub(crate) io: Holds,
     /// Old views, to be unmapped bit by bit.
     pub(crate) retired_views: Vec<VirtRange>,
@@ -215,7 +211,6 @@ impl Shared {
             zero_pages: ZeroPages::default(),
             wiped: Vec::new(),
             limbo: Limbo::default(),
-            views: 0,
             retired_views: Vec::new(),
             unmapped: Unmapped::default(),
             io: Holds::default(),
@@ -412,7 +407,6 @@ impl State {
             (Hold::Pinned, self.is_pinned),
             (Hold::Io, self.io.any()),
             (Hold::Paused, self.thaw.paused),
-            (Hold::View, self.views > 0),
         ];
         holds.into_iter().find_map(|(hold, is_so)| is_so.then_some(hold))
     }

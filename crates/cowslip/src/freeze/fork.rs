@@ -156,7 +156,6 @@ impl<'a> PreparedFork<'a> {
             // Views are the parent's: the kernel left their mappings out of this process.
             state.retired_views.clear();
             state.unmapped = Unmapped::default();
-            state.views = 0;
             snapshot.discard_view();
             snapshot.shared.counters.is_owner.store(0, Relaxed);
             snapshot.shared.counters.pid.store(process::pid() as u64, Relaxed);

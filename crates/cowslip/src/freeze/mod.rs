@@ -67,12 +67,14 @@ mod at_fork;
 mod colocate;
 pub(crate) mod consolidate;
 mod copy;
+mod follow;
 pub(crate) mod fork;
 mod last_thread;
 mod method;
 pub(crate) mod moving;
 pub(crate) mod own_memory;
 mod pinned;
+mod roll_back;
 pub(crate) mod serve;
 pub(crate) mod snapshot;
 pub(crate) mod thaw;
@@ -95,6 +97,7 @@ use crate::arena::tracking::Known;
 use crate::arena::{Arena, ArenaSlice, Handle, io};
 
 pub use copy::FrozenCopy;
+pub use follow::MOST_VIEWS;
 pub use fork::{Fork, PreparedFork, fork};
 pub use method::FreezeMethod;
 
@@ -110,6 +113,8 @@ pub struct Frozen {
     used: Vec<(VirtRange, Prot)>,
     /// What is known to be as it was before.
     known: Known,
+    /// Its number among those that are read.
+    generation: u64,
     /// The process that made it; its children have it as a value, without the mapping.
     pid: i32,
 }
@@ -124,12 +129,16 @@ pub(crate) struct FrozenPiece {
 }
 
 impl Arena {
-    /// Freezes the arena: its memory goes on under the same addresses, its content now is in the view.
+    /// Freezes the arena: its memory goes on under the same addresses, its content now is in the view. Views of earlier
+    /// freezes, up to [`MOST_VIEWS`], and children of forks may live: each shows its own instant. What was written since the
+    /// freeze before is moved first, chunk by chunk of 2 MiB, while the program runs; each chunk that differs between two
+    /// views is held for both.
     /// If the arena is still being restored, from an image or a [template](crate::Template::restore), that is finished
     /// first, while its threads run.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] while an earlier view, a child, or an unfinished thaw needs the base;
+    /// [`ErrorKind::Busy`] if there are too many views; without userfaultfd, or on hugetlb pages, while an earlier view, a
+    /// child, or an unfinished thaw needs the base;
     /// [`ErrorKind::OutOfMemory`] if the kernel or the hugetlb pool cannot pay for it;
     /// [`ErrorKind::Corrupt`] if a part of it could not be restored; [`ErrorKind::Usage`] if the program's global allocator
     /// takes its memory from the arena. The arena is as before then.
@@ -137,7 +146,7 @@ impl Arena {
         self.freeze_timeout(Duration::ZERO)
     }
 
-    /// As [`Self::freeze`], but waits so long for an earlier view to be dropped and thawed.
+    /// As [`Self::freeze`], but where it would be busy it waits so long for earlier views to be dropped and thawed.
     ///
     /// # Errors
     /// As [`Self::freeze`].
@@ -209,7 +218,8 @@ impl Arena {
     /// Waits until every chunk is live again; `false` if that took longer than `patience`. It starts the service thread
     /// if none runs that could make them so.
     pub fn wait_live(&self, patience: Duration) -> bool {
-        wait_served(self.shared(), Instant::now() + patience).not_live() == 0
+        let is_live = |_: &Shared, state: &State| state.not_live() == 0;
+        wait_served(self.shared(), Instant::now() + patience, is_live).not_live() == 0
     }
 }
 
@@ -244,22 +254,25 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
     }
     for &i in &order {
         // While nothing is locked, as it may start a thread.
-        drop(wait_served(arenas[i].shared(), served_by));
+        drop(wait_served(arenas[i].shared(), served_by, follow::is_ready));
     }
     let mut snapshots = Vec::with_capacity(arenas.len());
     for &i in &order {
         let shared = arenas[i].shared();
-        let state = wait_live(shared, shared.lock(), deadline);
+        let mut state = wait_ready(shared, shared.lock(), deadline);
         if state.lost() > 0 {
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(lost("freeze", shared.range));
         }
-        let is_held = state.hold().is_some_and(|hold| !matches!(hold, Hold::Paused | Hold::View));
-        if state.not_live() > 0 || is_held {
+        let is_held = state.hold().is_some_and(|hold| hold != Hold::Paused);
+        if !follow::is_ready(shared, &state) || is_held {
             shared.counters.failed_freezes.fetch_add(1, Relaxed);
             return Err(busy(&state).on(shared.range));
         }
         own_memory::check("freeze", shared, &state)?;
+        follow::move_written(shared, &mut state).inspect_err(|_| {
+            shared.counters.failed_freezes.fetch_add(1, Relaxed);
+        })?;
         snapshots.push(snapshot::Snapshot::plan(shared, state, true)?);
     }
     let method = snapshot::take(&mut snapshots)?;
@@ -271,9 +284,10 @@ fn freeze_all_within(arenas: &[&Arena], patience: Duration) -> Result<Vec<Frozen
         let used = used.filter(|span| span.usage.is_used()).map(|span| (span.range, span.prot));
         let used = used.collect();
         let known = snapshot.state.number_freeze();
+        let generation = snapshot.generation();
         let view = snapshot.into_view(method)?;
         let pid = process::pid();
-        views.push((i, Frozen { handle, view, method, layout, used, known, pid }));
+        views.push((i, Frozen { handle, view, method, layout, used, known, generation, pid }));
     }
     views.sort_by_key(|(i, _)| *i);
     Ok(views.into_iter().map(|(_, view)| view).collect())
@@ -298,7 +312,12 @@ fn busy(state: &State) -> Error {
         Some(Hold::Reader) => because("this is a forked child that reads its parent's arena"),
         Some(Hold::Pinned) => because("its page frames are registered with the kernel or a device"),
         Some(Hold::Io) => because("its memory is held for direct I/O").advise(LET_GO),
-        Some(Hold::View) => because("there is a view of the last freeze").advise(LET_GO),
+        _ if state.generations.view_count() >= MOST_VIEWS => {
+            because("there are as many views as can be").advise(LET_GO)
+        }
+        _ if state.generations.view_count() > 0 => {
+            because("there is a view of the last freeze").advise(LET_GO)
+        }
         _ if !state.generations.is_empty() => {
             because("a forked child, a template or a clone of it may still read the last freeze")
                 .advise("fork again instead, or wait")
@@ -313,13 +332,13 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// So long the service thread is waited for that copies a chunk or two: those that the freezing thread's stack is in.
 const STOOD_ON_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Waits for the thaw in the background.
-fn wait_live<'a>(
+/// Waits until a freeze need not wait.
+fn wait_ready<'a>(
     shared: &'a Shared,
     mut state: MutexGuard<'a, State>,
     deadline: Instant,
 ) -> MutexGuard<'a, State> {
-    while state.not_live() > 0 {
+    while !follow::is_ready(shared, &state) {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
@@ -329,10 +348,14 @@ fn wait_live<'a>(
     state
 }
 
-/// As [`wait_live`], with a service thread: one that ended is followed by another. Called while nothing is locked.
-fn wait_served(shared: &Shared, deadline: Instant) -> MutexGuard<'_, State> {
+/// Waits for the service thread until `is_done`: one that ended is followed by another. Called while nothing is locked.
+fn wait_served(
+    shared: &Shared,
+    deadline: Instant,
+    is_done: impl Fn(&Shared, &State) -> bool,
+) -> MutexGuard<'_, State> {
     let mut state = shared.lock();
-    while state.not_live() > 0 {
+    while !is_done(shared, &state) {
         let mut left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
@@ -343,7 +366,7 @@ fn wait_served(shared: &Shared, deadline: Instant) -> MutexGuard<'_, State> {
                 left = left.min(LOOK_AGAIN);
             }
             state = shared.lock();
-            if state.not_live() == 0 {
+            if is_done(shared, &state) {
                 break;
             }
         }
@@ -489,7 +512,9 @@ impl Drop for Frozen {
             return;
         }
         let mut state = self.handle.shared.lock();
-        state.views -= 1;
+        state.generations.end_view(self.generation);
+        // What only this view read is nothing to wait for.
+        state.thaw.delay_ns = 0;
         if let Some(service) = self.handle.shared.service(&state) {
             if !self.view.is_empty() {
                 state.retired_views.push(self.view);

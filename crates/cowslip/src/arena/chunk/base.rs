@@ -12,7 +12,7 @@ use crate::arena::state::{Chunk, Shared, State};
 use crate::service::Window;
 
 /// Has `target` hold what the base of a chunk holds. Holes stay holes. No thread waits for it.
-pub(super) fn fill(
+pub(crate) fn fill(
     shared: &Shared,
     state: &State,
     chunk: usize,

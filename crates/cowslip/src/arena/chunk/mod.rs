@@ -36,6 +36,7 @@ use cowslip_sys::{Errno, memfile, process};
 use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
 use crate::service::{Service, Window};
+pub(crate) use base::fill as fill_base;
 use copy::{Run, copy_out};
 pub(crate) use hold::move_pages;
 use hold::{By, Hold};

@@ -10,11 +10,12 @@
 //! sees the same content before and after: the pages of the file as they are at the instant in which
 //! no thread can reach them. Views are reserved here and handed out when all is done.
 
-mod clean;
 mod plan;
+mod private;
 mod take;
 mod view;
 mod without_userfaultfd;
 
 pub(crate) use plan::Snapshot;
+pub(super) use plan::not_mapped;
 pub(crate) use take::take;

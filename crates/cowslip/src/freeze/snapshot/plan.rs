@@ -23,7 +23,7 @@ use crate::service::Service;
 pub(super) const OPERATION: &str = "freeze";
 
 /// The kernel's refusal of a private mapping.
-pub(super) fn not_mapped(errno: Errno) -> Error {
+pub(in crate::freeze) fn not_mapped(errno: Errno) -> Error {
     Error::from_errno(OPERATION, errno)
         .because("there are too many mappings, or vm.overcommit_memory=2 leaves no room for private copies")
         .advise("raise vm.max_map_count, or set vm.overcommit_memory=0")
@@ -33,11 +33,16 @@ pub(super) fn not_mapped(errno: Errno) -> Error {
 pub(crate) struct Snapshot<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) state: MutexGuard<'a, State>,
-    /// Mappings to make private: each of one protection, in live or clean chunks that hold used memory.
+    /// Mappings to make private: each of one protection, in chunks that hold used memory: live or clean ones, and for a view
+    /// frozen ones.
     pub(super) pieces: Vec<(VirtRange, Prot)>,
-    /// Those in clean chunks: what was written to them since moves along.
-    pub(super) clean: Vec<VirtRange>,
-    /// Up to where they were moved.
+    /// Those that are private already: what was written to them since moves along.
+    pub(super) private: Vec<VirtRange>,
+    /// Frozen chunks that are to map another file, in order, with its number.
+    pub(super) moved: Vec<(usize, u8)>,
+    /// Those that do so.
+    pub(super) copied: Vec<usize>,
+    /// Up to where private pieces were moved.
     pub(super) moved_to: usize,
     /// How many of them are private now.
     pub(super) done: usize,
@@ -98,11 +103,14 @@ impl<'a> Snapshot<'a> {
         VirtRange::between(start - start % GIB_BYTES, end)
     }
 
-    /// Works out what to snapshot: of clean chunks nothing for a fork, whose children read their base as they
-    /// read that of frozen ones.
+    /// Works out what to snapshot: of private chunks nothing for a fork, whose children read what the parent maps.
     fn choose(&mut self, keeps_view: bool) -> Result<()> {
-        let Self { shared, state, pieces, clean, .. } = self;
-        let is_wanted = |chunk| chunk == Chunk::Live || (chunk == Chunk::Clean && keeps_view);
+        let Self { shared, state, pieces, private, .. } = self;
+        let is_wanted = |chunk| match chunk {
+            Chunk::Live => true,
+            Chunk::Clean | Chunk::Frozen => keeps_view,
+            _ => false,
+        };
         let mut from = 0;
         while let Some(first) = state.next_run(from, 1, is_wanted) {
             let kind = state.chunk(first.start);
@@ -112,8 +120,8 @@ impl<'a> Snapshot<'a> {
             if let Some(range) = used_part(shared, state, run) {
                 open_free_space(state, range)?;
                 let of_run = state.pieces(range);
-                if kind == Chunk::Clean {
-                    clean.extend(of_run.iter().map(|(piece, _)| *piece));
+                if kind != Chunk::Live {
+                    private.extend(of_run.iter().map(|(piece, _)| *piece));
                 }
                 pieces.extend(of_run);
             }
@@ -123,11 +131,11 @@ impl<'a> Snapshot<'a> {
 
     /// Makes clean chunks live: what a freeze without userfaultfd maps over is live.
     pub(super) fn thaw_clean(&mut self) -> Result<()> {
-        if self.clean.is_empty() {
+        if self.private.is_empty() {
             return Ok(());
         }
         self.pieces.clear();
-        self.clean.clear();
+        self.private.clear();
         thaw::clean::thaw_all(self.shared, &mut self.state)
             .map_err(|errno| Error::from_errno(OPERATION, errno).on(self.shared.range))?;
         self.choose(true)
@@ -139,7 +147,9 @@ impl<'a> Snapshot<'a> {
             shared,
             state,
             pieces: Vec::new(),
-            clean: Vec::new(),
+            private: Vec::new(),
+            moved: Vec::new(),
+            copied: Vec::new(),
             moved_to: 0,
             done: 0,
             generation: 0,
@@ -172,6 +182,11 @@ impl<'a> Snapshot<'a> {
         }
     }
 
+    /// Of what is frozen now.
+    pub(in crate::freeze) fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Of its arena, which is locked.
     pub(in crate::freeze) fn service(&self) -> Option<Arc<Service>> {
         self.shared.service(&self.state)
@@ -181,10 +196,46 @@ impl<'a> Snapshot<'a> {
         VirtRange::new(self.view.start + (piece.start - self.view_of), piece.len)
     }
 
+    /// Whether chunks are frozen for readers of earlier freezes.
+    pub(super) fn has_frozen(&self) -> bool {
+        self.state.map.count(Chunk::Frozen) > 0 && !self.private.is_empty()
+    }
+
+    /// Has each chunk that is to map another file be a piece.
+    pub(super) fn part_moved(&mut self) {
+        for (chunk, _) in &self.moved {
+            let range = self.shared.chunk_range(*chunk, 1);
+            let place = self.pieces.partition_point(|(piece, _)| piece.end() <= range.start);
+            let (piece, prot) = self.pieces[place];
+            let parts = [
+                VirtRange::between(piece.start, range.start),
+                range,
+                VirtRange::between(range.end(), piece.end()),
+            ];
+            let parts = parts.into_iter().filter(|part| !part.is_empty());
+            self.pieces.splice(place..=place, parts.map(|part| (part, prot)));
+        }
+    }
+
+    /// Number of the file that a piece maps when it is private.
+    pub(super) fn file_of(&self, piece: VirtRange) -> u8 {
+        let chunk = self.shared.chunks_of(piece).start;
+        let moved = self.moved.iter().find(|(moved, _)| *moved == chunk);
+        moved.map_or_else(|| self.state.map.file(chunk), |(_, file)| *file)
+    }
+
     /// The first `done` pieces are private now. If not all are, the chunk at the border is partial.
     pub(super) fn mark_frozen(&mut self, done: usize) {
         self.done = done;
         let state = &mut *self.state;
+        for (chunk, file) in self.moved.drain(..) {
+            let start = self.shared.chunk_range(chunk, 1).start;
+            if self.pieces[..done].last().is_some_and(|(last, _)| last.start >= start) {
+                self.shared.vacate(state, chunk, file);
+                state.map.set_since(chunk, self.generation);
+                self.copied.push(chunk);
+            }
+        }
         for (piece, _) in &self.pieces[..done] {
             for chunk in self.shared.chunks_of(*piece) {
                 // Several pieces may meet in a chunk.
@@ -196,16 +247,27 @@ impl<'a> Snapshot<'a> {
                 }
             }
             state.unmapped.add_frozen(*piece);
+            self.shared.chunks_of(*piece).for_each(|it| state.map.set_mapped_singly(it, false));
         }
         state.files.forget_target();
         state.moving.forget();
         self.state.thaw.clean_from = 0;
         if let Some((next, _)) = self.pieces.get(done) {
             let border = self.shared.chunks_of(*next).start;
-            if self.state.chunk(border) != Chunk::Live {
+            let is_whole = match self.state.chunk(border) {
+                Chunk::Live => true,
+                Chunk::Frozen => !self.is_of_this(border),
+                _ => false,
+            };
+            if !is_whole {
                 self.state.change(border, Event::Break);
             }
         }
+    }
+
+    /// Whether a chunk was frozen, or changed its file, in this freeze.
+    fn is_of_this(&self, chunk: usize) -> bool {
+        self.state.map.since(chunk) == self.generation
     }
 
     /// Makes live again what a freeze that failed made private. What cannot be is left to the
@@ -213,7 +275,8 @@ impl<'a> Snapshot<'a> {
     pub(super) fn undo(&mut self) {
         for (piece, _) in &self.pieces[..self.done] {
             for chunk in self.shared.chunks_of(*piece) {
-                if at_once(self.shared, &mut self.state, chunk).is_err() {
+                // What was frozen before stays so, for its readers.
+                if self.is_of_this(chunk) && at_once(self.shared, &mut self.state, chunk).is_err() {
                     return;
                 }
             }

@@ -13,7 +13,7 @@ use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::uffd::RegisterMode;
 
 use super::plan::{OPERATION, Snapshot, not_mapped};
-use super::{clean, without_userfaultfd};
+use super::{private, without_userfaultfd};
 use crate::arena::backing_file::{Pages, offset};
 use crate::arena::chunk::move_pages;
 use crate::freeze::colocate::Colocate;
@@ -31,6 +31,8 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     let blocked = can_move.then(BlockedSignals::enter);
     let colocate = can_move.then(|| Colocate::begin(snapshots));
     let began = process::now_ns();
+    // Only what is live or clean can be mapped over.
+    let has_frozen = snapshots.iter().any(Snapshot::has_frozen);
     let mapped_over = |snapshots: &mut [Snapshot<'_>]| {
         snapshots.iter_mut().try_for_each(Snapshot::thaw_clean)?;
         without_userfaultfd::map_over(snapshots).map(|()| FreezeMethod::WithoutUserfaultfd)
@@ -38,10 +40,13 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     let result = if can_move {
         match move_all(snapshots) {
             Ok(()) => map_all(snapshots).map(|()| FreezeMethod::Userfaultfd),
-            Err(error) if error.kind() == ErrorKind::OutOfMemory => Err(error),
+            Err(error) if has_frozen || error.kind() == ErrorKind::OutOfMemory => Err(error),
             // What was live is so still: the other way may work.
             Err(_) => mapped_over(snapshots),
         }
+    } else if has_frozen {
+        Err(Error::from_errno(OPERATION, Errno::BUSY)
+            .because("an earlier freeze is read, and this thread's stack is in the arena"))
     } else {
         mapped_over(snapshots)
     };
@@ -76,11 +81,11 @@ fn move_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     // For all of them, whatever happened to one.
     let ended = snapshots.iter().filter_map(Snapshot::service);
     let ended = ended.map(|service| service.sight.end_moves()).fold(Ok(()), Result::and);
-    let moved = moved.and(ended).and_then(|()| snapshots.iter_mut().try_for_each(clean::settle));
+    let moved = moved.and(ended).and_then(|()| snapshots.iter_mut().try_for_each(private::settle));
     if moved.is_err() {
         for snapshot in snapshots.iter() {
             let Some(service) = snapshot.service() else { continue };
-            clean::move_back(snapshot, &service);
+            private::move_back(snapshot, &service, snapshot.shared.range.start);
             for (piece, _) in &snapshot.pieces {
                 // Not registered is fine; what was moved is a shared mapping again, and live.
                 _ = insist(|| service.uffd.unregister(*piece));
@@ -100,9 +105,9 @@ fn try_move(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
         }
     }
     for snapshot in snapshots {
-        let mut clean_pieces = snapshot.clean.iter().peekable();
+        let mut private = snapshot.private.iter().peekable();
         for (piece, _) in &snapshot.pieces {
-            if clean_pieces.next_if_eq(&piece).is_some() {
+            if private.next_if_eq(&piece).is_some() {
                 let place = snapshot.in_view(*piece);
                 move_pages(*piece, place, &mut snapshot.moved_to)?;
             } else {
@@ -120,7 +125,10 @@ fn map_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     for snapshot in snapshots.iter() {
         let Some(service) = snapshot.service() else { continue };
         if mapped.is_err() {
-            // What was not mapped privately is live again.
+            // What was not mapped privately is as it was.
+            if let Some((first, _)) = snapshot.pieces.get(snapshot.done) {
+                private::move_back(snapshot, &service, first.start);
+            }
             for (piece, _) in &snapshot.pieces {
                 _ = insist(|| service.uffd.unregister(*piece));
             }
@@ -143,7 +151,7 @@ fn try_map(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
             unsafe {
                 memory::map_file(
                     *piece,
-                    snapshot.state.file_at(piece.start).fd(),
+                    snapshot.state.files.get(snapshot.file_of(*piece)).fd(),
                     at,
                     Sharing::Private,
                     *prot,

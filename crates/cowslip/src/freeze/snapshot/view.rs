@@ -17,12 +17,16 @@ use crate::freeze::thaw;
 impl Snapshot<'_> {
     /// Keeps the view for a reader in this process.
     pub(crate) fn into_view(mut self, method: FreezeMethod) -> Result<VirtRange> {
-        self.state.views += 1;
+        self.state.generations.begin_view(self.generation);
         // If it fails, a fork that goes around us shares what a thaw will change.
         let _ = set_inherited(self.shared, &self.state, Advice::DontFork);
         let mapped: Result<()> = (|| {
-            if method == FreezeMethod::WithoutUserfaultfd {
-                for (piece, _) in &self.pieces {
+            let is_mapped_anew = |piece: VirtRange| {
+                let chunk = self.shared.chunks_of(piece).start;
+                method == FreezeMethod::WithoutUserfaultfd || self.copied.contains(&chunk)
+            };
+            for (piece, _) in &self.pieces {
+                if is_mapped_anew(*piece) {
                     let place = self.in_view(*piece);
                     let at = offset(self.shared.range, *piece);
                     // SAFETY: see the module.
@@ -54,7 +58,7 @@ impl Snapshot<'_> {
             if rest.is_empty() { Ok(()) } else { make_readable(rest) }
         })();
         if let Err(error) = mapped {
-            self.state.views -= 1;
+            self.state.generations.end_view(self.generation);
             if self.discard_view() {
                 self.shared.notify(&self.state);
             }

@@ -97,16 +97,15 @@ fn is_short_of_memory(shared: &Shared, state: &State, look: Look) -> bool {
 
 /// The next piece of a thaw.
 fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
-    match state.hold() {
-        None => {}
-        Some(Hold::View) => return moving::step(shared, state, is_short),
-        Some(_) => return Step::Idle,
+    if state.hold().is_some() {
+        return Step::Idle;
     }
     if state.not_live() == 0 && !state.files.has_vacated() {
         return clean::look(shared, state).or_sooner(consolidate::step(shared, state));
     }
-    let read = youngest_read(shared, state);
-    shared.settle_files(state, read);
+    let others = youngest_read(shared, state);
+    shared.settle_files(state, others);
+    let read = others.max(state.generations.youngest_view());
     let now = process::now_ns();
     if state.generations.take_ended() {
         state.thaw.delay_ns = 0;
@@ -340,7 +339,7 @@ pub(crate) fn end_borrowing(shared: &Shared) -> Result<bool> {
     loop {
         // Others may have the arena between two chunks.
         let mut state = shared.lock();
-        let can = state.hold().is_none();
+        let can = state.hold().is_none() && state.generations.view_count() == 0;
         let next = state.next_run(from, 1, |chunk| chunk == Chunk::Borrowed);
         let Some(one) = next.filter(|_| can) else { return Ok(is_left) };
         from = one.end;
@@ -377,7 +376,8 @@ fn still_borrowed(errno: Errno) -> Error {
 pub(crate) fn unattended(shared: &Shared, state: &mut State) -> Result<()> {
     const OPERATION: &str = "thaw";
     let is_held = state.hold().is_some_and(|hold| hold != Hold::Paused);
-    if is_held || youngest_read(shared, state).is_some() {
+    let is_viewed = state.generations.view_count() > 0;
+    if is_held || is_viewed || youngest_read(shared, state).is_some() {
         return Err(Error::from_errno(OPERATION, Errno::BUSY).because(
             "a view, a child or a template still reads the frozen memory, or it is held for I/O",
         ));

@@ -1,21 +1,24 @@
 #![allow(unsafe_code)]
-//! Clean chunks in a freeze: private before it, with what was written to them since the last one.
+//! Chunks in a freeze that are private before it, with what was written to them since the last one: *clean* ones, and, while
+//! views or children of earlier freezes live, *frozen* ones.
 //!
 //! ```text
-//!        R                              V
+//!        R                              V                          clean               frozen
 //!  0   base + copies, private        reserved
-//!  1   empty, access waits           base + copies          moved together
-//!  2   empty, access waits           base' = base + copies  the copies written to the file
+//!  1   empty, access waits           base + copies             moved together, both
+//!  2   empty, access waits           base' = base + copies     copies written       chunk with copies written to
+//!                                                              to the base          another file, whole
 //!  3   base', private, no copy       base', read only
 //! ```
-//! Under V nothing changes between 1 and 3: where a copy is, the file gets its content. Nobody else reads
-//! the base of a clean chunk (I2). If anything fails before 3, the copies move back to R, newer than
+//! Under V nothing changes between 1 and 3: where a copy is, the file gets its content. Nothing else reads the base of a clean
+//! chunk (I2). That of a frozen one has readers, and stays. If anything fails before 3, the copies move back to R, newer than
 //! whatever of them is in the file (I1, I4).
 //!
 //! # Safety
 //! As in [`super`].
 
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::units::VirtRange;
@@ -23,46 +26,76 @@ use cowslip_sys::{Errno, memfile};
 
 use super::plan::Snapshot;
 use crate::arena::backing_file::offset;
-use crate::arena::chunk::move_pages;
+use crate::arena::chunk::{fill_base, move_pages};
+use crate::arena::state::Chunk;
 use crate::insist::insist;
 use crate::service::Service;
 
-/// Has the file hold what was written since the last freeze, while every access to R waits.
+/// Private pages that follow one another: where the view shows them, and where the arena has them.
+struct Written {
+    shown: VirtRange,
+    in_arena: VirtRange,
+}
+
+/// Has files hold what was written since the last freeze, while every access to R waits.
 pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
     let Some(service) = snapshot.service() else { return Ok(()) };
-    let Snapshot { shared, state, clean, view, view_of, .. } = snapshot;
+    let mut written = Vec::new();
     let mut pages = 0;
-    for piece in clean {
-        let shown = VirtRange::new(view.start + (piece.start - *view_of), piece.len);
-        let mut written = Ok(());
+    for piece in &snapshot.private {
+        let shown = snapshot.in_view(*piece);
         pages += service.scanner.private_runs(shown, |run| {
-            if written.is_err() {
-                return;
-            }
-            let run_in_arena = VirtRange::new(piece.start + (run.start - shown.start), run.len);
-            // First: a part of it may be written.
-            shared.chunks_of(run_in_arena).for_each(|chunk| state.tracking.forget(chunk));
-            let (file, at) = (state.file_at(piece.start).fd(), offset(shared.range, run_in_arena));
-            // SAFETY: the view is mapped there, and nobody knows it yet.
-            written = unsafe { memfile::write_range_at(file, run, at) };
+            let place = VirtRange::new(piece.start + (run.start - shown.start), run.len);
+            written.extend(snapshot.shared.by_chunk(place).map(|(chunk, in_arena)| {
+                let start = run.start + (in_arena.start - place.start);
+                (chunk, Written { shown: VirtRange::new(start, in_arena.len), in_arena })
+            }));
         })?;
-        written?;
     }
-    shared.counters.settled_pages.fetch_add(pages, Relaxed);
+    let copied = written.chunk_by(|a, b| a.0 == b.0).try_for_each(|of_chunk| {
+        let chunk = of_chunk[0].0;
+        // First: a part of it may be written.
+        snapshot.state.tracking.forget(chunk);
+        let target = match snapshot.state.chunk(chunk) {
+            Chunk::Frozen => copy_base(snapshot, &service, chunk)?,
+            _ => snapshot.state.map.file(chunk),
+        };
+        let (arena, file) = (snapshot.shared.range, snapshot.state.files.get(target).fd());
+        of_chunk.iter().try_for_each(|(_, Written { shown, in_arena })| {
+            // SAFETY: the view is mapped there, and no other thread knows it yet.
+            unsafe { memfile::write_range_at(file, *shown, offset(arena, *in_arena)) }
+        })
+    });
+    service.window.close();
+    copied?;
+    snapshot.part_moved();
+    snapshot.shared.counters.settled_pages.fetch_add(pages, Relaxed);
     Ok(())
 }
 
-/// Moves back what was moved: the copies are what the program wrote.
-pub(super) fn move_back(snapshot: &Snapshot<'_>, service: &Service) {
-    let arena = snapshot.shared.range;
-    for piece in &snapshot.clean {
-        let moved =
-            piece.intersect(VirtRange::between(arena.start, snapshot.moved_to.max(arena.start)));
+/// Has another file hold the base of a frozen chunk, which becomes the chunk's file with step 3: its number.
+fn copy_base(snapshot: &mut Snapshot<'_>, service: &Service, chunk: usize) -> Result<u8, Errno> {
+    let Snapshot { shared, state, moved, .. } = snapshot;
+    if state.pieces(shared.chunk_range(chunk, 1)).len() > 1 {
+        // Step 3 might fail between two parts.
+        return Err(Errno::BUSY);
+    }
+    let target = shared.target(state)?;
+    let file = Arc::clone(state.files.get(target));
+    fill_base(shared, state, chunk, &file, &service.window)?;
+    moved.push((chunk, target));
+    Ok(target)
+}
+
+/// Moves back what was moved from `start` on: the copies are what the program wrote.
+pub(super) fn move_back(snapshot: &Snapshot<'_>, service: &Service, start: usize) {
+    for piece in &snapshot.private {
+        let moved = piece.intersect(VirtRange::between(start, snapshot.moved_to.max(start)));
         if moved.is_empty() {
             continue;
         }
         let shown = snapshot.in_view(moved);
-        // Or the move would be an event that somebody has to read.
+        // Or the move would be an event that has to be read.
         _ = insist(|| service.uffd.unregister(shown));
         let mut done = 0;
         let moved_back = insist(|| {
@@ -71,8 +104,8 @@ pub(super) fn move_back(snapshot: &Snapshot<'_>, service: &Service) {
             if rest.is_empty() { Ok(()) } else { move_pages(rest, place, &mut done) }
         });
         if moved_back.is_err() || service.sight.is_gone() {
-            // To go on would be to lose what the program wrote (I1). Who did not wait here saw the base, without the
-            // copies, and may have written to it.
+            // To go on would be to lose what the program wrote (I1). A thread that did not wait here saw the base, without
+            // the copies, and may have written to it.
             let _ = std::io::stderr().write_all(
                 b"cowslip: the kernel would not move memory back after a freeze that failed: too many \
                   mappings (vm.max_map_count), or nothing can be read by the thread that serves it\n",
@@ -113,7 +146,7 @@ mod tests {
 
         let shared = arena.shared();
         let mut snapshots = [Snapshot::plan(shared, shared.lock(), true).unwrap()];
-        assert_eq!(snapshots[0].clean.len(), 3);
+        assert_eq!(snapshots[0].private.len(), 3);
         for place in [CHUNK_WORDS, 5 * CHUNK_WORDS + 9, 5 * CHUNK_WORDS + 1025] {
             words[place] = 2;
         }
@@ -143,7 +176,7 @@ mod tests {
             };
             assert!(shown == expected, "{op:?} {pass}");
             let mut state = shared.lock();
-            state.views -= 1;
+            state.generations.end_view(1);
             state.retired_views.push(view);
             shared.notify(&state);
         } else {

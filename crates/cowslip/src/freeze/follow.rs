@@ -1,0 +1,170 @@
+//! A freeze to a view while views, children or templates of earlier freezes live.
+//!
+//! ```text
+//!   chunks with private pages ──▶ moved to a file without readers ──▶ few left ──▶ the cut ([`super::snapshot`])
+//!        ▲ one at a time, its writers wait for it     │
+//!        └───────────── again ◀── more than a few ────┘
+//! ```
+//! What has no private pages is what it was at the freeze before: both views show the same place of the same file. Each chunk
+//! moves once at most, so that this ends.
+
+use cowslip_sys::Errno;
+use cowslip_sys::error::{Error, Result};
+use cowslip_sys::process;
+
+use crate::arena::Arena;
+use crate::arena::backing_file::Pages;
+use crate::arena::chunk::{MANY_PAGES, Thawing, enter};
+use crate::arena::inheritance::youngest_read;
+use crate::arena::state::{Chunk, Shared, State};
+use crate::arena::vma_map::Usage;
+
+/// Views of an arena that live at a time, at most. Each may hold a file.
+pub const MOST_VIEWS: usize = 64;
+/// So many are left to the cut, in which every access waits for them.
+const FEW_CHUNKS: usize = 4;
+
+/// Whether a freeze waits for nothing: all is live, or what is not can be told from what was written.
+pub(super) fn is_ready(shared: &Shared, state: &State) -> bool {
+    let serves = || shared.service(state).is_some_and(|service| !service.is_blind());
+    let is_asked = || state.ask_before_thaw.is_some_and(|asks| asks());
+    state.generations.view_count() < MOST_VIEWS
+        && (state.not_live() == 0
+            || shared.pages != Pages::Hugetlb
+                && state.borrowed() == 0
+                && serves()
+                && !process::stands_in(shared.range)
+                && !is_asked())
+}
+
+impl Arena {
+    /// Does now what a [freeze](Self::freeze) beside earlier views would begin with: moves what was written since the last
+    /// one, chunk by chunk of 2 MiB, while other threads go on. The freeze after it has left what was written in between.
+    ///
+    /// ```
+    /// use cowslip::{Arena, units::ByteCount};
+    ///
+    /// let arena = Arena::new(ByteCount::mib(64))?;
+    /// let mut words = arena.slice::<u64>(1 << 20)?;
+    /// let first = arena.freeze()?;
+    /// words.fill(1);
+    /// arena.prepare_freeze()?;
+    /// let second = arena.freeze()?;
+    /// assert_eq!((first.slice(&words)[9], second.slice(&words)[9]), (0, 1));
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if there is none for a copy, or the kernel's; all content is
+    /// as before.
+    pub fn prepare_freeze(&self) -> Result<()> {
+        let shared = self.shared();
+        let mut from = 0;
+        loop {
+            // Others may have the arena between two steps.
+            let mut state = shared.lock();
+            if state.hold().is_some() || !is_ready(shared, &state) {
+                return Ok(());
+            }
+            let read = read_by_any(shared, &mut state);
+            match move_next(shared, &mut state, from, read)? {
+                Some(moved) => from = moved + 1,
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Moves what was written since the last freeze out of what is read.
+pub(super) fn move_written(shared: &Shared, state: &mut State) -> Result<()> {
+    if state.not_live() == 0 {
+        return Ok(());
+    }
+    let read = read_by_any(shared, state);
+    loop {
+        let (mut from, mut moved) = (0, 0);
+        while let Some(chunk) = move_next(shared, state, from, read)? {
+            (from, moved) = (chunk + 1, moved + 1);
+        }
+        if moved <= FEW_CHUNKS {
+            return Ok(());
+        }
+    }
+}
+
+/// The youngest generation that views or other processes read.
+fn read_by_any(shared: &Shared, state: &mut State) -> Option<u64> {
+    let others = youngest_read(shared, state);
+    others.max(state.generations.youngest_view())
+}
+
+/// Moves the first chunk from `from` on that was written, if there is one.
+fn move_next(
+    shared: &Shared,
+    state: &mut State,
+    from: usize,
+    read: Option<u64>,
+) -> Result<Option<usize>> {
+    let is_wanted = |chunk| matches!(chunk, Chunk::Frozen | Chunk::Anonymous);
+    let mut from = from;
+    while let Some(run) = state.next_run(from, usize::MAX, is_wanted) {
+        for chunk in run.clone() {
+            let moved = move_if_written(shared, state, chunk, read);
+            let range = shared.chunk_range(chunk, 1);
+            if moved.map_err(|errno| not_moved(errno).on(range))? {
+                return Ok(Some(chunk));
+            }
+        }
+        from = run.end;
+    }
+    Ok(None)
+}
+
+fn move_if_written(
+    shared: &Shared,
+    state: &mut State,
+    chunk: usize,
+    read: Option<u64>,
+) -> Result<bool, Errno> {
+    let range = shared.chunk_range(chunk, 1);
+    let service = shared.service(state).ok_or(Errno::NODEV)?;
+    let is_anonymous = state.chunk(chunk) == Chunk::Anonymous;
+    if state.vma_map.is_unused(range) {
+        return Ok(false);
+    }
+    let mut private = 0;
+    for (piece, _) in state.pieces(range) {
+        private += service.scanner.count_private(piece, MANY_PAGES)?;
+    }
+    if private == 0 && !is_anonymous {
+        return Ok(false);
+    }
+    if state.vma_map.within(range).any(|span| span.usage == Usage::Left) {
+        // It is mapped from there for good.
+        return Err(Errno::BUSY);
+    }
+    let is_gentle = private > MANY_PAGES && !is_anonymous;
+    let target = if state.is_unread(chunk, read) { None } else { Some(shared.target(state)?) };
+    let _blocked = enter(range)?;
+    let thawing = Thawing::new(shared, &service);
+    let moved = match target {
+        Some(target) => thawing.move_out(state, chunk, target, is_gentle),
+        None if is_gentle => thawing.thaw_gently(state, chunk),
+        None => thawing.thaw(state, chunk..chunk + 1),
+    };
+    service.window.close();
+    moved.map(|()| true)
+}
+
+fn not_moved(errno: Errno) -> Error {
+    let error = Error::from_errno("freeze", errno);
+    match errno {
+        Errno::BUSY => error.because("an earlier freeze is read, and a part of it cannot be moved"),
+        Errno::NFILE => error
+            .because("too many earlier freezes are read")
+            .advise("let views go, or wait for children"),
+        _ => error
+            .because("an earlier freeze is read, and what was written since is to be moved")
+            .advise("let views go, or try again when there is memory for copies"),
+    }
+}

@@ -1,0 +1,252 @@
+#![allow(unsafe_code)]
+//! An arena becomes again what it was at a freeze, in place.
+//!
+//! ```text
+//!        view ──▶ file 0  ████████          file 0  ████████ ◀── R, privately, and the view
+//!        R    ──▶ file 1  ··█··██·   ──▶    file 1  what later views read of it
+//! ```
+//! Each chunk maps again, privately, what the view shows: it is frozen for the view's generation. All mappings are made
+//! elsewhere first, so that what the kernel has to refuse it refuses before anything changes (I4).
+//!
+//! # Safety
+//! No thread touches the arena: the caller of [`Arena::roll_back`] saw to it. What is mapped is the base of a view, which stays
+//! as long as the view does.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{Errno, process};
+
+use super::snapshot::not_mapped;
+use super::{Frozen, thaw};
+use crate::arena::Arena;
+use crate::arena::backing_file::{Pages, offset};
+use crate::arena::inheritance::{set_inherited, youngest_read};
+use crate::arena::state::{Chunk, Event, Hold, Shared, State};
+use crate::arena::vma_map::Usage;
+use crate::insist::insist;
+
+const OPERATION: &str = "roll an arena back";
+
+/// A part of the arena that is to be what it was.
+struct Part {
+    piece: VirtRange,
+    /// Number of the file that held it.
+    file: u8,
+    /// A private mapping of that.
+    ready: VirtRange,
+}
+
+impl Arena {
+    /// Makes the arena's content what it was at the freeze of `view`, which stays, as others do: one can go back further, or
+    /// forth again to a later one. What was handed out since then reads as zeroes; what was given back stays so.
+    ///
+    /// ```
+    /// use cowslip::{Arena, units::ByteCount};
+    ///
+    /// let arena = Arena::new(ByteCount::mib(64))?;
+    /// let mut words = arena.slice::<u64>(1000)?;
+    /// words[3] = 1;
+    /// let before = arena.freeze()?;
+    /// words[3] = 2;
+    /// // SAFETY: this thread is the only one that uses the arena.
+    /// unsafe { arena.roll_back(&before) }?;
+    /// assert_eq!(words[3], 1);
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Usage`] for a view of another arena; [`ErrorKind::Busy`] in a child that reads its parent's arena, while
+    /// memory is held for direct I/O, while this thread's stack is in the arena, or if memory that was in use then has left the
+    /// arena; [`ErrorKind::OutOfMemory`] if there would be too many mappings. The arena is as before then.
+    ///
+    /// # Safety
+    /// No thread reads or writes the arena's memory, and no system call does, until this returns. No reference to its content
+    /// is used afterwards whose value the change makes invalid, such as one into a structure that was not there then.
+    pub unsafe fn roll_back(&self, view: &Frozen) -> Result<()> {
+        let is_its_own = view.handle().is_some_and(|handle| Arc::ptr_eq(handle, &self.handle));
+        if !is_its_own {
+            return Err(Error::new(ErrorKind::Usage, OPERATION)
+                .because("the view is of another arena, or of this process' parent"));
+        }
+        let shared = self.shared();
+        shared.wait_restored();
+        let mut state = shared.lock();
+        check(shared, &state, view)?;
+        thaw::mend(shared, &mut state)?;
+        // From here on nothing is inherited that a later thaw changes.
+        let _ = youngest_read(shared, &mut state);
+        let parts = prepare(shared, &state, view)?;
+        put(shared, &mut state, &parts)?;
+        zero_newer(shared, &mut state, view)
+    }
+}
+
+fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
+    let busy = |reason| Err(Error::new(ErrorKind::Busy, OPERATION).because(reason));
+    match state.hold() {
+        Some(Hold::Reader) => return busy("this is a forked child that reads its parent's arena"),
+        Some(Hold::Pinned) => {
+            return busy("its page frames are registered with the kernel or a device");
+        }
+        Some(Hold::Io) => return busy("its memory is held for direct I/O"),
+        Some(Hold::Paused) | None => {}
+    }
+    if process::stands_in(shared.range) {
+        return busy("this thread's stack is in the arena");
+    }
+    if state.borrowed() + state.absent() + state.lost() > 0 {
+        return busy("a part of it is not restored");
+    }
+    let has_left = view.used().iter().any(|(range, _)| {
+        let mut now = state.vma_map.within(*range);
+        now.any(|span| matches!(span.usage, Usage::Left | Usage::Detached | Usage::Foreign))
+    });
+    if has_left {
+        return busy(
+            "memory that was in use then has left the arena, or something else is mapped there",
+        );
+    }
+    Ok(())
+}
+
+/// Maps elsewhere what is to come back: of the chunks that were in use then, those that are so now.
+fn prepare(shared: &Shared, state: &State, view: &Frozen) -> Result<Vec<Part>> {
+    let mut parts: Vec<Part> = Vec::new();
+    for shown in view.layout() {
+        let (file, _) = state
+            .files
+            .all()
+            .find(|(_, file)| Arc::ptr_eq(file, &shown.file))
+            .expect("a file stays as long as a view shows it");
+        let is_wanted = |chunk: &usize| !state.vma_map.is_unused(shared.chunk_range(*chunk, 1));
+        let mut at = shared.chunks_of(shown.range);
+        // Parts of several protections meet in a chunk, which goes back whole.
+        if let Some(last) = parts.last() {
+            at.start = at.start.max(shared.chunks_of(last.piece).end);
+        }
+        while let Some(first) = at.clone().find(is_wanted) {
+            let end = (first..at.end).find(|chunk| !is_wanted(chunk)).unwrap_or(at.end);
+            at.start = end;
+            for (piece, prot) in state.vma_map.pieces(shared.chunk_range(first, end - first)) {
+                match elsewhere(shared, state, piece, file, prot) {
+                    Ok(ready) => parts.push(Part { piece, file, ready }),
+                    Err(errno) => {
+                        give_up(&parts);
+                        return Err(not_mapped(errno).on(piece));
+                    }
+                }
+            }
+        }
+    }
+    Ok(parts)
+}
+
+fn elsewhere(
+    shared: &Shared,
+    state: &State,
+    piece: VirtRange,
+    file: u8,
+    prot: Prot,
+) -> Result<VirtRange, Errno> {
+    let (file, at) = (state.files.get(file), offset(shared.range, piece));
+    file.check_identity()?;
+    if shared.pages == Pages::Hugetlb {
+        let place = memory::map_file_reserved(piece.len, file.fd(), at, Sharing::Private)?;
+        // SAFETY: made just now, for this alone.
+        unsafe { memory::protect(place, prot) }?;
+        return Ok(place);
+    }
+    let place = memory::reserve_apart(piece.len, page_size_bytes())?;
+    // SAFETY: as above.
+    unsafe { memory::map_file(place, file.fd(), at, Sharing::Private, prot) }?;
+    Ok(place)
+}
+
+fn give_up(parts: &[Part]) {
+    for part in parts {
+        // SAFETY: made for this, and known to nothing else.
+        let _ = unsafe { memory::unmap(part.ready) };
+    }
+}
+
+/// Puts the mappings where they belong, and says so.
+fn put(shared: &Shared, state: &mut State, parts: &[Part]) -> Result<()> {
+    for (i, part) in parts.iter().enumerate() {
+        // SAFETY: see the module.
+        let moved = insist(|| unsafe { memory::move_mapping(part.ready, part.piece) });
+        match moved {
+            Ok(()) => {}
+            Err(errno) if i == 0 => {
+                give_up(parts);
+                return Err(not_mapped(errno).on(part.piece));
+            }
+            Err(_) => {
+                // A mapping that is moved makes room for itself, so that the kernel refuses the first or none.
+                let _ = std::io::stderr().write_all(
+                    b"cowslip: the kernel would not move all of a mapping while an arena was rolled back\n",
+                );
+                std::process::abort();
+            }
+        }
+    }
+    for Part { piece, file, .. } in parts {
+        shared.mark_base(state, *piece);
+        state.unmapped.add_frozen(*piece);
+        for chunk in shared.chunks_of(*piece) {
+            give_base_back(shared, state, chunk, *file);
+        }
+    }
+    if shared.service(state).is_none() {
+        let others = youngest_read(shared, state);
+        shared.settle_files(state, others);
+    }
+    state.files.forget_target();
+    state.moving.forget();
+    let _ = set_inherited(shared, state, Advice::DontFork);
+    shared
+        .counters
+        .frozen_chunks
+        .store(state.not_live() as u64, std::sync::atomic::Ordering::Relaxed);
+    shared.notify(state);
+    Ok(())
+}
+
+/// A chunk maps privately, from here on, what it held in the file of that number.
+fn give_base_back(shared: &Shared, state: &mut State, chunk: usize, file: u8) {
+    state.tracking.forget(chunk);
+    state.density.forget(chunk);
+    state.map.set_mapped_singly(chunk, false);
+    let before = state.map.file(chunk);
+    if before != file {
+        let is_read = state.chunk(chunk).has_base();
+        shared.vacate(state, chunk, file);
+        if !is_read {
+            state.files.abandon(before, chunk);
+        }
+        if let Some(since) = state.files.reoccupy(file, chunk) {
+            state.map.set_since(chunk, since);
+        }
+    }
+    if state.chunk(chunk) != Chunk::Frozen {
+        state.change(chunk, Event::RollBack);
+    }
+}
+
+/// Makes what was handed out since then read as zeroes.
+fn zero_newer(shared: &Shared, state: &mut State, view: &Frozen) -> Result<()> {
+    let mut at = shared.range.start;
+    let then = view.used().iter().map(|(range, _)| *range);
+    let end = VirtRange::new(shared.range.end(), 0);
+    for range in then.chain([end]) {
+        let gap = VirtRange::between(at, range.start);
+        for newer in state.vma_map.used_within(gap) {
+            shared.discard(state, newer)?;
+        }
+        at = range.end();
+    }
+    Ok(())
+}

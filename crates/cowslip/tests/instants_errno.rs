@@ -1,0 +1,119 @@
+//! Each call of a freeze beside an earlier view, and of the way back, fails: the earlier view stays what it was, nothing is
+//! lost, and all works afterwards. The rules that make calls fail hold for the whole process.
+
+mod support;
+
+use cowslip::units::{ByteCount, CHUNK_BYTES};
+use cowslip::{Arena, freeze_all};
+use cowslip_sys::Errno;
+use cowslip_sys::failpoints::{Op, fail};
+use support::world::{World, explains_itself};
+use support::{PATIENCE, Watchdog, alone, checksum, scaled, skip};
+
+const ERRNOS: [Errno; 4] = [Errno::NOMEM, Errno::AGAIN, Errno::INVAL, Errno::PERM];
+const OPS: [Op; 11] = [
+    Op::Mmap,
+    Op::Mremap,
+    Op::Mprotect,
+    Op::Madvise,
+    Op::PagemapScan,
+    Op::Pwrite,
+    Op::Fallocate,
+    Op::UffdRegister,
+    Op::UffdUnregister,
+    Op::UffdWake,
+    Op::MemfileOpen,
+];
+
+fn next(pass: u32) -> u32 {
+    pass + 1 + if scaled(100) < 100 { pass } else { 0 }
+}
+
+#[test]
+fn a_second_view_is_whole_or_there_is_none_and_the_first_stays_what_it_was() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a second view whose calls fail");
+    for op in OPS {
+        let mut pass = 0;
+        loop {
+            let world = World::new();
+            if !world.arenas().iter().all(|arena| arena.raw().start_service()) {
+                skip("userfaultfd", "one view at a time");
+                return;
+            }
+            let first = freeze_all(&world.arenas()).unwrap();
+            let shown = || {
+                let sum = |i: usize| checksum(first[i].slice(world.counters[1 - i].slice()));
+                (sum(0), sum(1))
+            };
+            let before = shown();
+            world.wait_written();
+            let rule = fail(op, pass, 1, ERRNOS[pass as usize % ERRNOS.len()]);
+            let second = freeze_all(&world.arenas());
+            let has_failed = rule.is_spent();
+            drop(rule);
+            assert_eq!(shown(), before, "{op:?} {pass}");
+            world.judge(second);
+            world.wait_written();
+            world.judge(freeze_all(&world.arenas()));
+            assert_eq!(shown(), before, "{op:?} {pass}");
+            drop(first);
+            world.check();
+            if !has_failed {
+                break;
+            }
+            pass = next(pass);
+        }
+    }
+}
+
+#[test]
+#[allow(unsafe_code)]
+fn an_arena_goes_back_as_a_whole_or_stays_as_it_is() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a way back whose calls fail");
+    // Refusals that stay come with the first call: what the kernel granted once it does not refuse a moment later.
+    for (op, times, passes) in OPS.into_iter().flat_map(|op| [(op, 1, 40), (op, u32::MAX, 1)]) {
+        for pass in 0..passes {
+            let arena = Arena::new(ByteCount::mib(64)).unwrap();
+            if !arena.raw().start_service() {
+                skip("userfaultfd", "one view at a time");
+                return;
+            }
+            let mut words = arena.slice::<u64>(6 * CHUNK_BYTES / 8).unwrap();
+            words.fill(1);
+            let first = arena.freeze().unwrap();
+            words[..CHUNK_BYTES / 4].fill(2);
+            let second = arena.freeze().unwrap();
+            words[CHUNK_BYTES / 8 + 5..][..CHUNK_BYTES / 2].fill(3);
+            words[5] = 3;
+            let now = words.to_vec();
+            let rule = fail(op, pass, times, ERRNOS[pass as usize % ERRNOS.len()]);
+            // SAFETY: this thread is the only one that uses the arena.
+            let answer = unsafe { arena.roll_back(&first) };
+            let has_failed = rule.is_spent();
+            drop(rule);
+            match answer {
+                Ok(()) => assert!(words.iter().all(|&word| word == 1), "{op:?} {pass}"),
+                Err(error) => {
+                    explains_itself(&error);
+                    assert!(*words == now, "{op:?} {pass}: {error}");
+                }
+            }
+            words[7] = 9;
+            assert!(first.slice(&words).iter().all(|&word| word == 1), "{op:?} {pass}");
+            let in_second = |i| if i < CHUNK_BYTES / 4 { 2 } else { 1 };
+            let is_second = |(i, &word): (usize, &u64)| word == in_second(i);
+            assert!(second.slice(&words).iter().enumerate().all(is_second), "{op:?} {pass}");
+            // SAFETY: as above.
+            unsafe { arena.roll_back(&second) }.unwrap();
+            assert!(words.iter().enumerate().all(is_second), "{op:?} {pass}");
+            drop((first, second));
+            assert!(arena.wait_live(PATIENCE));
+            assert!(words.iter().enumerate().all(is_second), "{op:?} {pass}");
+            if !has_failed {
+                break;
+            }
+        }
+    }
+}
