@@ -68,7 +68,7 @@ class Arena:
         self._parent: str | None = None
         self._saves: weakref.WeakSet[Save] = weakref.WeakSet()
         # Of the last view, and the instruction that made it.
-        self._view: tuple[_native.Watch, CodeType, int] | None = None
+        self._views: list[tuple[_native.Watch, CodeType, int]] = []
         if at_fork:
             native.install_at_fork()
 
@@ -181,13 +181,15 @@ class Arena:
         self._open().discard(address_of(array), array.nbytes)
 
     def freeze(self, timeout: float | None = 60.0) -> "Frozen":
-        """The content of every array now. Waits up to `timeout` seconds for an earlier view to be closed.
+        """The content of every array now, beside that of up to 63 earlier views that are open.
 
-        Arrays of an earlier view that is closed stay as they are: what is left of them is copied by this.
+        Where there may be no more views, it waits up to `timeout` seconds for one to be closed. Arrays of an earlier view
+        that is closed stay as they are: what is left of them is copied by this.
         """
         native = self._freeze(timeout)
         frame = sys._getframe(1)
-        self._view = native.watch(), frame.f_code, frame.f_lasti
+        self._views = [it for it in self._views if not it[0].ended]
+        self._views.append((native.watch(), frame.f_code, frame.f_lasti))
         return Frozen(native)
 
     def _freeze(self, timeout: float | None) -> _native.Frozen:
@@ -209,17 +211,35 @@ class Arena:
 
     def _holder(self) -> str | None:
         """What a freeze waits for, if that is a view of the program's."""
-        if self._view is None or self._view[0].ended:
+        oldest = next((it for it in self._views if not it[0].ended), None)
+        if oldest is None:
             return None
-        view, code, instruction = self._view
+        view, code, instruction = oldest
         line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
         made = f"{code.co_filename}:{line}"
         return f"a freeze waits for the view of {made}, {view.age_s:.1f} s old: use it in a `with` block, or close it"
 
+    def undo(self, then: "Frozen") -> None:
+        """Makes every array what it was at the freeze of `then`, which stays open, as other views do.
+
+        Arrays that were made since then are zeroes. No other thread may use arrays of the arena meanwhile.
+
+        >>> arena = Arena("64M")
+        >>> table = arena.zeros(3)
+        >>> with arena.freeze() as then:
+        ...     table[1] = 5
+        ...     arena.undo(then)
+        >>> table
+        array([0., 0., 0.])
+        """
+        if not isinstance(then, Frozen):
+            raise UsageError(f"a view is wanted, not {type(then).__name__}")
+        self._open().roll_back(then._native)
+
     def template(self, arrays: Mapping[str, Array] | None = None, *, timeout: float | None = 60.0) -> "Template":
         """A template of the arena now, of which processes have private clones; `arrays` by name are found there by it.
 
-        As long as any process has the template or a clone, the arena cannot be frozen again (`BusyError`).
+        As long as any process has the template or a clone, what it shows is held beside what is written.
         """
         # With multiprocessing, which takes longer to import than all else.
         from ._template import Template

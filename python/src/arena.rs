@@ -29,15 +29,15 @@ pub(crate) const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 pub(crate) struct Arena {
     pub(crate) arena: cowslip::Arena,
     allocator: OnceLock<Arc<Allocator>>,
-    /// The last view, as long as anybody has it.
-    last: Mutex<Weak<View>>,
+    /// Its views, as long as they are held.
+    views: Mutex<Vec<Weak<View>>>,
     /// Where it came from, if that was an image.
     restored: Option<Arc<Restored>>,
 }
 
 impl From<cowslip::Arena> for Arena {
     fn from(arena: cowslip::Arena) -> Self {
-        Self { arena, allocator: OnceLock::new(), last: Mutex::default(), restored: None }
+        Self { arena, allocator: OnceLock::new(), views: Mutex::default(), restored: None }
     }
 }
 
@@ -66,8 +66,8 @@ pub(crate) fn patience(seconds: Option<f64>) -> PyResult<Duration> {
 }
 
 impl Arena {
-    fn last(&self) -> MutexGuard<'_, Weak<View>> {
-        self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn views(&self) -> MutexGuard<'_, Vec<Weak<View>>> {
+        self.views.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Freezes, with a look at signals now and then while it waits.
@@ -110,12 +110,13 @@ impl Arena {
         Ok(())
     }
 
-    /// Has the last view not hold up a freeze any more, if it is closed.
+    /// Has closed views give up what they hold: their buffers become copies.
     fn end_closed(&self) {
-        let last = self.last().upgrade();
-        if let Some(view) = last {
-            view.copy_if_closed();
-        }
+        let mut views = self.views();
+        views.retain(|view| view.upgrade().is_some_and(|view| !view.has_ended()));
+        let held: Vec<_> = views.iter().filter_map(Weak::upgrade).collect();
+        drop(views);
+        held.iter().for_each(|view| view.copy_if_closed());
     }
 }
 
@@ -179,14 +180,21 @@ impl Arena {
         py.detach(|| unsafe { self.arena.discard(range) }).map_err(|error| raise(&error))
     }
 
-    /// The content now, as a view; waits so many seconds for an earlier one to be gone. Buffers of a closed view become
-    /// copies.
+    /// The content now, as a view; where there may be no more, waits so many seconds for an earlier one to be gone. Buffers of
+    /// closed views become copies.
     #[pyo3(signature = (timeout = Some(60.0)))]
     fn freeze(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Frozen> {
         let (frozen, took) = self.freeze_within(py, patience(timeout)?)?;
         let view = Arc::new(View::new(frozen));
-        *self.last() = Arc::downgrade(&view);
+        self.views().push(Arc::downgrade(&view));
         Ok(Frozen { view, took, arena: self.arena.clone() })
+    }
+
+    /// Makes the content what it was at an open view. Python's other threads do not run meanwhile.
+    fn roll_back(&self, view: &Frozen) -> PyResult<()> {
+        let view = view.get()?;
+        // SAFETY: the caller sees to it that no thread uses the memory; those of Python's wait for this one.
+        unsafe { self.arena.roll_back(&view) }.map_err(|error| raise(&error))
     }
 
     /// Has every later fork of the process take the arena along.

@@ -137,8 +137,8 @@ def test_errors_mirror_the_engines():
 def test_errors_speak_no_rust(arena, tmp_path):
     (tmp_path / "text").write_text("no image")
     table = arena.full((1000,), 1.0)
-    held = arena.freeze()
-    assert held[table][7] == 1.0
+    held = [arena.freeze() for _ in range(64)]
+    assert held[0][table][7] == 1.0
     for wrong in [
         lambda: cowslip.Arena(0),
         lambda: cowslip.Arena("1000T"),
@@ -156,12 +156,34 @@ def test_errors_speak_no_rust(arena, tmp_path):
             wrong()
         told = f"{caught.value} {caught.value.advice}"
         assert "::" not in told and "(..)" not in told, told
-    held.close()
+    held.clear()
+
+
+def test_views_of_many_instants_and_the_way_back(arena):
+    table = arena.zeros((3 << 20,), "u1")
+    views = []
+    for step in range(8):
+        table[step << 18 :] = step
+        views.append(arena.freeze())
+    assert [int(then[table][-1]) for then in views] == list(range(8))
+    arena.undo(views[2])
+    assert table[-1] == 2 and table[0] == 0
+    newer = arena.ones(1000)
+    arena.undo(views[5])
+    assert table[-1] == 5 and not newer.any()
+    with pytest.raises(cowslip.UsageError):
+        arena.undo(table)
+    views[1].close()
+    with pytest.raises(cowslip.UsageError, match="closed"):
+        arena.undo(views[1])
+    with cowslip.Arena("16M") as other, other.freeze() as foreign, pytest.raises(cowslip.UsageError, match="another arena"):
+        arena.undo(foreign)
+    assert [int(then[table][-1]) for then in views[2:]] == list(range(2, 8))
 
 
 def test_a_view_that_holds_up_a_freeze_is_named(arena):
     table = arena.full((1000,), 1.0)
-    holders = [arena.freeze()]
+    holders = [arena.freeze() for _ in range(64)]
     then = holders[0][table]
     with pytest.raises(cowslip.BusyError) as caught:
         arena.freeze(timeout=0)

@@ -110,7 +110,7 @@ def test_a_large_array_that_is_kept_is_as_it_was(arena):
 
 def test_a_view_that_is_open_is_named(arena):
     table = arena.full((1000,), 2.0)
-    views = [arena.freeze()]
+    views = [arena.freeze() for _ in range(64)]
     with pytest.raises(cowslip.BusyError) as caught:
         arena.freeze(timeout=0.01)
     assert any("the view of" in note and "test_uses.py:" in note for note in caught.value.__notes__)
@@ -217,7 +217,8 @@ INTERRUPTED = """
 import cowslip, os, signal, sys, threading, warnings
 arena = cowslip.Arena("64M")
 table = arena.full((1000,), 1.0)
-view = arena.freeze()
+# As many as can be.
+views = [arena.freeze() for _ in range(64)]
 waits = threading.Event()
 # The warning comes before the long wait, on the thread that waits next.
 warnings.simplefilter("always")
@@ -330,8 +331,10 @@ def test_a_full_arena_is_a_memory_error(arena):
 
 def test_a_busy_arena_is_a_time_out(arena):
     table = arena.full((1000,), 2.0)
-    with arena.freeze(), pytest.raises(TimeoutError) as caught:
+    views = [arena.freeze() for _ in range(64)]
+    with pytest.raises(TimeoutError) as caught:
         arena.freeze(timeout=0)
+    views.clear()
     assert str(caught.value).startswith("cannot freeze") and "freeze_timeout" not in str(caught.value)
     assert caught.value.advice in str(caught.value) and table.any()
 

@@ -58,7 +58,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, options: &Options, system: &System)
     match mthp.settings() {
         Ok(settings) => entries.push(Entry::new(mthp.name(), None, settings)),
         Err(why) => {
-            let row = Row::skipped(mthp.name(), METRIC, &why.to_string());
+            let row = Row::skipped(mthp.name(), METRIC, why.to_string());
             bench.report.row(row.size_bytes(bytes / 2));
         }
     }
