@@ -246,7 +246,8 @@ fn what_was_handed_out_since_is_zero_and_what_was_given_back_stays_so() {
     drop(gone);
     let mut newer = arena.slice::<u64>(CHUNK_BYTES).unwrap();
     let mut small = arena.slice::<u64>(10).unwrap();
-    (newer.fill(3), small.fill(3));
+    newer.fill(3);
+    small.fill(3);
     // SAFETY: this thread is the only one that uses the arena.
     unsafe { arena.roll_back(&before) }.unwrap();
     assert!(kept.iter().all(|&word| word == 1));
