@@ -7,6 +7,7 @@
 mod coverage;
 mod curve;
 mod density;
+mod instants;
 mod pause;
 mod promises;
 mod recovery;
@@ -42,6 +43,8 @@ pub enum Part {
     Stalls,
     /// What writes cost under a child, and the memory beside it, by the share of the pages that is written
     Curve,
+    /// A second view while the first lives, and the way back
+    Instants,
 }
 
 /// Runs the parts of `only`, or everything, and adds what came of it to the report; on an interruption what there is.
@@ -58,6 +61,7 @@ pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()
         Part::Recovery => recovery::measure(bench, options),
         Part::Stalls => stall::measure(bench, options),
         Part::Curve => curve::measure(bench, options),
+        Part::Instants => instants::measure(bench, options),
     });
     density::push_published(bench.report);
     pause::push_published(bench.report);
@@ -71,7 +75,7 @@ fn weight(part: Part) -> f64 {
         Part::Pauses => 10.0,
         Part::Curve => 6.0,
         Part::Writes | Part::Density | Part::Coverage => 3.0,
-        Part::Recovery | Part::Stalls => 2.0,
+        Part::Recovery | Part::Stalls | Part::Instants => 2.0,
     }
 }
 

@@ -3,7 +3,7 @@
 use cowslip::units::ByteCount;
 use cowslip_report::{Report, Row};
 
-use super::{GIB, coverage, curve, recovery, stall};
+use super::{GIB, coverage, curve, instants, recovery, stall};
 use crate::promise::{Bound, Figures, Promise, judge, over};
 
 const COWSLIP: &str = "cowslip";
@@ -12,7 +12,7 @@ const FORKS: [&str; 3] = ["fork-4k", "fork-thp", "fork-hugetlb"];
 /// Those whose memory is on huge pages while it is shared.
 const HUGE_FORKS: [&str; 2] = ["fork-thp", "fork-hugetlb"];
 
-pub(crate) const PROMISES: [Promise; 16] = [
+pub(crate) const PROMISES: [Promise; 18] = [
     Promise {
         name: "fork_pause_8GiB_best_over_cowslip",
         bound: Bound::AtLeast(1.5),
@@ -134,7 +134,23 @@ pub(crate) const PROMISES: [Promise; 16] = [
             over(paused(COWSLIP), paused("fork-4k"))
         },
     },
+    Promise {
+        name: "second_view_ms",
+        bound: Bound::AtMost(1.0),
+        value: |it| instant_ms(it, instants::SECOND_VIEW),
+    },
+    Promise {
+        name: "roll_back_ms",
+        bound: Bound::AtMost(60.0),
+        value: |it| instant_ms(it, instants::ROLL_BACK),
+    },
 ];
+
+/// Of 1 GiB, or of a GiB of what was measured.
+fn instant_ms(it: &Figures<'_>, metric: &str) -> Option<f64> {
+    let ns = it.find(COWSLIP, metric, "p50", it.size_bytes, None)?;
+    Some(ns / 1e6 * (GIB as f64 / it.size_bytes as f64).min(1.0))
+}
 
 /// From so many of a hundred pages on they are many.
 const MANY_PERCENT: u32 = 10;

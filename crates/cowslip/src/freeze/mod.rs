@@ -31,9 +31,13 @@
 //! private pages, copy them into the file, map it shared, wake who waits.
 //!
 //! A freeze to a view of clean chunks makes those live first that were written, and does the rest with what
-//! was written since ([`snapshot::clean`]): 2 moves the private pages along, and before 3, while all wait, they are
+//! was written since ([`snapshot::private`]): 2 moves the private pages along, and before 3, while all wait, they are
 //! copied into the file. What had none is as it was at the freeze before. A fork calls them frozen again: its
 //! children read their base, and share their private pages with the parent until one of them writes.
+//!
+//! A freeze to a view while views or children of earlier freezes live first moves what was written since out of what they
+//! read ([`follow`]), and takes frozen chunks along as it does clean ones; a chunk that is written in between gets another file.
+//! The way back to a view ([`roll_back`]) maps again what the view shows, while no thread looks.
 //!
 //! # What holds
 //! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: its pages are aside, and what they left is
