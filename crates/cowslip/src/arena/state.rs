@@ -19,7 +19,7 @@ use super::readers::{Generations, UsersToken};
 use super::residency::Unmapped;
 use super::share::{Child, Share};
 use super::tracking::{Known, Tracking};
-use super::vma_map::VmaMap;
+use super::vma_map::{Usage, VmaMap};
 use super::zero_pages::ZeroPages;
 use crate::freeze::consolidate::Consolidating;
 use crate::freeze::moving::Moving;
@@ -393,6 +393,11 @@ impl State {
     /// The file that holds what the arena shows at `address`.
     pub(crate) fn file_at(&self, address: usize) -> &Arc<BackingFile> {
         self.files.get(self.map.file(self.vma_map.chunk_at(address)))
+    }
+
+    /// Whether memory of `range` has left that is mapped from its file for good.
+    pub(crate) fn has_left(&self, range: VirtRange) -> bool {
+        self.vma_map.within(range).any(|span| span.usage == Usage::Left)
     }
 
     /// Whether a chunk is to be on base pages: a copy of it in another file might take a huge one.

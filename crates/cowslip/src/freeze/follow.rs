@@ -12,12 +12,12 @@ use cowslip_sys::Errno;
 use cowslip_sys::error::{Error, Result};
 use cowslip_sys::process;
 
+use super::own_memory;
 use crate::arena::Arena;
 use crate::arena::backing_file::Pages;
 use crate::arena::chunk::{MANY_PAGES, Thawing, enter};
 use crate::arena::inheritance::youngest_read;
 use crate::arena::state::{Chunk, Shared, State};
-use crate::arena::vma_map::Usage;
 
 /// Views of an arena that live at a time, at most. Each may hold a file.
 pub const MOST_VIEWS: usize = 64;
@@ -55,14 +55,16 @@ impl Arena {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if there is none for a copy, or the kernel's; all content is
-    /// as before.
+    /// [`ErrorKind::OutOfMemory`](crate::ErrorKind::OutOfMemory) if there is none for a copy;
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the program's global allocator takes its memory from the arena; or the
+    /// kernel's. All content is as before.
     pub fn prepare_freeze(&self) -> Result<()> {
         let shared = self.shared();
         let mut from = 0;
         loop {
             // Others may have the arena between two steps.
             let mut state = shared.lock();
+            own_memory::check("prepare a freeze", shared, &state)?;
             if state.hold().is_some() || !is_ready(shared, &state) {
                 return Ok(());
             }
@@ -139,8 +141,7 @@ fn move_if_written(
     if private == 0 && !is_anonymous {
         return Ok(false);
     }
-    if state.vma_map.within(range).any(|span| span.usage == Usage::Left) {
-        // It is mapped from there for good.
+    if state.has_left(range) {
         return Err(Errno::BUSY);
     }
     let is_gentle = private > MANY_PAGES && !is_anonymous;

@@ -20,7 +20,6 @@ use crate::arena::backing_file::Pages;
 use crate::arena::backoff::backoff;
 use crate::arena::chunk::{MANY_PAGES, Thawing, thaw_alone};
 use crate::arena::state::{Chunk, Shared, State};
-use crate::arena::vma_map::Usage;
 use crate::service::Service;
 
 /// A move costs what so many first writes and their thaw cost.
@@ -244,10 +243,8 @@ fn move_one(
 ) -> Result<(), Errno> {
     let range = shared.chunk_range(chunk, 1);
     let stays = |state: &State| {
-        // What left the arena is mapped from the base for good.
-        let has_left = state.vma_map.within(range).any(|span| span.usage == Usage::Left);
         state.chunk(chunk) != Chunk::Frozen
-            || has_left
+            || state.has_left(range)
             || state.is_small(chunk)
             || state.vma_map.is_unused(range)
             || shared.copy_limit.is_near(shared, state)

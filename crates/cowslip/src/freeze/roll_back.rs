@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
-use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, process};
 
 use super::snapshot::not_mapped;
@@ -101,11 +101,12 @@ fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
     if state.borrowed() + state.absent() + state.lost() > 0 {
         return busy("a part of it is not restored");
     }
-    let has_left = view.used().iter().any(|(range, _)| {
-        let mut now = state.vma_map.within(*range);
-        now.any(|span| matches!(span.usage, Usage::Left | Usage::Detached | Usage::Foreign))
-    });
-    if has_left {
+    let is_foreign = |range: VirtRange| {
+        let mut now = state.vma_map.within(range);
+        now.any(|span| matches!(span.usage, Usage::Detached | Usage::Foreign))
+    };
+    let has_left = |range: VirtRange| state.has_left(range.outer_aligned(CHUNK_BYTES));
+    if view.used().iter().any(|(range, _)| is_foreign(*range) || has_left(*range)) {
         return busy(
             "memory that was in use then has left the arena, or something else is mapped there",
         );

@@ -234,6 +234,8 @@ impl<'a> Snapshot<'a> {
                 self.shared.vacate(state, chunk, file);
                 state.map.set_since(chunk, self.generation);
                 self.copied.push(chunk);
+            } else {
+                state.files.abandon(file, chunk);
             }
         }
         for (piece, _) in &self.pieces[..done] {

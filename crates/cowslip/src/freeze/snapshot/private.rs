@@ -76,8 +76,9 @@ pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
 /// Has another file hold the base of a frozen chunk, which becomes the chunk's file with step 3: its number.
 fn copy_base(snapshot: &mut Snapshot<'_>, service: &Service, chunk: usize) -> Result<u8, Errno> {
     let Snapshot { shared, state, moved, .. } = snapshot;
-    if state.pieces(shared.chunk_range(chunk, 1)).len() > 1 {
-        // Step 3 might fail between two parts.
+    let range = shared.chunk_range(chunk, 1);
+    // Step 3 might fail between two parts.
+    if state.pieces(range).len() > 1 || state.has_left(range) {
         return Err(Errno::BUSY);
     }
     let target = shared.target(state)?;
