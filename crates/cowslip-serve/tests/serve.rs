@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cowslip::image::served::{Answer, Request};
 use cowslip::image::{Image, RestoreOptions, Restored, SaveOptions, Strategy, Via, save};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange};
-use cowslip::{Arena, ErrorKind, Place, Prot};
+use cowslip::{Arena, ErrorKind, Footprint, Place, Prot};
 use cowslip_serve::{Opener, Options, Server, metrics_of};
 
 const WORDS: usize = 1 << 19;
@@ -141,6 +141,42 @@ fn many_ask_at_once_and_the_image_is_loaded_once() {
     assert!(!folder.socket().exists(), "nothing is left");
     assert!(is_image(again.arena(), 5), "the server's end harms nobody");
     assert!(is_image(restored(&copy, Via::File).unwrap().arena(), 5));
+}
+
+/// What the arena's own files hold.
+fn own_bytes(arena: &Arena) -> u64 {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    Footprint::measure(std::process::id() as i32, &smaps, &arena.metrics()).held_bytes
+}
+
+#[test]
+fn what_is_little_written_stays_on_the_servers_memory_until_it_is_asked_for() {
+    let folder = Folder::new("borrowing");
+    let path = folder.image("image", 5);
+    let server = Running::start(&folder, &[&path], 8, 1 << 30);
+    eventually("it is loaded", || metric(&folder, "images") == 1);
+    let few = restored(&path, Via::Server(folder.socket())).unwrap();
+    let much = restored(&path, Via::Server(folder.socket())).unwrap();
+    assert_eq!((few.strategy(), much.strategy()), (Strategy::Resident, Strategy::Resident));
+    let word = |restored: &Restored, page: usize| {
+        #[allow(unsafe_code)]
+        // SAFETY: the arena has such a word, and this thread alone uses it.
+        unsafe {
+            &mut *((restored.arena().range().start + page * 4096) as *mut u64)
+        }
+    };
+    assert!(is_image(few.arena(), 5));
+    (0..8).for_each(|page| *word(&few, page) += 1);
+    (0..200).for_each(|page| *word(&much, page) += 1);
+    eventually("what is written much is the process' own", || own_bytes(much.arena()) > 0);
+    // The other arena's thread has had as long.
+    assert_eq!(own_bytes(few.arena()), 0);
+    server.end();
+    assert!(few.wait(PATIENCE).unwrap() && much.wait(PATIENCE).unwrap());
+    assert!(own_bytes(few.arena()) >= IMAGE_BYTES && own_bytes(much.arena()) >= IMAGE_BYTES);
+    (0..8).for_each(|page| *word(&few, page) -= 1);
+    (0..200).for_each(|page| *word(&much, page) -= 1);
+    assert!(is_image(few.arena(), 5) && is_image(much.arena(), 5));
 }
 
 #[test]

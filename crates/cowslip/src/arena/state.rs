@@ -74,6 +74,8 @@ pub(crate) struct State {
     pub(crate) generations: Generations,
     /// What borrowed chunks map.
     pub(crate) borrowed_base: Option<BorrowedBase>,
+    /// They stay borrowed until they are asked for, but for those that are written much.
+    pub(crate) keeps_borrowed: bool,
     /// Whether children forked now have what is frozen, and count as readers of the youngest generation.
     pub(crate) inheritance: ForkInheritance,
     /// Mapped by every process that maps the file. `None` in a process that may not take it over.
@@ -204,6 +206,7 @@ impl Shared {
             worker: None,
             generations: Generations::default(),
             borrowed_base: None,
+            keeps_borrowed: false,
             inheritance: ForkInheritance::None,
             users: Some(users),
             is_pinned: false,

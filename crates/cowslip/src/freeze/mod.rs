@@ -219,9 +219,16 @@ impl Arena {
         thaw::unattended(shared, &mut shared.lock())
     }
 
-    /// Waits until every chunk is live again; `false` if that took longer than `patience`. It starts the service thread
-    /// if none runs that could make them so.
+    /// Waits until every chunk is live again, and the arena's own; `false` if that took longer than `patience`. It starts the
+    /// service thread if none runs that could make them so. What an arena has of a [served image](crate::image::Image::restore)
+    /// is copied from then on.
     pub fn wait_live(&self, patience: Duration) -> bool {
+        {
+            let mut state = self.shared().lock();
+            if std::mem::take(&mut state.keeps_borrowed) {
+                self.shared().notify(&state);
+            }
+        }
         let is_live = |_: &Shared, state: &State| state.not_live() == 0;
         wait_served(self.shared(), Instant::now() + patience, is_live).not_live() == 0
     }

@@ -75,7 +75,8 @@ pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     if let Some(partial) = state.next_run(0, 1, |chunk| chunk == Chunk::Partial) {
         return mend(shared, state, &service, partial.start);
     }
-    if is_short || shared.pages == Pages::Hugetlb || state.map.count(Chunk::Frozen) == 0 {
+    let has_any = state.map.count(Chunk::Frozen) + state.borrowed() > 0;
+    if is_short || shared.pages == Pages::Hugetlb || !has_any {
         return Step::Idle;
     }
     let now = process::now_ns();
@@ -187,11 +188,16 @@ fn go_ahead(shared: &Shared, state: &mut State, service: &Service) -> Result<boo
     result.map(|()| !state.moving.wanted.is_empty())
 }
 
-/// Private pages of each frozen chunk.
+/// Whether a chunk is moved when it is written much.
+fn is_movable(chunk: Chunk) -> bool {
+    matches!(chunk, Chunk::Frozen | Chunk::Borrowed)
+}
+
+/// Private pages of each chunk that could be moved.
 fn count(shared: &Shared, state: &State, service: &Service) -> Result<Vec<u16>, Errno> {
     let mut counts = vec![0; shared.range.len / CHUNK_BYTES];
     let page_bytes = cowslip_sys::units::page_size_bytes();
-    for run in state.map.runs(|chunk| chunk == Chunk::Frozen) {
+    for run in state.map.runs(is_movable) {
         for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
             service.scanner.private_runs(piece, |run| {
                 for (chunk, part) in shared.by_chunk(run) {
@@ -217,7 +223,7 @@ fn choose(shared: &Shared, state: &mut State, before: &[u16], counts: &[u16]) {
     }
     let Moving { wanted, fronts, .. } = &mut state.moving;
     for chunk in 0..counts.len() {
-        if counts[chunk] < FRONT_PAGES || state.map.get(chunk) != Chunk::Frozen {
+        if counts[chunk] < FRONT_PAGES || !is_movable(state.map.get(chunk)) {
             continue;
         }
         let is_ahead_cold = counts.get(chunk + 1) == Some(&0);
@@ -243,7 +249,7 @@ fn move_one(
 ) -> Result<(), Errno> {
     let range = shared.chunk_range(chunk, 1);
     let stays = |state: &State| {
-        state.chunk(chunk) != Chunk::Frozen
+        !is_movable(state.chunk(chunk))
             || state.has_left(range)
             || state.is_small(chunk)
             || state.vma_map.is_unused(range)
@@ -253,9 +259,17 @@ fn move_one(
     if stays(state) {
         return Ok(());
     }
-    let target = shared.target(state)?;
-    let private = service.scanner.count_private(range, MANY_PAGES)?;
-    let moved = Thawing::new(shared, service).move_out(state, chunk, target, private > MANY_PAGES);
+    let is_gentle = service.scanner.count_private(range, MANY_PAGES)? > MANY_PAGES;
+    let thawing = Thawing::new(shared, service);
+    let moved = match state.chunk(chunk) {
+        // Its place in the arena's own file has no readers.
+        Chunk::Borrowed if is_gentle => thawing.thaw_gently(state, chunk),
+        Chunk::Borrowed => thawing.thaw(state, chunk..chunk + 1),
+        _ => {
+            let target = shared.target(state)?;
+            thawing.move_out(state, chunk, target, is_gentle)
+        }
+    };
     service.window.close();
     moved
 }

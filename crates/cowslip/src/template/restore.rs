@@ -93,14 +93,16 @@ impl Template {
         let pieces: Vec<_> = pieces
             .map(|(at, region)| (VirtRange::new(at as usize, region.range.len), region.prot))
             .collect();
-        self.restore_pieces(builder, &pieces)
+        self.restore_pieces(builder, &pieces, false)
     }
 
-    /// As [`Self::restore`], with only these parts, from the arena's start, handed out.
+    /// As [`Self::restore`], with only these parts, from the arena's start, handed out. What it borrows it may keep until it is
+    /// asked for.
     pub(crate) fn restore_pieces(
         &self,
         builder: ArenaBuilder,
         pieces: &[(VirtRange, Prot)],
+        keeps_borrowed: bool,
     ) -> Result<Arena> {
         let base = &*self.base;
         if base.layout.has(Inherit::Shared) {
@@ -137,6 +139,7 @@ impl Template {
         })?;
         if state.borrowed() > 0 {
             state.borrowed_base = Some(lender);
+            state.keeps_borrowed = keeps_borrowed;
             shared.notify(&state);
         }
         drop(state);

@@ -115,7 +115,8 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
             state.thaw.linger_until_ns = now + few_thaws_ns.min(LINGER_MOST_NS);
         }
     }
-    if state.next_unread(0, 1, read, |chunk| can_thaw(chunk, is_short)).is_none() {
+    let stays_borrowed = is_short || state.keeps_borrowed;
+    if state.next_unread(0, 1, read, |chunk| can_thaw(chunk, stays_borrowed)).is_none() {
         // What is left is read.
         state.thaw.end_round();
         if state.not_live() == 0 && !state.files.has_vacated() {
@@ -209,8 +210,8 @@ fn thaw_run(
 ) -> Result<(), Errno> {
     let tracks = state.tracking.is_on;
     let first = first_clean_when_short(shared, state, service, read)?.unwrap_or(0);
-    let is_short = service.gauge.was_short();
-    let wanted = |chunk| can_thaw(chunk, is_short);
+    let stays_borrowed = service.gauge.was_short() || state.keeps_borrowed;
+    let wanted = |chunk| can_thaw(chunk, stays_borrowed);
     let Some(run) = state.next_unread(first, RUN_CHUNKS, read, wanted) else {
         return Ok(());
     };
@@ -268,8 +269,8 @@ fn is_filled(state: &State, chunk: usize) -> bool {
 }
 
 /// Whether a thaw takes such a chunk now. What is borrowed costs nothing, and its copy does.
-fn can_thaw(chunk: Chunk, is_short: bool) -> bool {
-    chunk.is_private() && !(is_short && chunk == Chunk::Borrowed)
+fn can_thaw(chunk: Chunk, stays_borrowed: bool) -> bool {
+    chunk.is_private() && !(stays_borrowed && chunk == Chunk::Borrowed)
 }
 
 /// While memory is short: the next chunk without a private page. What is live makes no copies, and that takes no time; then
@@ -346,6 +347,7 @@ pub(crate) fn end_borrowing(shared: &Shared) -> Result<bool> {
         let range = shared.chunk_range(one.start, 1);
         if chunk::is_stood_on(range) {
             is_left = true;
+            state.keeps_borrowed = false;
             shared.notify(&state);
             continue;
         }

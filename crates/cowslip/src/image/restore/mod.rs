@@ -57,8 +57,9 @@ pub enum Strategy {
     Hybrid,
     /// Everything, by several threads, before the arena is handed out: of a server's memory too, a copy.
     Eager,
-    /// From memory that holds it already, of a [server](RestoreOptions::via): see [`crate::Template::restore`]. A restore
-    /// comes to this by itself; to ask for it is to ask for hybrid.
+    /// From memory that holds it already, of a [server](RestoreOptions::via): see [`crate::Template::restore`]. What is not
+    /// written much stays there until [`Restored::wait`]. A restore comes to this by itself; to ask for it is to ask for
+    /// hybrid.
     Resident,
 }
 

@@ -377,9 +377,10 @@ fn get(
     let pieces = described.pieces.iter();
     let pieces: Vec<_> =
         pieces.map(|it| (range(it.offset_bytes, it.length_bytes), it.prot())).collect();
-    let restored =
-        attention.receive(&stream)?.restore_pieces(builder(described, options)?, &pieces)?;
-    if options.strategy == Strategy::Eager {
+    let is_eager = options.strategy == Strategy::Eager;
+    let template = attention.receive(&stream)?;
+    let restored = template.restore_pieces(builder(described, options)?, &pieces, !is_eager)?;
+    if is_eager {
         serve::ensure(restored.shared());
         thaw::end_borrowing(restored.shared())?;
     }
