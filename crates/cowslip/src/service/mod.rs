@@ -207,7 +207,6 @@ impl Service {
         // A child that was forked around us may keep the file open, and with it what is registered.
         let _ = self.uffd.unregister(arena);
         self.uffd.get_ref().give_up_for(&self.wake);
-        self.sight.set_gone();
     }
 }
 

@@ -22,7 +22,6 @@ use cowslip_sys::Errno;
 pub(crate) struct Sight {
     is_blind: AtomicBool,
     moves: AtomicBool,
-    is_gone: AtomicBool,
 }
 
 impl Sight {
@@ -55,15 +54,6 @@ impl Sight {
     /// Whether a freeze waits for events that will not be read.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.moves.load(SeqCst)
-    }
-
-    /// The userfaultfd is given up.
-    pub(crate) fn set_gone(&self) {
-        self.is_gone.store(true, SeqCst);
-    }
-
-    pub(crate) fn is_gone(&self) -> bool {
-        self.is_gone.load(SeqCst)
     }
 }
 

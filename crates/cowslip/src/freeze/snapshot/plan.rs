@@ -10,6 +10,8 @@ use std::sync::{Arc, MutexGuard};
 use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::reserved_fd::ReservedFd;
+use cowslip_sys::uffd::Uffd;
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
 use crate::arena::backing_file::{CLOSED, Pages};
@@ -215,6 +217,24 @@ impl<'a> Snapshot<'a> {
             let parts = parts.into_iter().filter(|part| !part.is_empty());
             self.pieces.splice(place..=place, parts.map(|part| (part, prot)));
         }
+    }
+
+    /// Whether a piece was private before.
+    pub(super) fn is_private(&self, piece: VirtRange) -> bool {
+        let place = self.private.partition_point(|it| it.end() <= piece.start);
+        self.private.get(place).is_some_and(|it| it.covers(piece))
+    }
+
+    /// What keeps threads from each piece: from what is private, without an event of the move that has to be read. If nothing
+    /// can read events any more, live memory is let go and is live, and private pages are still to come back.
+    pub(super) fn held<'s>(
+        &'s self,
+        service: &'s Service,
+    ) -> impl Iterator<Item = (VirtRange, &'s Uffd<ReservedFd>)> {
+        self.pieces.iter().map(|(piece, _)| match self.is_private(*piece) {
+            true => (*piece, &service.hold),
+            false => (*piece, &service.uffd),
+        })
     }
 
     /// Number of the file that a piece maps when it is private.

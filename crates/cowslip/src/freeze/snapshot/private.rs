@@ -89,27 +89,24 @@ fn copy_base(snapshot: &mut Snapshot<'_>, service: &Service, chunk: usize) -> Re
 }
 
 /// Moves back what was moved from `start` on: the copies are what the program wrote.
-pub(super) fn move_back(snapshot: &Snapshot<'_>, service: &Service, start: usize) {
+pub(super) fn move_back(snapshot: &Snapshot<'_>, start: usize) {
     for piece in &snapshot.private {
         let moved = piece.intersect(VirtRange::between(start, snapshot.moved_to.max(start)));
         if moved.is_empty() {
             continue;
         }
         let shown = snapshot.in_view(moved);
-        // Or the move would be an event that has to be read.
-        _ = insist(|| service.uffd.unregister(shown));
         let mut done = 0;
         let moved_back = insist(|| {
             let rest = VirtRange::between(done.max(shown.start), shown.end());
             let place = VirtRange::new(moved.start + (rest.start - shown.start), rest.len);
             if rest.is_empty() { Ok(()) } else { move_pages(rest, place, &mut done) }
         });
-        if moved_back.is_err() || service.sight.is_gone() {
-            // To go on would be to lose what the program wrote (I1). A thread that did not wait here saw the base, without
-            // the copies, and may have written to it.
+        if moved_back.is_err() {
+            // To go on would be to lose what the program wrote (I1).
             let _ = std::io::stderr().write_all(
-                b"cowslip: the kernel would not move memory back after a freeze that failed: too many \
-                  mappings (vm.max_map_count), or nothing can be read by the thread that serves it\n",
+                b"cowslip: the kernel would not move memory back after a freeze that failed: too many mappings \
+                  (vm.max_map_count)\n",
             );
             std::process::abort();
         }

@@ -85,11 +85,11 @@ fn move_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     if moved.is_err() {
         for snapshot in snapshots.iter() {
             let Some(service) = snapshot.service() else { continue };
-            private::move_back(snapshot, &service, snapshot.shared.range.start);
-            for (piece, _) in &snapshot.pieces {
-                // Not registered is fine; what was moved is a shared mapping again, and live.
-                _ = insist(|| service.uffd.unregister(*piece));
-                _ = insist(|| service.uffd.wake(*piece));
+            private::move_back(snapshot, snapshot.shared.range.start);
+            for (piece, holder) in snapshot.held(&service) {
+                // Not registered is fine; what was moved is a shared mapping again, and live, or has its pages back.
+                _ = insist(|| holder.unregister(piece));
+                _ = insist(|| holder.wake(piece));
             }
         }
     }
@@ -100,14 +100,13 @@ fn try_move(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
     for snapshot in snapshots.iter() {
         let service = snapshot.service().ok_or(Errno::NODEV)?;
         service.begin_moves()?;
-        for (piece, _) in &snapshot.pieces {
-            service.uffd.register(*piece, RegisterMode::MISSING | RegisterMode::MINOR)?;
+        for (piece, holder) in snapshot.held(&service) {
+            holder.register(piece, RegisterMode::MISSING | RegisterMode::MINOR)?;
         }
     }
     for snapshot in snapshots {
-        let mut private = snapshot.private.iter().peekable();
         for (piece, _) in &snapshot.pieces {
-            if private.next_if_eq(&piece).is_some() {
+            if snapshot.is_private(*piece) {
                 let place = snapshot.in_view(*piece);
                 move_pages(*piece, place, &mut snapshot.moved_to)?;
             } else {
@@ -127,13 +126,16 @@ fn map_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
         if mapped.is_err() {
             // What was not mapped privately is as it was.
             if let Some((first, _)) = snapshot.pieces.get(snapshot.done) {
-                private::move_back(snapshot, &service, first.start);
+                private::move_back(snapshot, first.start);
             }
-            for (piece, _) in &snapshot.pieces {
-                _ = insist(|| service.uffd.unregister(*piece));
+            for (piece, holder) in snapshot.held(&service) {
+                _ = insist(|| holder.unregister(piece));
             }
         }
         _ = insist(|| service.uffd.wake(snapshot.shared.range));
+        if !snapshot.private.is_empty() {
+            _ = insist(|| service.hold.wake(snapshot.shared.range));
+        }
         // The view took the registration along; a reader of it must not wait for anybody.
         for (piece, _) in &snapshot.pieces {
             _ = insist(|| service.uffd.unregister(snapshot.in_view(*piece)));
