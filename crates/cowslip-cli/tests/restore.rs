@@ -210,7 +210,7 @@ fn a_served_image_is_restored_from_memory_and_outlives_the_server() {
     let mut second = Command::new(COWSLIP);
     serve(&mut second);
     let refused = run(&mut second);
-    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    assert_eq!(refused.status.code(), Some(70), "{}", refused.stderr);
 
     let options = ["--via", socket.to_str().unwrap()];
     let staying = Staying::start(&image, &folder, &options).map_err(|ran| ran.stderr).unwrap();
