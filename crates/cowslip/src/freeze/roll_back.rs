@@ -155,16 +155,23 @@ fn elsewhere(
 ) -> Result<VirtRange, Errno> {
     let (file, at) = (state.files.get(file), offset(shared.range, piece));
     file.check_identity()?;
-    if shared.pages == Pages::Hugetlb {
-        let place = memory::map_file_reserved(piece.len, file.fd(), at, Sharing::Private)?;
-        // SAFETY: made just now, for this alone.
-        unsafe { memory::protect(place, prot) }?;
-        return Ok(place);
+    let is_hugetlb = shared.pages == Pages::Hugetlb;
+    let place = match is_hugetlb {
+        true => memory::map_file_reserved(piece.len, file.fd(), at, Sharing::Private)?,
+        false => memory::reserve_apart(piece.len, page_size_bytes())?,
+    };
+    // SAFETY: made just now, for this alone.
+    let made = unsafe {
+        match is_hugetlb {
+            true => memory::protect(place, prot),
+            false => memory::map_file(place, file.fd(), at, Sharing::Private, prot),
+        }
+    };
+    if made.is_err() {
+        // SAFETY: as above.
+        let _ = unsafe { memory::unmap(place) };
     }
-    let place = memory::reserve_apart(piece.len, page_size_bytes())?;
-    // SAFETY: as above.
-    unsafe { memory::map_file(place, file.fd(), at, Sharing::Private, prot) }?;
-    Ok(place)
+    made.map(|()| place)
 }
 
 fn give_up(parts: &[Part]) {
