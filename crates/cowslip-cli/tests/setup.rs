@@ -294,7 +294,9 @@ fn a_member_of_the_group_has_the_full_mechanism_and_nobody_else() {
     assert_eq!((ran.stdout.as_str(), ran.status.code()), ("thawed\n", Some(0)), "{}", ran.stderr);
     let report: Value = serde_json::from_str(&report.expect("a report")).unwrap();
     assert_eq!(report["has_userfaultfd"], 1, "{report}");
-    assert!(report["thawed_chunks"].as_u64() >= Some(1), "{report}");
+    // Each chunk either moved while the child lived, or was thawed after it.
+    let again_live = ["thawed_chunks", "moved_chunks"].map(|it| report[it].as_u64().unwrap());
+    assert!(again_live.iter().sum::<u64>() >= 1, "{report}");
     assert!(ran.stderr.contains("huge pages (memfd)"), "{}", ran.stderr);
     let (ran, report) = of_another;
     assert_eq!((ran.stdout.as_str(), report), ("no arena\n", None), "{}", ran.stderr);
