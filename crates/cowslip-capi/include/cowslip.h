@@ -300,8 +300,8 @@ cowslip_status cowslip_freeze(const struct cowslip_arena *arena,
 cowslip_status cowslip_prepare_freeze(const struct cowslip_arena *arena,
                                       struct cowslip_error **error);
 
-// Makes the arena's content what it was at the freeze of `frozen`, which stays, as other views do. What was allocated since
-// reads as zeroes, what was given back stays so. No thread may use the arena's memory until this returns. On an error all is
+// Restores the arena's content of the freeze of `frozen`. All views stay. Memory allocated since then reads as zeroes, memory
+// given back since then stays given back. No thread may use the arena's memory until this returns. On an error all is
 // as before.
 cowslip_status cowslip_roll_back(const struct cowslip_arena *arena,
                                  const struct cowslip_frozen *frozen,

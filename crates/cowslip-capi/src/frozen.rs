@@ -56,8 +56,8 @@ pub unsafe extern "C" fn cowslip_prepare_freeze(
     unsafe { guard(error, prepare) }
 }
 
-/// Makes the arena's content what it was at the freeze of `frozen`, which stays, as other views do. What was allocated since
-/// reads as zeroes, what was given back stays so. No thread may use the arena's memory until this returns. On an error all is
+/// Restores the arena's content of the freeze of `frozen`. All views stay. Memory allocated since then reads as zeroes, memory
+/// given back since then stays given back. No thread may use the arena's memory until this returns. On an error all is
 /// as before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cowslip_roll_back(

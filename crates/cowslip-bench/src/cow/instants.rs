@@ -16,11 +16,11 @@ use crate::host::warm;
 use crate::memory::Memory;
 use crate::rows::push_durations;
 
-/// How long a freeze beside an earlier view takes, when what was written in between was moved before it.
+/// Time of a freeze beside an earlier view, after [`Arena::prepare_freeze`].
 pub(super) const SECOND_VIEW: &str = "second_view";
-/// How long that move takes.
+/// Time of [`Arena::prepare_freeze`].
 const PREPARED: &str = "second_view_prepared";
-/// How long the way back takes, over what was written after both views.
+/// Time of [`Arena::roll_back`] to the first view, past a second one.
 pub(super) const ROLL_BACK: &str = "roll_back";
 
 const LEAST_ROUNDS: u32 = 3;

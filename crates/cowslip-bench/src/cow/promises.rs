@@ -146,7 +146,7 @@ pub(crate) const PROMISES: [Promise; 18] = [
     },
 ];
 
-/// Of 1 GiB, or of a GiB of what was measured.
+/// Milliseconds for 1 GiB, in proportion where more was measured.
 fn instant_ms(it: &Figures<'_>, metric: &str) -> Option<f64> {
     let ns = it.find(COWSLIP, metric, "p50", it.size_bytes, None)?;
     Some(ns / 1e6 * (GIB as f64 / it.size_bytes as f64).min(1.0))

@@ -67,7 +67,7 @@ pub(crate) enum Event {
     Show,
     /// Its content cannot be had.
     Lose,
-    /// It maps privately what it held at an earlier freeze that is read.
+    /// It maps its place of an earlier freeze again, privately.
     RollBack,
 }
 

@@ -241,8 +241,8 @@ impl Shared {
         Ok(home)
     }
 
-    /// Gives back what was kept for readers that are gone: all but views, and other processes that read generations up to
-    /// `read`. Whether there was any.
+    /// Gives back the places of readers that are gone, and says if there were any. Readers are the views, and other processes,
+    /// which read generations up to `read`.
     pub(crate) fn settle_files(&self, state: &mut State, read: Option<u64>) -> bool {
         let before = state.files.vacated.len();
         let mut gone = Vec::new();

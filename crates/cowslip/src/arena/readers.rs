@@ -177,7 +177,7 @@ impl Generations {
         }
     }
 
-    /// A view shows what was frozen for a generation.
+    /// Counts a view of a generation.
     pub(crate) fn begin_view(&mut self, number: u64) {
         self.views.push(number);
     }
@@ -198,7 +198,7 @@ impl Generations {
         self.views.iter().copied().max()
     }
 
-    /// Whether a view shows what was frozen for generation `since` and moved out after `until`.
+    /// True if a view shows a place that was frozen for generation `since` and moved out of after `until`.
     pub(crate) fn has_view_of(&self, since: u64, until: u64) -> bool {
         self.views.iter().any(|view| (since..=until).contains(view))
     }

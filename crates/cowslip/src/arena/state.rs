@@ -398,7 +398,7 @@ impl State {
         self.files.get(self.map.file(self.vma_map.chunk_at(address)))
     }
 
-    /// Whether memory of `range` has left that is mapped from its file for good.
+    /// True if memory of `range` has left that is mapped from its file for good.
     pub(crate) fn has_left(&self, range: VirtRange) -> bool {
         self.vma_map.within(range).any(|span| span.usage == Usage::Left)
     }

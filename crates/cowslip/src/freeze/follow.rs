@@ -5,8 +5,8 @@
 //!        ▲ one at a time, its writers wait for it     │
 //!        └───────────── again ◀── more than a few ────┘
 //! ```
-//! What has no private pages is what it was at the freeze before: both views show the same place of the same file. Each chunk
-//! moves once at most, so that this ends.
+//! A chunk without private pages has not changed since the freeze before: both views show the same place of the same file. Each
+//! chunk moves once at most, and so the loop ends.
 
 use cowslip_sys::Errno;
 use cowslip_sys::error::{Error, Result};
@@ -21,10 +21,10 @@ use crate::arena::state::{Chunk, Shared, State};
 
 /// Views of an arena that live at a time, at most. Each may hold a file.
 pub const MOST_VIEWS: usize = 64;
-/// So many are left to the cut, in which every access waits for them.
+/// Chunks left to the cut, at most; every access waits for them there.
 const FEW_CHUNKS: usize = 4;
 
-/// Whether a freeze waits for nothing: all is live, or what is not can be told from what was written.
+/// True if a freeze need not wait: all chunks are live, or the written ones can be found and moved.
 pub(super) fn is_ready(shared: &Shared, state: &State) -> bool {
     let serves = || shared.service(state).is_some_and(|service| !service.is_blind());
     let is_asked = || state.ask_before_thaw.is_some_and(|asks| asks());
@@ -38,8 +38,8 @@ pub(super) fn is_ready(shared: &Shared, state: &State) -> bool {
 }
 
 impl Arena {
-    /// Does now what a [freeze](Self::freeze) beside earlier views would begin with: moves what was written since the last
-    /// one, chunk by chunk of 2 MiB, while other threads go on. The freeze after it has left what was written in between.
+    /// Moves the chunks of 2 MiB that were written since the last freeze out of the memory that earlier views show, one by one,
+    /// while other threads go on. A [freeze](Self::freeze) begins with that; called before, it leaves the freeze little to do.
     ///
     /// ```
     /// use cowslip::{Arena, units::ByteCount};
@@ -77,7 +77,7 @@ impl Arena {
     }
 }
 
-/// Moves what was written since the last freeze out of what is read.
+/// Moves written chunks out of the memory that earlier freezes' readers have, until few are left.
 pub(super) fn move_written(shared: &Shared, state: &mut State) -> Result<()> {
     if state.not_live() == 0 {
         return Ok(());

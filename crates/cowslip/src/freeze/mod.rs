@@ -150,7 +150,8 @@ impl Arena {
         self.freeze_timeout(Duration::ZERO)
     }
 
-    /// As [`Self::freeze`], but where it would be busy it waits so long for earlier views to be dropped and thawed.
+    /// Freezes like [`Self::freeze`], but waits up to `patience` for earlier views to be dropped and thawed instead of being
+    /// busy at once.
     ///
     /// # Errors
     /// As [`Self::freeze`].
@@ -524,7 +525,7 @@ impl Drop for Frozen {
         }
         let mut state = self.handle.shared.lock();
         state.generations.end_view(self.generation);
-        // What only this view read is nothing to wait for.
+        // The service thread looks at once.
         state.thaw.delay_ns = 0;
         if let Some(service) = self.handle.shared.service(&state) {
             if !self.view.is_empty() {

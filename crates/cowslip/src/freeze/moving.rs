@@ -188,7 +188,7 @@ fn go_ahead(shared: &Shared, state: &mut State, service: &Service) -> Result<boo
     result.map(|()| !state.moving.wanted.is_empty())
 }
 
-/// Whether a chunk is moved when it is written much.
+/// True of a chunk that is moved when it is written much.
 fn is_movable(chunk: Chunk) -> bool {
     matches!(chunk, Chunk::Frozen | Chunk::Borrowed)
 }

@@ -1,12 +1,12 @@
 #![allow(unsafe_code)]
-//! An arena becomes again what it was at a freeze, in place.
+//! An arena goes back to an earlier freeze, in place.
 //!
 //! ```text
 //!        view ──▶ file 0  ████████          file 0  ████████ ◀── R, privately, and the view
 //!        R    ──▶ file 1  ··█··██·   ──▶    file 1  what later views read of it
 //! ```
-//! Each chunk maps again, privately, what the view shows: it is frozen for the view's generation. All mappings are made
-//! elsewhere first, so that what the kernel has to refuse it refuses before anything changes (I4).
+//! Each chunk maps the view's place again, privately, and is frozen for the view's generation. All mappings are made elsewhere
+//! first: a refusal of the kernel comes before anything changes (I4).
 //!
 //! # Safety
 //! No thread touches the arena: the caller of [`Arena::roll_back`] saw to it. What is mapped is the base of a view, which stays
@@ -31,7 +31,7 @@ use crate::insist::insist;
 
 const OPERATION: &str = "roll an arena back";
 
-/// A part of the arena that is to be what it was.
+/// A part of the arena that goes back.
 struct Part {
     piece: VirtRange,
     /// Number of the file that held it.
@@ -41,8 +41,8 @@ struct Part {
 }
 
 impl Arena {
-    /// Makes the arena's content what it was at the freeze of `view`, which stays, as others do: one can go back further, or
-    /// forth again to a later one. What was handed out since then reads as zeroes; what was given back stays so.
+    /// Restores the arena's content of the freeze of `view`. All views stay: one can go back further, or forth again to a later
+    /// one. Memory handed out since then reads as zeroes; memory given back since then stays given back.
     ///
     /// ```
     /// use cowslip::{Arena, units::ByteCount};
@@ -114,7 +114,7 @@ fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
     Ok(())
 }
 
-/// Maps elsewhere what is to come back: of the chunks that were in use then, those that are so now.
+/// Maps elsewhere the chunks that were in use then and are in use now.
 fn prepare(shared: &Shared, state: &State, view: &Frozen) -> Result<Vec<Part>> {
     let mut parts: Vec<Part> = Vec::new();
     for shown in view.layout() {
@@ -223,7 +223,7 @@ fn put(shared: &Shared, state: &mut State, parts: &[Part]) -> Result<()> {
     Ok(())
 }
 
-/// A chunk maps privately, from here on, what it held in the file of that number.
+/// Notes that a chunk maps its place in the file of that number again, privately.
 fn give_base_back(shared: &Shared, state: &mut State, chunk: usize, file: u8) {
     state.tracking.forget(chunk);
     state.density.forget(chunk);
@@ -244,7 +244,7 @@ fn give_base_back(shared: &Shared, state: &mut State, chunk: usize, file: u8) {
     }
 }
 
-/// Makes what was handed out since then read as zeroes.
+/// Makes memory handed out since then read as zeroes.
 fn zero_newer(shared: &Shared, state: &mut State, view: &Frozen) -> Result<()> {
     let mut at = shared.range.start;
     let then = view.used().iter().map(|(range, _)| *range);

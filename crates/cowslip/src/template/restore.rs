@@ -96,8 +96,8 @@ impl Template {
         self.restore_pieces(builder, &pieces, false)
     }
 
-    /// As [`Self::restore`], with only these parts, from the arena's start, handed out. What it borrows it may keep until it is
-    /// asked for.
+    /// Does what [`Self::restore`] does, with only these parts, from the arena's start, handed out. With `keeps_borrowed` chunks
+    /// stay borrowed until they are asked for.
     pub(crate) fn restore_pieces(
         &self,
         builder: ArenaBuilder,

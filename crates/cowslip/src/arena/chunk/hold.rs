@@ -130,14 +130,7 @@ impl<'a> Hold<'a> {
     }
 
     fn move_back(&self, moved: VirtRange) {
-        let place = self.content(moved);
-        let mut done = place.start;
-        let moved_back = insist(|| {
-            let rest = VirtRange::between(done, place.end());
-            let target = VirtRange::new(moved.start + (rest.start - place.start), rest.len);
-            if rest.is_empty() { Ok(()) } else { move_pages(rest, target, &mut done) }
-        });
-        if moved_back.is_err() {
+        if move_back(self.content(moved), moved).is_err() {
             let _ = std::io::stderr().write_all(
                 b"cowslip: the kernel would not move memory back after a thaw that failed: too many mappings \
                   (vm.max_map_count)\n",
@@ -151,6 +144,16 @@ impl Drop for Hold<'_> {
     fn drop(&mut self) {
         self.let_go();
     }
+}
+
+/// Moves the pages of `from` back to `to`, and tries until the kernel agrees, within reason.
+pub(crate) fn move_back(from: VirtRange, to: VirtRange) -> Result<(), Errno> {
+    let mut done = from.start;
+    insist(|| {
+        let rest = VirtRange::between(done, from.end());
+        let target = VirtRange::new(to.start + (rest.start - from.start), rest.len);
+        if rest.is_empty() { Ok(()) } else { move_pages(rest, target, &mut done) }
+    })
 }
 
 /// Moves the pages of `from` to `to`, and `moved_to` with what is moved of `from`: what was frozen at different times may be

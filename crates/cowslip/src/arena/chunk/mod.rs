@@ -38,8 +38,8 @@ use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
 use crate::service::{Service, Window};
 pub(crate) use base::fill as fill_base;
 use copy::{Run, copy_out};
-pub(crate) use hold::move_pages;
 use hold::{By, Hold};
+pub(crate) use hold::{move_back, move_pages};
 
 /// More private pages than this are thawed part by part.
 pub(crate) const MANY_PAGES: u64 = 128;

@@ -38,7 +38,7 @@ pub(crate) struct Snapshot<'a> {
     /// Mappings to make private: each of one protection, in chunks that hold used memory: live or clean ones, and for a view
     /// frozen ones.
     pub(super) pieces: Vec<(VirtRange, Prot)>,
-    /// Those that are private already: what was written to them since moves along.
+    /// Those that are private already: their private pages move along.
     pub(super) private: Vec<VirtRange>,
     /// Frozen chunks that are to map another file, in order, with its number.
     pub(super) moved: Vec<(usize, u8)>,
@@ -184,7 +184,7 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Of what is frozen now.
+    /// The generation that this freeze makes.
     pub(in crate::freeze) fn generation(&self) -> u64 {
         self.generation
     }
@@ -198,7 +198,7 @@ impl<'a> Snapshot<'a> {
         VirtRange::new(self.view.start + (piece.start - self.view_of), piece.len)
     }
 
-    /// Whether chunks are frozen for readers of earlier freezes.
+    /// True if chunks are frozen for readers of earlier freezes.
     pub(super) fn has_frozen(&self) -> bool {
         self.state.map.count(Chunk::Frozen) > 0 && !self.private.is_empty()
     }
@@ -219,14 +219,14 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Whether a piece was private before.
+    /// True of a piece that was private before.
     pub(super) fn is_private(&self, piece: VirtRange) -> bool {
         let place = self.private.partition_point(|it| it.end() <= piece.start);
         self.private.get(place).is_some_and(|it| it.covers(piece))
     }
 
-    /// What keeps threads from each piece: from what is private, without an event of the move that has to be read. If nothing
-    /// can read events any more, live memory is let go and is live, and private pages are still to come back.
+    /// The userfaultfd that keeps threads from each piece. Private pieces have the one without events: if the service thread
+    /// cannot read events any more, it lets live memory go, which is live again, but private pages have to come back first.
     pub(super) fn held<'s>(
         &'s self,
         service: &'s Service,
@@ -287,17 +287,19 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Whether a chunk was frozen, or changed its file, in this freeze.
+    /// True of a chunk that was frozen, or changed its file, in this freeze.
     fn is_of_this(&self, chunk: usize) -> bool {
         self.state.map.since(chunk) == self.generation
     }
 
-    /// Makes live again what a freeze that failed made private. What cannot be is left to the
-    /// service thread.
+    /// Makes live again the pieces that a freeze which failed made private. The service thread does the rest.
     pub(super) fn undo(&mut self) {
+        for (chunk, file) in self.moved.drain(..) {
+            self.state.files.abandon(file, chunk);
+        }
         for (piece, _) in &self.pieces[..self.done] {
             for chunk in self.shared.chunks_of(*piece) {
-                // What was frozen before stays so, for its readers.
+                // Chunks frozen before stay so, for their readers.
                 if self.is_of_this(chunk) && at_once(self.shared, &mut self.state, chunk).is_err() {
                     return;
                 }

@@ -1,6 +1,6 @@
 #![allow(unsafe_code)]
-//! Chunks in a freeze that are private before it, with what was written to them since the last one: *clean* ones, and, while
-//! views or children of earlier freezes live, *frozen* ones.
+//! Chunks that are private before a freeze, and their private pages: *clean* ones, and, while views or children of earlier
+//! freezes live, *frozen* ones.
 //!
 //! ```text
 //!        R                              V                          clean               frozen
@@ -26,9 +26,8 @@ use cowslip_sys::{Errno, memfile};
 
 use super::plan::Snapshot;
 use crate::arena::backing_file::offset;
-use crate::arena::chunk::{fill_base, move_pages};
+use crate::arena::chunk::{self, fill_base};
 use crate::arena::state::Chunk;
-use crate::insist::insist;
 use crate::service::Service;
 
 /// Private pages that follow one another: where the view shows them, and where the arena has them.
@@ -37,7 +36,7 @@ struct Written {
     in_arena: VirtRange,
 }
 
-/// Has files hold what was written since the last freeze, while every access to R waits.
+/// Copies the private pages into files, while every access to R waits.
 pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
     let Some(service) = snapshot.service() else { return Ok(()) };
     let mut written = Vec::new();
@@ -88,22 +87,15 @@ fn copy_base(snapshot: &mut Snapshot<'_>, service: &Service, chunk: usize) -> Re
     Ok(target)
 }
 
-/// Moves back what was moved from `start` on: the copies are what the program wrote.
+/// Moves the pages of private chunks back, from `start` on: they hold the program's writes.
 pub(super) fn move_back(snapshot: &Snapshot<'_>, start: usize) {
     for piece in &snapshot.private {
         let moved = piece.intersect(VirtRange::between(start, snapshot.moved_to.max(start)));
         if moved.is_empty() {
             continue;
         }
-        let shown = snapshot.in_view(moved);
-        let mut done = 0;
-        let moved_back = insist(|| {
-            let rest = VirtRange::between(done.max(shown.start), shown.end());
-            let place = VirtRange::new(moved.start + (rest.start - shown.start), rest.len);
-            if rest.is_empty() { Ok(()) } else { move_pages(rest, place, &mut done) }
-        });
-        if moved_back.is_err() {
-            // To go on would be to lose what the program wrote (I1).
+        if chunk::move_back(snapshot.in_view(moved), moved).is_err() {
+            // To go on would be to lose the program's writes (I1).
             let _ = std::io::stderr().write_all(
                 b"cowslip: the kernel would not move memory back after a freeze that failed: too many mappings \
                   (vm.max_map_count)\n",

@@ -31,7 +31,7 @@ pub(crate) fn take(snapshots: &mut [Snapshot<'_>]) -> Result<FreezeMethod> {
     let blocked = can_move.then(BlockedSignals::enter);
     let colocate = can_move.then(|| Colocate::begin(snapshots));
     let began = process::now_ns();
-    // Only what is live or clean can be mapped over.
+    // Live and clean chunks alone can be mapped over.
     let has_frozen = snapshots.iter().any(Snapshot::has_frozen);
     let mapped_over = |snapshots: &mut [Snapshot<'_>]| {
         snapshots.iter_mut().try_for_each(Snapshot::thaw_clean)?;
@@ -87,7 +87,7 @@ fn move_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
             let Some(service) = snapshot.service() else { continue };
             private::move_back(snapshot, snapshot.shared.range.start);
             for (piece, holder) in snapshot.held(&service) {
-                // Not registered is fine; what was moved is a shared mapping again, and live, or has its pages back.
+                // Not registered is fine: the piece is a shared mapping again, and live, or has its pages back.
                 _ = insist(|| holder.unregister(piece));
                 _ = insist(|| holder.wake(piece));
             }
@@ -124,7 +124,7 @@ fn map_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
     for snapshot in snapshots.iter() {
         let Some(service) = snapshot.service() else { continue };
         if mapped.is_err() {
-            // What was not mapped privately is as it was.
+            // The rest is as it was.
             if let Some((first, _)) = snapshot.pieces.get(snapshot.done) {
                 private::move_back(snapshot, first.start);
             }
