@@ -5,6 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use cowslip_sys::atomic_file::Target;
 use cowslip_sys::error::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
@@ -67,6 +68,11 @@ impl Plan {
         if folder == Path::new(UNIT_FOLDER) && !folder.exists() {
             return Ok(());
         }
+        let folder = match Target::find(file) {
+            Ok(Target::Stream) => return Ok(()),
+            Ok(Target::File(real)) => real.parent().unwrap_or(Path::new("/")).to_owned(),
+            Err(error) => return refuse(error.to_string()),
+        };
         let trial = folder.join(format!(".cowslip-check-{}", std::process::id()));
         match OpenOptions::new().write(true).create_new(true).open(&trial) {
             Ok(_) => fs::remove_file(&trial).or_else(|error| refuse(error.to_string())),
@@ -83,7 +89,7 @@ impl Plan {
 /// Some processes, and the share of huge pages beside that of others: of each, but of all together for those
 /// of a control group.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(try_from = "Target")]
+#[serde(try_from = "RuleText")]
 pub struct Rule {
     /// Which processes.
     pub who: Who,
@@ -119,7 +125,7 @@ impl fmt::Display for Who {
 /// A `[[target]]` of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Target {
+struct RuleText {
     pid: Option<i32>,
     r#match: Option<String>,
     cgroup: Option<PathBuf>,
@@ -127,10 +133,10 @@ struct Target {
     weight: Option<u32>,
 }
 
-impl TryFrom<Target> for Rule {
+impl TryFrom<RuleText> for Rule {
     type Error = &'static str;
 
-    fn try_from(target: Target) -> Result<Self, Self::Error> {
+    fn try_from(target: RuleText) -> Result<Self, Self::Error> {
         let weight = target.weight.unwrap_or(1);
         let all = target.all.filter(|all| *all).map(|_| Who::All);
         let named = [

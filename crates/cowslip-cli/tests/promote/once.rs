@@ -273,6 +273,7 @@ fn a_configuration_is_checked_with_the_name_of_what_is_wrong() {
         ("metrics_file = \"promote.prom\"\n[[target]]\nall = true\n", "absolute path"),
         ("metrics_file = \"/nowhere/a.prom\"\n[[target]]\nall = true\n", "/nowhere"),
         ("metrics_file = \"/proc/a.prom\"\n[[target]]\nall = true\n", "cannot write in /proc"),
+        ("metrics_file = \"/tmp\"\n[[target]]\nall = true\n", "it is a folder"),
     ] {
         let refused = check(text);
         assert_eq!(refused.status.code(), Some(2), "{text}");
