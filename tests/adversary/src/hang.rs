@@ -1,3 +1,4 @@
+#![allow(unsafe_code)]
 //! Where the processes of a group are that do not end.
 
 use std::fmt::Write as _;
@@ -26,7 +27,11 @@ pub(crate) fn describe(group: i32, program: &Program, shared: &Shared) -> String
             let tid: u32 = task.file_name().to_string_lossy().parse().unwrap_or(0);
             let state = field(&task.path().join("stat").to_string_lossy(), 0).unwrap_or_default();
             let (name, wchan, call) = (of("comm"), of("wchan"), of("syscall"));
+            let spent = |index| field(&task.path().join("stat").to_string_lossy(), index);
+            let (user, system) = (spent(11).unwrap_or_default(), spent(12).unwrap_or_default());
+            let call = if call == "running" { stopped(tid as i32).unwrap_or(call) } else { call };
             let _ = write!(text, "  {pid}/{tid} {name} {state} {wchan} syscall {call}");
+            let _ = write!(text, " ticks {user} user {system} system");
             for (process, thread, index, _) in shared.places().iter().filter(|it| it.3 == tid) {
                 let call = program.thread(*process, *thread).get(*index);
                 let call = call.map_or("its end".to_owned(), ToString::to_string);
@@ -37,6 +42,29 @@ pub(crate) fn describe(group: i32, program: &Program, shared: &Shared) -> String
         }
     }
     text
+}
+
+/// The stack and the place of a thread that runs, as `proc_pid_syscall(5)` ends with them for one that waits. It is stopped for
+/// that (`PTRACE_INTERRUPT`), and goes on.
+fn stopped(tid: i32) -> Option<String> {
+    let ask = |request, data: *mut libc::c_void| {
+        // SAFETY: a thread of a program that this process started, and a place for its registers if they are asked for.
+        unsafe { libc::ptrace(request, tid, core::ptr::null_mut::<libc::c_void>(), data) == 0 }
+    };
+    let nothing = core::ptr::null_mut();
+    if !ask(libc::PTRACE_SEIZE, nothing) {
+        return None;
+    }
+    let mut registers = core::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
+    // SAFETY: no status is asked for.
+    let stops = || unsafe { libc::waitpid(tid, core::ptr::null_mut(), libc::__WALL) == tid };
+    let is_known = ask(libc::PTRACE_INTERRUPT, nothing)
+        && stops()
+        && ask(libc::PTRACE_GETREGS, registers.as_mut_ptr().cast());
+    ask(libc::PTRACE_DETACH, nothing);
+    // SAFETY: numbers, which were zeroes before.
+    let registers = unsafe { registers.assume_init() };
+    is_known.then(|| format!("running 0x0 0x0 {:#x} {:#x}", registers.rsp, registers.rip))
 }
 
 /// A mapping of `proc_pid_maps(5)`.
@@ -94,6 +122,19 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn a_thread_that_runs_is_told_with_its_place() {
+        let mut running = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let pid = running.id() as i32;
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let said = std::iter::repeat_with(|| places(pid, &stopped(pid).unwrap_or_default()));
+        let mut said = said.take_while(|_| std::time::Instant::now() < deadline);
+        let is_told = said.any(|said| said.contains(", by ") && said.contains("sh+"));
+        running.kill().unwrap();
+        running.wait().unwrap();
+        assert!(is_told);
+    }
 
     #[test]
     fn a_call_is_told_with_its_callers() {

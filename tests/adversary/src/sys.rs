@@ -151,10 +151,13 @@ pub(crate) fn leave(status: c_int) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Has this process killed when the thread ends that made it.
-pub(crate) fn die_with_parent() {
+/// Has this process killed when the thread of `parent` ends that made it, which may be over.
+pub(crate) fn die_with_parent(parent: i32) {
     // SAFETY: a number.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    if self::parent() != parent {
+        leave(0);
+    }
 }
 
 /// Ends the thread and nothing else, without libc.

@@ -16,6 +16,8 @@ struct Loan {
     seed: u64,
     forks: bool,
     at: usize,
+    /// The process that waits for it.
+    parent: i32,
 }
 
 impl Me {
@@ -26,7 +28,8 @@ impl Me {
         }
         let by = call.word(2);
         let forks = by == "peer-that-forks";
-        let mut loan = Loan { pages, seed: self.new_seed(0), forks, at: 0 };
+        let parent = std::process::id() as i32;
+        let mut loan = Loan { pages, seed: self.new_seed(0), forks, at: 0, parent };
         let flags = libc::CLONE_VM | if by == "vfork" { libc::CLONE_VFORK } else { 0 };
         let stack = sys::mmap(0, STACK, libc::PROT_READ | libc::PROT_WRITE, 0);
         let stack = stack.unwrap_or_else(|errno| self.fail(&format!("mmap: errno {errno}")));
@@ -71,7 +74,7 @@ extern "C" fn lend_main(loan: *mut c_void) -> c_int {
     // SAFETY: `lend` waits for this process.
     let loan = unsafe { &mut *loan.cast::<Loan>() };
     // A parent that was killed in a fork holds libc's and everybody's locks in this memory for ever.
-    sys::die_with_parent();
+    sys::die_with_parent(loan.parent);
     let Ok(at) = sys::mmap(0, loan.pages * PAGE, libc::PROT_READ | libc::PROT_WRITE, 0) else {
         sys::leave(FAILED)
     };
