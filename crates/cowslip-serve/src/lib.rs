@@ -8,6 +8,7 @@
 //! A client that has a template needs the server no more: the memory stays as long as anybody reads it.
 
 mod activation;
+mod clients;
 mod lock;
 mod metrics;
 mod residents;

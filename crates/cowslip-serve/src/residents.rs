@@ -140,11 +140,8 @@ impl Residents {
         mut wait: impl FnMut() -> io::Result<()>,
     ) -> Result<Resident, Answer> {
         let mut table = self.table();
-        table.clock += 1;
-        let now = table.clock;
-        if let Some(held) = table.held.get_mut(&key) {
-            held.used_at = now;
-            return Ok(Resident::Whole(Arc::clone(&held.template)));
+        if let Some(template) = table.use_held(key) {
+            return Ok(Resident::Whole(template));
         }
         if table.failed.get(&key).is_some_and(|at| at.elapsed() < RETRY) {
             return Err(Answer::Failed);
@@ -184,11 +181,25 @@ impl Residents {
         }
     }
 
+    /// An arena of an image, if all of it is in memory.
+    pub(crate) fn held(&self, key: Key) -> Option<Arc<Template>> {
+        self.table().use_held(key)
+    }
+
     /// The image with this identity, among those that are served now: a file may have been replaced.
     fn find(&self, (identity, arena): Key) -> Option<Image> {
         let images = self.paths.iter().filter_map(|path| self.opener.open(path).ok());
         let has_arena = |image: &Image| image.description().arenas.len() > arena as usize;
         images.into_iter().find(|image| image.identity() == identity && has_arena(image))
+    }
+}
+
+impl Table {
+    fn use_held(&mut self, key: Key) -> Option<Arc<Template>> {
+        self.clock += 1;
+        let held = self.held.get_mut(&key)?;
+        held.used_at = self.clock;
+        Some(Arc::clone(&held.template))
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use cowslip::image::Image;
@@ -16,12 +15,10 @@ use cowslip::image::served::{self, Answer, Request};
 use cowslip::units::ByteCount;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, process, socket};
 
+use crate::clients::{Clients, PATIENCE};
 use crate::lock::Lock;
 use crate::metrics::count;
-use crate::residents::{Resident, Residents};
-
-/// A client has so long for its request, and then for each thing that it says or takes.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::residents::Residents;
 
 /// Device and inode.
 type FileId = (u64, u64);
@@ -127,21 +124,27 @@ impl Server {
     }
 
     fn accept(&self, stop: BorrowedFd<'_>) -> io::Result<()> {
-        let mut clients: Vec<Client> = Vec::new();
+        let Options { most_clients, .. } = self.options;
+        let mut clients = Clients::new(Arc::clone(&self.residents), most_clients, self.tell);
         let mut is_refused = false;
         let served = loop {
-            let mut ready = [false; 2];
-            if let Err(errno) =
-                process::wait_readable(&[self.listener.as_fd(), stop], &mut ready, None)
-            {
-                break Err(errno.into());
-            }
-            if ready[1] {
+            let (mut awaited, wait) = clients.awaited();
+            awaited.extend([self.listener.as_fd(), stop]);
+            let mut ready = match process::wait_many_readable(&awaited, wait) {
+                Ok(ready) => ready,
+                Err(errno) => break Err(errno.into()),
+            };
+            if ready.pop() == Some(true) {
                 break Ok(());
             }
-            clients.retain(|client| !client.thread.is_finished());
-            let client = match self.listener.accept() {
-                Ok((client, _)) => client,
+            let has_client = ready.pop() == Some(true);
+            clients.attend();
+            if !has_client {
+                continue;
+            }
+            match self.listener.accept() {
+                Ok((client, _)) if is_of_us(&client) => clients.add(client),
+                Ok(_) => count(&self.residents.metrics.refused_peers),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) => {
                     // Too many open files, most likely: those of clients close.
@@ -151,54 +154,12 @@ impl Server {
                     thread::sleep(Duration::from_millis(10));
                     continue;
                 }
-            };
+            }
             is_refused = false;
-            if !is_of_us(&client) {
-                count(&self.residents.metrics.refused_peers);
-                continue;
-            }
-            if clients.len() >= self.options.most_clients {
-                count(&self.residents.metrics.busy);
-                let _ = client.set_nonblocking(true);
-                let _ = Answer::Busy.write(&client);
-                continue;
-            }
-            match Client::start(client, Arc::clone(&self.residents)) {
-                Ok(client) => clients.push(client),
-                Err(error) => (self.tell)(&format!("start a thread for a client: {error}")),
-            }
         };
         self.residents.close();
-        clients.iter().for_each(Client::hear_no_more);
-        clients.into_iter().for_each(|client| drop(client.thread.join()));
+        clients.end();
         served
-    }
-}
-
-/// One that is answered.
-struct Client {
-    /// The thread's, which closes it when it ends.
-    stream: Weak<UnixStream>,
-    thread: JoinHandle<()>,
-}
-
-impl Client {
-    fn start(stream: UnixStream, residents: Arc<Residents>) -> io::Result<Self> {
-        let stream = Arc::new(stream);
-        let theirs = Arc::downgrade(&stream);
-        let thread = thread::Builder::new().name("cowslip-client".into());
-        let thread = thread.spawn(move || {
-            // What a client does wrong, or does not wait for, is its own affair.
-            let _ = answer(&stream, &residents);
-        })?;
-        Ok(Self { stream: theirs, thread })
-    }
-
-    /// What it has said by now is answered.
-    fn hear_no_more(&self) {
-        if let Some(stream) = self.stream.upgrade() {
-            let _ = stream.shutdown(Shutdown::Read);
-        }
     }
 }
 
@@ -229,41 +190,6 @@ fn is_socket(path: &Path) -> bool {
 /// Whether a process of this user, or of root, is at the other end.
 fn is_of_us(client: &UnixStream) -> bool {
     socket::peer_uid(client.as_fd()).is_ok_and(|uid| uid == 0 || uid == process::effective_uid())
-}
-
-fn answer(mut client: &UnixStream, residents: &Arc<Residents>) -> io::Result<()> {
-    client.set_nonblocking(false)?;
-    client.set_write_timeout(Some(PATIENCE))?;
-    let request = Request::read(client, PATIENCE)?;
-    client.set_read_timeout(Some(PATIENCE))?;
-    count(&residents.metrics.requests);
-    let failed = |error: cowslip::Error| io::Error::other(error.to_string());
-    let wait = || Answer::Pending.write(client);
-    let found = match request {
-        Request::Template { image, arena } => residents.get((image, arena), false, wait),
-        Request::Content { image, arena } => residents.get((image, arena), true, wait),
-        Request::Metrics => {
-            Answer::Follows.write(client)?;
-            return client.write_all(residents.text().as_bytes());
-        }
-        _ => Err(Answer::NotHeld),
-    };
-    match found {
-        Ok(Resident::Whole(template)) => {
-            count(&residents.metrics.templates);
-            Answer::Follows.write(client)?;
-            template.send(client).map_err(failed)?;
-            // Closed by the other side when it has the template, which this one keeps until then.
-            let _ = client.read(&mut [0]);
-            Ok(())
-        }
-        Ok(Resident::Loading(loading)) => {
-            count(&residents.metrics.lent);
-            Answer::Loading.write(client)?;
-            loading.lend(client).map_err(failed)
-        }
-        Err(refusal) => refusal.write(client),
-    }
 }
 
 /// Where a server listens that was told nothing else: what `COWSLIP_SERVE` names, or a place in the user's runtime

@@ -186,7 +186,7 @@ pub fn drain(fd: BorrowedFd<'_>) -> Result<bool> {
     }
 }
 
-pub use crate::waiting::readable as wait_readable;
+pub use crate::waiting::{many_readable as wait_many_readable, readable as wait_readable};
 
 /// The process that this one is a child of.
 pub fn parent_pid() -> i32 {

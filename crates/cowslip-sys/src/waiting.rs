@@ -36,6 +36,21 @@ pub fn readable(
     by_poll(fds, ready, timeout).or_else(|errno| by_select(fds, ready, timeout).map_err(|_| errno))
 }
 
+/// Waits like [`readable`] for as many as there are, where memory may be allocated and `poll(2)` is not refused.
+///
+/// # Errors
+/// The kernel's for `poll(2)`.
+pub fn many_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> Result<Vec<bool>> {
+    failpoints::check(Op::Poll)?;
+    let polled = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+    let mut polled: Vec<_> = polled.collect();
+    match poll(&mut polled, timeout.map(timespec).as_ref()) {
+        Ok(_) => Ok(polled.iter().map(|fd| !fd.revents().is_empty()).collect()),
+        Err(Errno::INTR) => Ok(vec![false; fds.len()]),
+        Err(errno) => Err(errno),
+    }
+}
+
 fn timespec(timeout: Duration) -> Timespec {
     Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) }
 }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use cowslip::image::served::{Answer, Request};
+use cowslip::image::served::{self, Request};
 use cowslip::image::{Image, RestoreOptions, Strategy, Via};
 use cowslip::raw::{Departure, PreparedFork, Usage};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -432,10 +432,11 @@ fn an_eager_restore_by_way_of_a_server_owns_all_of_it() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (stream, _) = listener.accept().unwrap();
-            let asked = Request::read(&stream, Duration::from_secs(60)).unwrap();
+            let mut asked = [0; Request::BYTES];
+            (&stream).read_exact(&mut asked).unwrap();
+            let asked = Request::parse(&asked).unwrap();
             assert_eq!(asked, Request::Content { image: image.identity(), arena: 0 });
-            Answer::Follows.write(&stream).unwrap();
-            template.send(&stream).unwrap();
+            served::hand_out(&template, &stream).unwrap();
         });
         let (strategy, via) = (Strategy::Eager, Via::Server(socket.clone()));
         let options = RestoreOptions { strategy, via, ..RestoreOptions::default() };

@@ -11,7 +11,7 @@
 //! | 32 | address, length, protection, kind (0 copied, 1 shared, 2 fresh) |
 //!
 //! All numbers are 64 bits, little-endian. The descriptors of the files, in this order, come with the
-//! first byte.
+//! first byte, or with that of the answer before it ([`crate::image::served`]).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -38,12 +38,13 @@ const KINDS: [Inherit; 3] = [Inherit::Copied, Inherit::Shared, Inherit::Fresh];
 const SEND: &str = "send a template";
 const RECEIVE: &str = "receive a template";
 
-pub(super) fn send(base: &Base, stream: &UnixStream) -> Result<()> {
+/// Sends it after `first`, which the same message begins with.
+pub(super) fn send(base: &Base, first: &[u8], stream: &UnixStream) -> Result<()> {
     let mut files = vec![base.file.fd().during(SEND)?, base.pin.fd()];
     if let Some(shared) = &base.shared {
         files.push(shared.fd().during(SEND)?);
     }
-    let message = encode(base, &files).during(SEND)?;
+    let message = [first, &encode(base, &files).during(SEND)?].concat();
     let sent = socket::send(stream.as_fd(), &message, &files).during(SEND)?;
     let mut stream = stream;
     stream.write_all(&message[sent..]).map_err(|error| errno_of(&error)).during(SEND)
@@ -65,11 +66,16 @@ fn encode(base: &Base, files: &[BorrowedFd<'_>]) -> Result<Vec<u8>, Errno> {
     Ok(words.into_iter().flat_map(u64::to_le_bytes).collect())
 }
 
-/// `wait` is called before each read.
-pub(super) fn receive(stream: &UnixStream, wait: Wait<'_>) -> Result<Base> {
+/// Takes a message of which these descriptors came already; `wait` is called before each read.
+pub(super) fn receive(
+    stream: &UnixStream,
+    mut files: Vec<OwnedFd>,
+    wait: Wait<'_>,
+) -> Result<Base> {
     wait(stream).map_err(of_stream)?;
     let mut header = [0; HEADER_WORDS * 8];
-    let (got, files) = socket::receive(stream.as_fd(), &mut header).during(RECEIVE)?;
+    let (got, came) = socket::receive(stream.as_fd(), &mut header).during(RECEIVE)?;
+    files.extend(came);
     if got == 0 {
         return Err(Error::new(ErrorKind::Vanished, RECEIVE).because("the other end was closed"));
     }

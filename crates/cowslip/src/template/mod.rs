@@ -29,12 +29,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cowslip_sys::error::Result;
-use cowslip_sys::process;
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
+use cowslip_sys::{OwnedFd, process};
 
 use crate::arena::Handle;
 use crate::arena::readers::Pin;
-use crate::attend;
+use crate::attend::{self, Wait};
 use crate::image::OnProgress;
 
 pub use builder::TemplateBuilder;
@@ -126,7 +126,7 @@ impl Template {
     /// # Errors
     /// The kernel's; `EPIPE` if the other end is closed. The socket is of no use afterwards.
     pub fn send(&self, socket: &UnixStream) -> Result<()> {
-        message::send(&self.base, socket)
+        message::send(&self.base, &[], socket)
     }
 
     /// Takes a template from the process at the other end of `socket`, and waits for it as the socket's
@@ -161,7 +161,8 @@ impl Template {
     /// ```
     #[allow(unsafe_code)]
     pub unsafe fn receive(socket: &UnixStream) -> Result<Self> {
-        message::receive(socket, &mut |_| Ok(())).map(|base| Self { base: Arc::new(base) })
+        // SAFETY: the caller's.
+        unsafe { Self::receive_rest(socket, Vec::new(), &mut |_| Ok(())) }
     }
 
     /// Receives like [`Self::receive`], from an end that is silent for `silence` at most. While it is waited for, `progress` is called some
@@ -179,7 +180,26 @@ impl Template {
         progress: OnProgress<'_>,
     ) -> Result<Self> {
         let wait = &mut |stream: &UnixStream| attend::readable(stream, silence, progress);
-        message::receive(socket, wait).map(|base| Self { base: Arc::new(base) })
+        // SAFETY: the caller's.
+        unsafe { Self::receive_rest(socket, Vec::new(), wait) }
+    }
+
+    /// Hands it out like [`Self::send`], in one message with what comes `first`.
+    pub(crate) fn send_after(&self, first: &[u8], socket: &UnixStream) -> Result<()> {
+        message::send(&self.base, first, socket)
+    }
+
+    /// Takes a template of which the descriptors came already, or come with it.
+    ///
+    /// # Safety
+    /// That of [`Self::receive`].
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn receive_rest(
+        socket: &UnixStream,
+        files: Vec<OwnedFd>,
+        wait: Wait<'_>,
+    ) -> Result<Self> {
+        message::receive(socket, files, wait).map(|base| Self { base: Arc::new(base) })
     }
 }
 

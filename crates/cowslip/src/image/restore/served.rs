@@ -7,19 +7,20 @@
 //! | request, bytes | |
 //! | --- | --- |
 //! | 8 | `COWSLIPQ` |
-//! | 8 | version, 2 |
+//! | 8 | version, 3 |
 //! | 8 | what is asked for: 1 a template, 2 metrics, 3 a template or, while it is being loaded, its chunks |
 //! | 16 | identity of the image |
 //! | 8 | which of its arenas |
 //!
 //! The answer is a number of 8 bytes, then the template as [`Template::send`] sends it, or what [`Loading::lend`] says, or a
-//! text until the end. All numbers are little-endian. Who asks checks who listens: a process of the same user, or of root.
+//! text until the end. A template's descriptors come with the first byte of the answer. All numbers are little-endian. The client
+//! checks the user of the process that listens: its own, or root.
 //!
-//! A server that says nothing for two seconds is not waited for by who may read the file instead: it is suspended, or as
-//! good as that. Nor is one that as many wait for as may: connecting does not block.
+//! A client that may read the file instead waits two seconds for a word: a server that says nothing is suspended, or as
+//! good as that. It does not wait where the queue of connections is full: connecting does not block.
 
 use std::env;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use cowslip_sys::error::{Error, ErrorKind, Result, file_error};
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{AsFd, process, socket};
+use cowslip_sys::{AsFd, OwnedFd, process, socket};
 
 use super::lending::Lender;
 pub use super::lending::Loading;
@@ -42,8 +43,7 @@ use crate::image::open::Image;
 use crate::template::Template;
 
 const MAGIC: [u8; 8] = *b"COWSLIPQ";
-const VERSION: u64 = 2;
-const REQUEST_BYTES: usize = 48;
+const VERSION: u64 = 3;
 /// So long is a server waited for that is loading the image, and for each thing that one says which must have it.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// So long is a server waited for that says nothing, by who may do without it.
@@ -110,21 +110,19 @@ const ANSWERS: [Answer; 8] = [
 ];
 
 impl Request {
-    /// Reads what a client asks for, who has so long for all of it. The stream's time-out for reading is another then.
-    ///
-    /// # Errors
-    /// `InvalidData` if it is something else, `TimedOut`; the socket's.
-    pub fn read(stream: &UnixStream, patience: Duration) -> io::Result<Self> {
-        let mut bytes = [0; REQUEST_BYTES];
-        read_within(stream, &mut bytes, patience)?;
+    /// Length of a request.
+    pub const BYTES: usize = 48;
+
+    /// What a client said; `None` if it is no request, or one of another version.
+    pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
         let image = Identity(bytes[24..40].try_into().expect("sixteen"));
         let arena = u32::try_from(word(40));
         match (bytes[..8] == MAGIC && word(8) == VERSION, word(16), arena) {
-            (true, 1, Ok(arena)) => Ok(Self::Template { image, arena }),
-            (true, 2, _) => Ok(Self::Metrics),
-            (true, 3, Ok(arena)) => Ok(Self::Content { image, arena }),
-            _ => Err(io::ErrorKind::InvalidData.into()),
+            (true, 1, Ok(arena)) => Some(Self::Template { image, arena }),
+            (true, 2, _) => Some(Self::Metrics),
+            (true, 3, Ok(arena)) => Some(Self::Content { image, arena }),
+            _ => None,
         }
     }
 
@@ -133,11 +131,15 @@ impl Request {
     /// # Errors
     /// `InvalidData` if it answers something else, `TimedOut` after that minute; the socket's.
     pub fn ask(self, stream: &UnixStream) -> io::Result<Answer> {
-        self.ask_attended(stream, &mut |_| Ok(()))
+        self.ask_attended(stream, &mut |_| Ok(())).map(|(answer, _)| answer)
     }
 
-    /// Asks like [`Self::ask`]; `wait` is called before each read.
-    fn ask_attended(self, stream: &UnixStream, wait: Wait<'_>) -> io::Result<Answer> {
+    /// Asks like [`Self::ask`]; `wait` is called before each read. The descriptors are those that came with the answer.
+    fn ask_attended(
+        self,
+        stream: &UnixStream,
+        wait: Wait<'_>,
+    ) -> io::Result<(Answer, Vec<OwnedFd>)> {
         let (kind, image, arena) = match self {
             Self::Template { image, arena } => (1u64, image.0, arena),
             Self::Metrics => (2, [0; 16], 0),
@@ -155,50 +157,30 @@ impl Request {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match Answer::read(stream, wait)? {
-                Answer::Pending if Instant::now() < deadline => {}
-                Answer::Pending => return Err(io::ErrorKind::TimedOut.into()),
-                answer => return Ok(answer),
+                (Answer::Pending, _) if Instant::now() < deadline => {}
+                (Answer::Pending, _) => return Err(io::ErrorKind::TimedOut.into()),
+                answered => return Ok(answered),
             }
         }
     }
-}
-
-/// Fills `bytes` before so much time has passed, however little comes at a time.
-fn read_within(mut stream: &UnixStream, bytes: &mut [u8], patience: Duration) -> io::Result<()> {
-    let deadline = Instant::now() + patience;
-    let mut at = 0;
-    while at < bytes.len() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut bytes[at..]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(more) => at += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 impl Answer {
-    fn read(mut stream: &UnixStream, wait: Wait<'_>) -> io::Result<Self> {
-        let mut answer = [0; 8];
+    fn read(stream: &UnixStream, wait: Wait<'_>) -> io::Result<(Self, Vec<OwnedFd>)> {
+        let (mut answer, mut files) = ([0; 8], Vec::new());
         let mut at = 0;
         while at < answer.len() {
             wait(stream)?;
-            match stream.read(&mut answer[at..]) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(more) => at += more,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            let (more, came) = socket::receive(stream.as_fd(), &mut answer[at..])?;
+            if more == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            at += more;
+            files.extend(came);
         }
         let answer = usize::try_from(u64::from_le_bytes(answer)).ok();
         let answer = answer.and_then(|number| ANSWERS.get(number).copied());
-        answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
+        answer.map(|answer| (answer, files)).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Tells the client.
@@ -206,8 +188,12 @@ impl Answer {
     /// # Errors
     /// The socket's.
     pub fn write(self, mut stream: &UnixStream) -> io::Result<()> {
+        stream.write_all(&self.to_bytes())
+    }
+
+    fn to_bytes(self) -> [u8; 8] {
         let number = ANSWERS.iter().position(|it| *it == self).unwrap_or(ANSWERS.len() - 1);
-        stream.write_all(&(number as u64).to_le_bytes())
+        (number as u64).to_le_bytes()
     }
 
     fn explain(self) -> &'static str {
@@ -242,13 +228,22 @@ impl Attention<'_> {
         }
     }
 
-    fn receive(&mut self, stream: &UnixStream) -> Result<Template> {
+    /// Takes the template whose descriptors came with the answer.
+    fn receive(&mut self, stream: &UnixStream, files: Vec<OwnedFd>) -> Result<Template> {
         #[allow(unsafe_code)]
-        // SAFETY: who listens is of this user or root, and could write to this process' memory anyway.
+        // SAFETY: the listener is of this user or root, and could write to this process' memory anyway.
         unsafe {
-            Template::receive_within(stream, self.silence, self.progress)
+            Template::receive_rest(stream, files, &mut |stream| self.wait(stream))
         }
     }
+}
+
+/// Tells the client that a template follows, and sends it: in one message, if the socket has room for it.
+///
+/// # Errors
+/// As [`Template::send`].
+pub fn hand_out(template: &Template, stream: &UnixStream) -> Result<()> {
+    template.send_after(&Answer::Follows.to_bytes(), stream)
 }
 
 /// Connects to a server at `path`, of this user or of root, without waiting. One that says nothing for a minute is given
@@ -271,8 +266,15 @@ fn connect_for(path: &Path, silence: Duration) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
+/// A server that has something of what it was asked for.
+struct Asked {
+    stream: UnixStream,
+    answer: Answer,
+    files: Vec<OwnedFd>,
+}
+
 /// Asks the server; what it refuses is an error.
-fn ask(request: Request, attention: &mut Attention<'_>) -> Result<(UnixStream, Answer)> {
+fn ask(request: Request, attention: &mut Attention<'_>) -> Result<Asked> {
     let Attention { socket, silence, .. } = *attention;
     let stream = connect_for(socket, silence).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => Error::new(ErrorKind::Busy, OPERATION)
@@ -282,8 +284,10 @@ fn ask(request: Request, attention: &mut Attention<'_>) -> Result<(UnixStream, A
     })?;
     let answer = request.ask_attended(&stream, &mut |stream| attention.wait(stream));
     match answer.map_err(|error| attention.error(error))? {
-        answer @ (Answer::Follows | Answer::Loading) => Ok((stream, answer)),
-        answer => {
+        (answer @ (Answer::Follows | Answer::Loading), files) => {
+            Ok(Asked { stream, answer, files })
+        }
+        (answer, _) => {
             let is_busy = answer == Answer::Busy;
             let kind = if is_busy { ErrorKind::Busy } else { ErrorKind::Unsupported };
             let error = Error::new(kind, OPERATION).of_file(socket).because(answer.explain());
@@ -315,8 +319,8 @@ impl Image {
     ) -> Result<Template> {
         let request = Request::Template { image: self.identity(), arena };
         let mut attention = Attention { socket, silence: PATIENCE, progress };
-        let (stream, _) = ask(request, &mut attention)?;
-        attention.receive(&stream)
+        let Asked { stream, files, .. } = ask(request, &mut attention)?;
+        attention.receive(&stream, files)
     }
 }
 
@@ -368,7 +372,7 @@ fn get(
     mut attention: Attention<'_>,
 ) -> Result<Served> {
     let request = Request::Content { image: image.identity(), arena };
-    let (stream, answer) = ask(request, &mut attention)?;
+    let Asked { stream, answer, files } = ask(request, &mut attention)?;
     if answer == Answer::Loading {
         attention.wait(&stream).map_err(|error| attention.error(error))?;
         return Lender::receive(stream, described.length_bytes).map(Served::Loading);
@@ -378,7 +382,7 @@ fn get(
     let pieces: Vec<_> =
         pieces.map(|it| (range(it.offset_bytes, it.length_bytes), it.prot())).collect();
     let is_eager = options.strategy == Strategy::Eager;
-    let template = attention.receive(&stream)?;
+    let template = attention.receive(&stream, files)?;
     let restored = template.restore_pieces(builder(described, options)?, &pieces, !is_eager)?;
     if is_eager {
         serve::ensure(restored.shared());

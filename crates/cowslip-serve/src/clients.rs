@@ -1,0 +1,225 @@
+//! Clients, from the connection to its end.
+//!
+//! ```text
+//!   accepted ─▶ Hearing ── request ──▶ held? ──yes──▶ told at once ─▶ Taking ── closed ──▶ gone
+//!                  │ PATIENCE            │ no                           │ PATIENCE
+//!                  ▼                     ▼                              ▼
+//!                 gone           a thread: loads, lends                gone
+//! ```
+//! One thread accepts, hears and tells; it waits for no client. The limit counts all three kinds.
+//!
+//! A client that is told maps the readers' token of the template, and then closes the connection. Until then the template
+//! is kept here: descriptors on their way over a socket keep nothing.
+
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use cowslip::Template;
+use cowslip::image::served::{self, Answer, Request};
+use cowslip_sys::{AsFd, BorrowedFd};
+
+use crate::metrics::count;
+use crate::residents::{Resident, Residents};
+
+/// A client has so long for its request, and then for each thing that it says or takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// The largest template that is told by the thread that accepts: it fits into a new socket's buffer.
+const MOST_REGIONS_AT_ONCE: usize = 256;
+
+pub(crate) struct Clients {
+    residents: Arc<Residents>,
+    most: usize,
+    tell: fn(&str),
+    hearing: Vec<Hearing>,
+    taking: Vec<Taking>,
+    threads: Vec<Thread>,
+}
+
+/// A client whose request did not come as a whole yet.
+struct Hearing {
+    stream: UnixStream,
+    said: [u8; Request::BYTES],
+    len: usize,
+    until: Instant,
+}
+
+/// A client that was told, and did not close the connection yet.
+struct Taking {
+    stream: UnixStream,
+    _template: Arc<Template>,
+    until: Instant,
+}
+
+/// A client with a thread of its own.
+struct Thread {
+    /// The thread's, which closes it when it ends.
+    stream: Weak<UnixStream>,
+    thread: JoinHandle<()>,
+}
+
+/// The way on of a client that is heard.
+enum Heard {
+    Later(Hearing),
+    Request(UnixStream, Request),
+    /// It is gone, or said something else.
+    Nothing,
+}
+
+impl Clients {
+    pub(crate) fn new(residents: Arc<Residents>, most: usize, tell: fn(&str)) -> Self {
+        Self { residents, most, tell, hearing: vec![], taking: vec![], threads: vec![] }
+    }
+
+    /// Hears a client that was accepted just now.
+    pub(crate) fn add(&mut self, stream: UnixStream) {
+        self.threads.retain(|client| !client.thread.is_finished());
+        let count_now = self.hearing.len() + self.taking.len() + self.threads.len();
+        let _ = stream.set_nonblocking(true);
+        if count_now >= self.most {
+            count(&self.residents.metrics.busy);
+            let _ = Answer::Busy.write(&stream);
+            return;
+        }
+        let until = Instant::now() + PATIENCE;
+        self.hear(Hearing { stream, said: [0; Request::BYTES], len: 0, until });
+    }
+
+    /// The connections of which something may come, and the time until the first of them has waited long enough.
+    pub(crate) fn awaited(&self) -> (Vec<BorrowedFd<'_>>, Option<Duration>) {
+        let hearing = self.hearing.iter().map(|it| (it.stream.as_fd(), it.until));
+        let all = hearing.chain(self.taking.iter().map(|it| (it.stream.as_fd(), it.until)));
+        let (streams, ends): (Vec<_>, Vec<_>) = all.unzip();
+        let first = ends.into_iter().min();
+        (streams, first.map(|end| end.saturating_duration_since(Instant::now())))
+    }
+
+    /// Hears all that can be heard, and lets go of the clients that are done or had their time.
+    pub(crate) fn attend(&mut self) {
+        let now = Instant::now();
+        self.taking.retain(|client| client.until > now && is_open(&client.stream));
+        for client in std::mem::take(&mut self.hearing) {
+            self.hear(client);
+        }
+        self.hearing.retain(|client| client.until > now);
+    }
+
+    fn hear(&mut self, client: Hearing) {
+        match client.hear() {
+            Heard::Later(client) => self.hearing.push(client),
+            Heard::Nothing => {}
+            Heard::Request(stream, request) => {
+                count(&self.residents.metrics.requests);
+                self.answer(stream, request);
+            }
+        }
+    }
+
+    fn answer(&mut self, stream: UnixStream, request: Request) {
+        let held = match request {
+            Request::Template { image, arena } | Request::Content { image, arena } => {
+                self.residents.held((image, arena))
+            }
+            _ => None,
+        };
+        let Some(template) = held.filter(|it| it.regions().len() <= MOST_REGIONS_AT_ONCE) else {
+            match Thread::start(stream, request, Arc::clone(&self.residents)) {
+                Ok(thread) => self.threads.push(thread),
+                Err(error) => (self.tell)(&format!("start a thread for a client: {error}")),
+            }
+            return;
+        };
+        count(&self.residents.metrics.templates);
+        if served::hand_out(&template, &stream).is_ok() {
+            let until = Instant::now() + PATIENCE;
+            self.taking.push(Taking { stream, _template: template, until });
+        }
+    }
+
+    /// Answers what was asked for by now. A client that takes has its answer.
+    pub(crate) fn end(mut self) {
+        self.attend();
+        self.threads.iter().for_each(Thread::hear_no_more);
+        self.threads.into_iter().for_each(|client| drop(client.thread.join()));
+    }
+}
+
+impl Hearing {
+    fn hear(mut self) -> Heard {
+        loop {
+            match self.stream.read(&mut self.said[self.len..]) {
+                Ok(0) => return Heard::Nothing,
+                Ok(more) => self.len += more,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock => return Heard::Later(self),
+                    _ => return Heard::Nothing,
+                },
+            }
+            if self.len == Request::BYTES {
+                let request = Request::parse(&self.said);
+                return request.map_or(Heard::Nothing, |it| Heard::Request(self.stream, it));
+            }
+        }
+    }
+}
+
+fn is_open(mut stream: &UnixStream) -> bool {
+    let closed = stream.read(&mut [0]);
+    closed.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
+impl Thread {
+    fn start(stream: UnixStream, request: Request, residents: Arc<Residents>) -> io::Result<Self> {
+        let stream = Arc::new(stream);
+        let theirs = Arc::downgrade(&stream);
+        let thread = thread::Builder::new().name("cowslip-client".into());
+        let thread = thread.spawn(move || {
+            // What a client does wrong, or does not wait for, is its own affair.
+            let _ = answer(&stream, request, &residents);
+        })?;
+        Ok(Self { stream: theirs, thread })
+    }
+
+    /// What it has said by now is answered.
+    fn hear_no_more(&self) {
+        if let Some(stream) = self.stream.upgrade() {
+            let _ = stream.shutdown(Shutdown::Read);
+        }
+    }
+}
+
+fn answer(mut client: &UnixStream, request: Request, residents: &Arc<Residents>) -> io::Result<()> {
+    client.set_nonblocking(false)?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    let failed = |error: cowslip::Error| io::Error::other(error.to_string());
+    let wait = || Answer::Pending.write(client);
+    let found = match request {
+        Request::Template { image, arena } => residents.get((image, arena), false, wait),
+        Request::Content { image, arena } => residents.get((image, arena), true, wait),
+        Request::Metrics => {
+            Answer::Follows.write(client)?;
+            return client.write_all(residents.text().as_bytes());
+        }
+        _ => Err(Answer::NotHeld),
+    };
+    match found {
+        Ok(Resident::Whole(template)) => {
+            count(&residents.metrics.templates);
+            served::hand_out(&template, client).map_err(failed)?;
+            // Closed by the other side when it has the template, which this one keeps until then.
+            let _ = client.read(&mut [0]);
+            Ok(())
+        }
+        Ok(Resident::Loading(loading)) => {
+            count(&residents.metrics.lent);
+            Answer::Loading.write(client)?;
+            loading.lend(client).map_err(failed)
+        }
+        Err(refusal) => refusal.write(client),
+    }
+}
