@@ -55,7 +55,7 @@ pub(crate) struct PruneArgs {
     cowslip image push store.image gs://bucket/stores/monday --latest latest\n  \
     cowslip image push store.image oci://registry.example/stores:monday    # for Kubernetes' image volumes\n\nIt is there when it is \
     whole; an upload that is broken off leaves nothing. Credentials come from the environment \
-    (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_…, AZURE_…): docs/remote.md.")]
+    (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_*, AZURE_*): docs/remote.md.")]
 pub(crate) struct PushArgs {
     /// The image
     pub(super) file: PathBuf,
