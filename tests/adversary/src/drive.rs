@@ -216,6 +216,8 @@ fn try_modes(
         };
         totals.lock().expect("nobody panics with it").add(*mode, &done);
         let Some(failure) = done.failure else { continue };
+        // A smaller program may fail for another reason.
+        println!("seed {seed} {} fails, and is made smaller:\n{failure}", mode.name());
         let until = Instant::now() + Duration::from_secs(options.shrink_s);
         let limit = limit.min(Duration::from_secs(3));
         let shrinker = Shrinker { place, mode: *mode, job, limit, until };
