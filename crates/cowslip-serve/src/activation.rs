@@ -27,7 +27,7 @@ pub fn inherited_listener() -> io::Result<Option<UnixListener>> {
     if number("LISTEN_PID") != Some(std::process::id()) || IS_TAKEN.swap(true, Relaxed) {
         return Ok(None);
     }
-    // SAFETY: it is only asked what it is.
+    // SAFETY: the descriptor is asked for its kind and nothing else.
     let is_ours = || socket::listens(unsafe { BorrowedFd::borrow_raw(FIRST) });
     if number("LISTEN_FDS") != Some(1) || !is_ours() {
         let what = "not one Unix socket that listens for streams was passed (LISTEN_FDS)";

@@ -139,7 +139,7 @@ impl Clients {
         }
     }
 
-    /// Answers what was asked for by now. A client that takes has its answer.
+    /// Answers the requests that came by now. A client that takes has its answer.
     pub(crate) fn end(mut self) {
         self.attend();
         self.threads.iter().for_each(Thread::hear_no_more);
@@ -178,13 +178,13 @@ impl Thread {
         let theirs = Arc::downgrade(&stream);
         let thread = thread::Builder::new().name("cowslip-client".into());
         let thread = thread.spawn(move || {
-            // What a client does wrong, or does not wait for, is its own affair.
+            // An error is the client's: it said something else, or went.
             let _ = answer(&stream, request, &residents);
         })?;
         Ok(Self { stream: theirs, thread })
     }
 
-    /// What it has said by now is answered.
+    /// Answers the questions that came by now, and ends.
     fn hear_no_more(&self) {
         if let Some(stream) = self.stream.upgrade() {
             let _ = stream.shutdown(Shutdown::Read);

@@ -1,7 +1,7 @@
-//! Images in memory, once a machine: who restores one is handed descriptors instead of reading a file.
+//! Images in memory, once a machine: a process that restores one is handed descriptors instead of reading a file.
 //!
 //! ```text
-//!   client ──request──▶ [server]  accepts, checks who it is, answers in a thread a client
+//!   client ──request──▶ [server]  accepts, checks the user, hands out what is in memory
 //!                          └──▶ [residents]  each image loaded once; the least recently used goes first
 //!   client ◀─template, or what is loaded by now── SCM_RIGHTS
 //! ```

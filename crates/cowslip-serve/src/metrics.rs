@@ -1,4 +1,4 @@
-//! What the server has done, as text in Prometheus' format.
+//! Counters of the server, as text in Prometheus' format.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -7,7 +7,7 @@
 //!              room? ──no──▶ is the image whole? ──yes──▶ the least recently used is given up, until there is
 //! ```
 //! An image that cannot be loaded is not read again for [`RETRY`], however often it is asked for.
-//! What is given up stays in memory as long as a client reads it, and no longer counts here.
+//! An image that is given up stays in memory as long as a client reads it, and no longer counts here.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,7 +26,7 @@ use crate::server::{Opener, Options};
 
 type Key = (ImageIdentity, u32);
 
-/// So long is what could not be loaded not tried again.
+/// Time before an image is tried again that could not be loaded.
 const RETRY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct Residents {
     pub(crate) metrics: Metrics,
 }
 
-/// What there is of an arena of an image.
+/// An arena of an image: all of it, or a part.
 #[derive(Debug)]
 pub(crate) enum Resident {
     Whole(Arc<Template>),
@@ -53,7 +53,7 @@ struct Table {
     loading: HashMap<Key, Arc<Load>>,
     /// When it could not be loaded.
     failed: HashMap<Key, Instant>,
-    /// Of what is held, and of what is being loaded.
+    /// Bytes of the images that are held or being loaded.
     bytes: u64,
     /// Nothing is loaded, or waited for, any more.
     is_closed: bool,
@@ -67,14 +67,14 @@ struct Held {
     used_at: u64,
 }
 
-/// What those learn who asked while an image was not held. It is set under the table's lock.
+/// The progress of a load, for the clients that asked meanwhile. It is set under the table's lock.
 #[derive(Debug, Default)]
 struct Load {
     begun: OnceLock<Arc<Loading>>,
     outcome: OnceLock<Result<Arc<Template>, Answer>>,
 }
 
-/// Who loads an image. Others wait no longer for it when this is dropped.
+/// The load of an image. Dropping it ends every client's wait for the image.
 struct Loader {
     residents: Arc<Residents>,
     key: Key,
@@ -103,7 +103,7 @@ impl Residents {
         self.metrics.text(table.held.len() as u64, table.bytes, self.most_bytes)
     }
 
-    /// Nobody waits for an image any more, or has one loaded.
+    /// Ends all waits and starts no more loads.
     pub(crate) fn close(&self) {
         self.table().is_closed = true;
         self.changed.notify_all();
@@ -131,8 +131,8 @@ impl Residents {
         }
     }
 
-    /// An arena of an image, loaded if need be: all of it, or, for who `borrows`, what is there. While nothing can be handed
-    /// out `wait` is called now and then, until it fails.
+    /// An arena of an image, loaded if need be: all of it, or, for a client that `borrows`, the part that is there. While there
+    /// is nothing to hand out, `wait` is called now and then, until it fails.
     pub(crate) fn get(
         self: &Arc<Self>,
         key: Key,
@@ -170,7 +170,7 @@ impl Residents {
                 return Err(Answer::Ending);
             }
             drop(table);
-            // Who has gone is told nothing.
+            // The client has gone: it is told nothing.
             wait().map_err(|_| Answer::Failed)?;
             let is_early = |table: &mut Table| {
                 let has_some = borrows && load.begun.get().is_some();
@@ -273,7 +273,7 @@ impl Loader {
         fits
     }
 
-    /// Gives up what was used least recently until there is room, or until nothing is left to give up.
+    /// Gives up the images used least recently until there is room, or until none is left.
     fn make_room(&mut self, bytes: u64) -> Result<(), Answer> {
         let residents = &self.residents;
         let mut table = residents.table();
@@ -325,7 +325,7 @@ impl Drop for Loader {
     }
 }
 
-/// What an arena of an image comes to in memory, which comes in chunks.
+/// Memory that an arena of an image takes: whole chunks.
 fn used_bytes(image: &Image, arena: u32) -> u64 {
     (image.used_chunks(arena).len() * CHUNK_BYTES) as u64
 }

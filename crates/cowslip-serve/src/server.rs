@@ -1,4 +1,4 @@
-//! The socket: who may have what, and how many at a time.
+//! The socket: which users may connect, and how many clients at a time.
 
 use std::fmt;
 use std::fs;
@@ -53,14 +53,14 @@ impl fmt::Debug for Opener {
     }
 }
 
-/// What is served, to how many.
+/// The images that are served, and the limits.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The images.
     pub images: Vec<PathBuf>,
     /// How they are opened.
     pub opener: Opener,
-    /// Clients at a time; who comes beyond that is told so.
+    /// Clients at a time. One more is told that the server is busy.
     pub most_clients: usize,
     /// Memory of the images held; the least recently used goes first.
     pub most_memory: ByteCount,
@@ -103,15 +103,15 @@ impl Server {
         Ok(server)
     }
 
-    /// A server on a socket that somebody else made, and removes.
+    /// A server on a socket that another process made, and removes.
     pub fn on(listener: UnixListener, options: Options, tell: fn(&str)) -> Self {
         let residents = Residents::new(&options, tell);
         Self { listener, made: None, options, residents: Arc::new(residents), tell }
     }
 
-    /// Loads the images and serves them until `stop` can be read. Clients are answered from the beginning: who restores an
-    /// image that is being loaded is lent what is there, and who asks for a template waits. Then what was asked for by then is
-    /// answered, nobody is lent to any more, and nobody waits: what is still being loaded is given up.
+    /// Loads the images and serves them until `stop` can be read. Clients are answered from the beginning: one that restores an
+    /// image that is being loaded is lent the part that is there, and one that asks for a template waits. At the end the requests
+    /// that came by then are answered, lending and waiting end, and a load that is under way is given up.
     ///
     /// # Errors
     /// The system's, if it cannot wait.
@@ -165,7 +165,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Whoever removed it may have another there.
+        // Another server may have put its own there.
         if let Some((path, id)) = &self.made
             && file_id(path).is_ok_and(|now| now == *id)
         {
@@ -178,7 +178,7 @@ fn file_id(path: &Path) -> io::Result<FileId> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Whether a socket at `path` is one that nobody listens to any more.
+/// Tells a socket at `path` that no process listens to any more.
 fn is_left_over(path: &Path) -> bool {
     is_socket(path) && socket::connect_at_once(path).is_err_and(|errno| errno == Errno::CONNREFUSED)
 }
@@ -187,7 +187,7 @@ fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// Whether a process of this user, or of root, is at the other end.
+/// Tells if a process of this user, or of root, is at the other end.
 fn is_of_us(client: &UnixStream) -> bool {
     socket::peer_uid(client.as_fd()).is_ok_and(|uid| uid == 0 || uid == process::effective_uid())
 }
@@ -202,7 +202,7 @@ pub fn default_socket() -> PathBuf {
     variable(served::VARIABLE).or_else(in_runtime).unwrap_or_else(of_root)
 }
 
-/// What the server at `path` has done, in Prometheus' format.
+/// Counters of the server at `path`, in Prometheus' format.
 ///
 /// # Errors
 /// The socket's; `ResourceBusy` if the server has too many clients.

@@ -31,7 +31,7 @@ const MAGIC: [u8; 8] = *b"COWSLIPT";
 const VERSION: u64 = 1;
 const HEADER_WORDS: usize = 11;
 const REGION_WORDS: usize = 4;
-/// As many mappings as a process may have by default.
+/// The most mappings that a process may have by default.
 const MOST_REGIONS: u64 = 65_530;
 const KINDS: [Inherit; 3] = [Inherit::Copied, Inherit::Shared, Inherit::Fresh];
 
@@ -79,7 +79,7 @@ pub(super) fn receive(
     if got == 0 {
         return Err(Error::new(ErrorKind::Vanished, RECEIVE).because("the other end was closed"));
     }
-    // As far as it came: a stranger may say little and wait for an answer.
+    // Compared as far as it came: a stranger may say little and wait for an answer.
     let known = got.min(MAGIC.len());
     if header[..known] != MAGIC[..known] {
         return Err(corrupt("something else came over the socket"));

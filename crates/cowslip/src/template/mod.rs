@@ -9,11 +9,11 @@
 //! A clone reads the base through 2 MiB mappings and copies 4 KiB at its first write to a page. A
 //! *reset* drops those copies.
 //!
-//! * **I2, frozen is frozen**, with readers that were not forked: who has a template or a clone maps the
+//! * **I2, frozen is frozen**, with readers that were not forked: a process with a template or a clone maps the
 //!   token of the base's readers first ([`Pin`]), which fails if the base may be changing already, and
 //!   from then on keeps it from being thawed. Children inherit the mapping, `kill -9` ends it.
-//! * Descriptors on their way over a socket keep nothing: who receives them too late is told so.
-//! * What is handed out of the base is a descriptor for reading only.
+//! * Descriptors on their way over a socket keep nothing: a process that receives them too late is told so.
+//! * The descriptor of the base that is handed out is for reading only.
 
 mod builder;
 mod clone;
@@ -71,13 +71,13 @@ pub struct Template {
     base: Arc<Base>,
 }
 
-/// What the template and its clones in this process hold together.
+/// The things that the template and its clones in this process hold together.
 #[derive(Debug)]
 struct Base {
     pin: Pin,
     /// For reading only.
     file: File,
-    /// What the clones share, if there is anything.
+    /// The file of the regions that clones share, if there are any.
     shared: Option<File>,
     layout: Layout,
     /// The file is made of huge pages.
@@ -101,7 +101,7 @@ pub(crate) struct File {
 }
 
 impl Template {
-    /// What it consists of, in order, at the arena's addresses.
+    /// The regions, in order, at the arena's addresses.
     pub fn regions(&self) -> &[Region] {
         self.base.layout.regions()
     }

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | 8 | `COWSLIPQ` |
 //! | 8 | version, 3 |
-//! | 8 | what is asked for: 1 a template, 2 metrics, 3 a template or, while it is being loaded, its chunks |
+//! | 8 | 1: a template; 2: metrics; 3: a template or, while it is being loaded, its chunks |
 //! | 16 | identity of the image |
 //! | 8 | which of its arenas |
 //!
@@ -44,17 +44,17 @@ use crate::template::Template;
 
 const MAGIC: [u8; 8] = *b"COWSLIPQ";
 const VERSION: u64 = 3;
-/// So long is a server waited for that is loading the image, and for each thing that one says which must have it.
+/// Longest wait for a server that is loading the image, and for each message where the server is the only source.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// So long is a server waited for that says nothing, by who may do without it.
+/// Longest wait for a silent server where the file may be read instead.
 const SILENCE: Duration = Duration::from_secs(2);
-/// So often does a server say that it is loading an image.
+/// Time between two answers that an image is being loaded.
 pub const REPEAT: Duration = Duration::from_millis(500);
 
 /// The environment variable that names the socket of a server.
 pub const VARIABLE: &str = "COWSLIP_SERVE";
 
-/// What a server is asked for.
+/// A question to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Request {
@@ -65,9 +65,9 @@ pub enum Request {
         /// Which of its arenas.
         arena: u32,
     },
-    /// What it has done, as text in Prometheus' format.
+    /// Its counters, as text in Prometheus' format.
     Metrics,
-    /// As [`Self::Template`], or, while it is being loaded, [what is there](Loading::lend).
+    /// A template like [`Self::Template`], or, while it is being loaded, [the part that is there](Loading::lend).
     Content {
         /// Which image.
         image: Identity,
@@ -80,7 +80,7 @@ pub enum Request {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Answer {
-    /// What was asked for follows.
+    /// The thing asked for follows.
     Follows,
     /// It does not have that image.
     NotHeld,
@@ -90,7 +90,7 @@ pub enum Answer {
     Busy,
     /// It could not load the image: its log says why.
     Failed,
-    /// It is loading the image, and [lends](Loading::lend) what is there.
+    /// It is loading the image, and [lends](Loading::lend) the part that is there.
     Loading,
     /// It is about to: another answer follows. It is said again each [`REPEAT`].
     Pending,
@@ -113,7 +113,7 @@ impl Request {
     /// Length of a request.
     pub const BYTES: usize = 48;
 
-    /// What a client said; `None` if it is no request, or one of another version.
+    /// Reads a request; `None` if it is none, or one of another version.
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
         let image = Identity(bytes[24..40].try_into().expect("sixteen"));
@@ -208,7 +208,7 @@ impl Answer {
     }
 }
 
-/// A wait for a server, which may be silent for so long, and of which the caller is asked now and then whether to go on.
+/// A wait for a server, which may be silent for so long. The caller is asked now and then to go on or break it off.
 struct Attention<'a> {
     socket: &'a Path,
     silence: Duration,
@@ -241,7 +241,7 @@ impl Attention<'_> {
 /// Tells the client that a template follows, and sends it: in one message, if the socket has room for it.
 ///
 /// # Errors
-/// As [`Template::send`].
+/// Those of [`Template::send`].
 pub fn hand_out(template: &Template, stream: &UnixStream) -> Result<()> {
     template.send_after(&Answer::Follows.to_bytes(), stream)
 }
@@ -250,7 +250,7 @@ pub fn hand_out(template: &Template, stream: &UnixStream) -> Result<()> {
 /// up then.
 ///
 /// # Errors
-/// `PermissionDenied` if somebody else listens there, `WouldBlock` if too many wait to be answered; the socket's.
+/// `PermissionDenied` if another user's process listens there, `WouldBlock` if too many wait to be answered; the socket's.
 pub fn connect(path: &Path) -> io::Result<UnixStream> {
     connect_for(path, PATIENCE)
 }
@@ -273,7 +273,7 @@ struct Asked {
     files: Vec<OwnedFd>,
 }
 
-/// Asks the server; what it refuses is an error.
+/// Asks the server; a refusal is an error.
 fn ask(request: Request, attention: &mut Attention<'_>) -> Result<Asked> {
     let Attention { socket, silence, .. } = *attention;
     let stream = connect_for(socket, silence).map_err(|error| match error.kind() {
@@ -324,15 +324,15 @@ impl Image {
     }
 }
 
-/// What a server has of an arena.
+/// An arena that a server has.
 pub(super) enum Served {
     /// An arena made of all of it.
     Whole(Arena),
-    /// Who has a part by now.
+    /// The server, which has a part by now.
     Loading(Lender),
 }
 
-/// What a server has, if there is one that serves the image. One that was named by the caller must.
+/// Restores from a server, if one serves the image. A server that the caller named must.
 pub(super) fn restore(
     image: &Image,
     arena: u32,
