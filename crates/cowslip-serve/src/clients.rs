@@ -27,8 +27,9 @@ use crate::residents::{Resident, Residents};
 
 /// A client has so long for its request, and then for each thing that it says or takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// The largest template that is told by the thread that accepts: it fits into a new socket's buffer.
-const MOST_REGIONS_AT_ONCE: usize = 256;
+/// Regions of the largest template that the accepting thread sends: 32 bytes each, which fit into the smallest buffer that a
+/// socket can have (`SO_SNDBUF`, `socket(7)`).
+const MOST_REGIONS_AT_ONCE: usize = 64;
 
 pub(crate) struct Clients {
     residents: Arc<Residents>,
@@ -39,7 +40,7 @@ pub(crate) struct Clients {
     threads: Vec<Thread>,
 }
 
-/// A client whose request did not come as a whole yet.
+/// A client with a part of its request.
 struct Hearing {
     stream: UnixStream,
     said: [u8; Request::BYTES],
@@ -47,7 +48,7 @@ struct Hearing {
     until: Instant,
 }
 
-/// A client that was told, and did not close the connection yet.
+/// A client with its answer, until it closes the connection.
 struct Taking {
     stream: UnixStream,
     _template: Arc<Template>,
@@ -56,16 +57,16 @@ struct Taking {
 
 /// A client with a thread of its own.
 struct Thread {
-    /// The thread's, which closes it when it ends.
+    /// Owned by the thread.
     stream: Weak<UnixStream>,
     thread: JoinHandle<()>,
 }
 
-/// The way on of a client that is heard.
+/// The next step of a client.
 enum Heard {
     Later(Hearing),
     Request(UnixStream, Request),
-    /// It is gone, or said something else.
+    /// The client is gone, or sent something else.
     Nothing,
 }
 
@@ -78,7 +79,10 @@ impl Clients {
     pub(crate) fn add(&mut self, stream: UnixStream) {
         self.threads.retain(|client| !client.thread.is_finished());
         let count_now = self.hearing.len() + self.taking.len() + self.threads.len();
-        let _ = stream.set_nonblocking(true);
+        if stream.set_nonblocking(true).is_err() {
+            // This thread would wait for it.
+            return;
+        }
         if count_now >= self.most {
             count(&self.residents.metrics.busy);
             let _ = Answer::Busy.write(&stream);
@@ -88,7 +92,7 @@ impl Clients {
         self.hear(Hearing { stream, said: [0; Request::BYTES], len: 0, until });
     }
 
-    /// The connections of which something may come, and the time until the first of them has waited long enough.
+    /// The connections that may become readable, and the time until the first of them is given up.
     pub(crate) fn awaited(&self) -> (Vec<BorrowedFd<'_>>, Option<Duration>) {
         let hearing = self.hearing.iter().map(|it| (it.stream.as_fd(), it.until));
         let all = hearing.chain(self.taking.iter().map(|it| (it.stream.as_fd(), it.until)));
@@ -97,7 +101,7 @@ impl Clients {
         (streams, first.map(|end| end.saturating_duration_since(Instant::now())))
     }
 
-    /// Hears all that can be heard, and lets go of the clients that are done or had their time.
+    /// Reads from every connection, and lets go of the clients that are done or had their time.
     pub(crate) fn attend(&mut self) {
         let now = Instant::now();
         self.taking.retain(|client| client.until > now && is_open(&client.stream));
@@ -139,7 +143,7 @@ impl Clients {
         }
     }
 
-    /// Answers the requests that came by now. A client that takes has its answer.
+    /// Answers the requests that came by now, and waits for the threads.
     pub(crate) fn end(mut self) {
         self.attend();
         self.threads.iter().for_each(Thread::hear_no_more);

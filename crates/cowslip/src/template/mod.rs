@@ -161,7 +161,7 @@ impl Template {
     /// ```
     #[allow(unsafe_code)]
     pub unsafe fn receive(socket: &UnixStream) -> Result<Self> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises the same of the other process.
         unsafe { Self::receive_rest(socket, Vec::new(), &mut |_| Ok(())) }
     }
 
@@ -180,11 +180,11 @@ impl Template {
         progress: OnProgress<'_>,
     ) -> Result<Self> {
         let wait = &mut |stream: &UnixStream| attend::readable(stream, silence, progress);
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises the same of the other process.
         unsafe { Self::receive_rest(socket, Vec::new(), wait) }
     }
 
-    /// Hands it out like [`Self::send`], in one message with what comes `first`.
+    /// Hands it out like [`Self::send`], after `first`, in one message.
     pub(crate) fn send_after(&self, first: &[u8], socket: &UnixStream) -> Result<()> {
         message::send(&self.base, first, socket)
     }

@@ -228,7 +228,7 @@ impl Attention<'_> {
         }
     }
 
-    /// Takes the template whose descriptors came with the answer.
+    /// Takes the template. Its descriptors came with the answer.
     fn receive(&mut self, stream: &UnixStream, files: Vec<OwnedFd>) -> Result<Template> {
         #[allow(unsafe_code)]
         // SAFETY: the listener is of this user or root, and could write to this process' memory anyway.
