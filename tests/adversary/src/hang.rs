@@ -1,13 +1,16 @@
-#![allow(unsafe_code)]
 //! Where the processes of a group are that do not end.
+#![allow(unsafe_code)]
 
 use std::fmt::Write as _;
 use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use crate::program::Program;
 use crate::shared::Shared;
+
+const LONGEST_STOP: Duration = Duration::from_secs(1);
 
 /// Every thread of the group: its state, what the kernel has it wait for, and its call.
 pub(crate) fn describe(group: i32, program: &Program, shared: &Shared) -> String {
@@ -56,13 +59,26 @@ fn stopped(tid: i32) -> Option<String> {
         return None;
     }
     let mut registers = core::mem::MaybeUninit::<libc::user_regs_struct>::zeroed();
-    // SAFETY: no status is asked for.
-    let stops = || unsafe { libc::waitpid(tid, core::ptr::null_mut(), libc::__WALL) == tid };
+    // A thread that is busy in the kernel does not stop.
+    let until = Instant::now() + LONGEST_STOP;
+    let has_stopped = || {
+        // SAFETY: the status is written nowhere.
+        unsafe { libc::waitpid(tid, core::ptr::null_mut(), libc::__WALL | libc::WNOHANG) == tid }
+    };
+    let stops = || {
+        while !has_stopped() {
+            if Instant::now() > until {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    };
     let is_known = ask(libc::PTRACE_INTERRUPT, nothing)
         && stops()
         && ask(libc::PTRACE_GETREGS, registers.as_mut_ptr().cast());
     ask(libc::PTRACE_DETACH, nothing);
-    // SAFETY: numbers, which were zeroes before.
+    // SAFETY: the structure consists of integers, which were zeroes before.
     let registers = unsafe { registers.assume_init() };
     is_known.then(|| format!("running 0x0 0x0 {:#x} {:#x}", registers.rsp, registers.rip))
 }
