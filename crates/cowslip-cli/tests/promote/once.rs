@@ -263,6 +263,11 @@ fn a_configuration_is_checked_with_the_name_of_what_is_wrong() {
     let of_unit = check("metrics_file = \"/run/cowslip/a.prom\"\n[[target]]\nall = true\n");
     assert!(of_unit.status.success() && of_unit.stderr.is_empty(), "{}", of_unit.stderr);
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "only the configuration stays");
+    let dead_link = folder.0.join("dead.prom");
+    std::os::unix::fs::symlink("nothing", &dead_link).unwrap();
+    let refused = check(&format!("metrics_file = {dead_link:?}\n[[target]]\nall = true\n"));
+    assert_eq!(refused.status.code(), Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("a link to nothing"), "{}", refused.stderr);
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/promote.toml");
     let fine = check(&fs::read_to_string(shipped).unwrap());
     assert!(fine.status.success(), "{}", fine.stderr);
