@@ -1,19 +1,22 @@
 //! Hot chunks are moved out of what is frozen while others read it.
 //!
 //! ```text
-//!   pages are written ──▶ a look at all frozen chunks ──▶ many copies in one ──▶ moved to a file without readers
-//!        ▲ 1 to 20 ms       a tenth of the time, less       a run of writes ──▶ so is what lies ahead of it
-//!                             while it finds nothing
+//!   threads fault ──▶ a look at all frozen chunks ──▶ many copies in one ──▶ moved to a file without readers
+//!     ▲ 1 to 20 ms      a tenth of the time, less       a run of writes ──▶ so is what lies ahead of it
+//!                         while it finds nothing
 //! ```
 //! A first write to a frozen page copies 4 KiB, and a thaw copies them back. A chunk that was moved is live: its writes cost
 //! nothing, the thaw has nothing to do, and the next freeze moves it by its page table. Its memory is held twice until the
 //! last reader ends, as `fork(2)` with hugetlb pages would have it from the first write on.
+//!
+//! Faults tell of first writes, not the process' private pages: these become fewer when another arena thaws, which would hide
+//! what was written here.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use cowslip_sys::units::CHUNK_BYTES;
-use cowslip_sys::{Errno, process};
+use cowslip_sys::{Errno, process, usage};
 
 use super::thaw::Step;
 use crate::arena::backing_file::Pages;
@@ -32,7 +35,7 @@ const MOST_FRONTS: usize = 8;
 const MOST_AHEAD: usize = 16;
 const FIRST_LOOK_NS: u64 = 1_000_000;
 const LAST_LOOK_NS: u64 = 20_000_000;
-/// Fewer pages than this are not looked for.
+/// After fewer faults than this there is no look.
 const WORTH_A_LOOK: u64 = 64;
 /// A look is followed by a pause so many times as long; by one of twice the length each time that it finds nothing to move.
 const REST: u64 = 10;
@@ -43,8 +46,8 @@ const MOST_BORDERS: usize = 128;
 /// What is known of the writes to frozen chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Moving {
-    /// Private pages of the process at the last look.
-    pages: Option<u64>,
+    /// Faults of the process at the last look; `None` if the next look is due whatever was written since.
+    faults: Option<u64>,
     not_before_ns: u64,
     delay_ns: u64,
     /// Looks in a row that found nothing.
@@ -122,7 +125,7 @@ fn failed(shared: &Shared, state: &mut State, errno: Errno) -> Step {
     state.moving.wanted.clear();
     state.moving.fronts.clear();
     // They are to be found again though nothing more is written to them.
-    state.moving.pages = None;
+    state.moving.faults = None;
     let delay = backoff(&mut state.moving.delay_ns, LAST_LOOK_NS, 5_000_000_000);
     state.moving.not_before_ns = process::now_ns() + delay.as_nanos() as u64;
     Step::Later(delay)
@@ -133,16 +136,13 @@ fn look(shared: &Shared, state: &mut State, service: &Service, now_ns: u64) -> R
     if go_ahead(shared, state, service)? {
         return Ok(true);
     }
-    let pages = process::anonymous_pages();
-    let written = pages.unwrap_or(0).saturating_sub(state.moving.pages.unwrap_or(0));
-    if written < WORTH_A_LOOK {
-        // A freeze begins with none.
-        state.moving.pages = state.moving.pages.min(pages).or(pages);
+    let faults = usage::minor_faults()?;
+    if state.moving.faults.is_some_and(|before| faults.saturating_sub(before) < WORTH_A_LOOK) {
         let delay = backoff(&mut state.moving.delay_ns, FIRST_LOOK_NS, LAST_LOOK_NS);
         state.moving.not_before_ns = now_ns + delay.as_nanos() as u64;
         return Ok(false);
     }
-    (state.moving.pages, state.moving.delay_ns) = (pages, 0);
+    (state.moving.faults, state.moving.delay_ns) = (Some(faults), 0);
     let before = std::mem::take(&mut state.moving.counts);
     let counts = count(shared, state, service)?;
     choose(shared, state, &before, &counts);
