@@ -13,7 +13,7 @@ use std::time::Duration;
 use cowslip::image::{Image, OnDamage, RestoreOptions, Restored, StandaloneMode, Strategy};
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, ErrorKind, FreezeMethod, Inherit, Pages, Place, Prot, Template, freeze_all};
-use cowslip_sys::failpoints::{Op, fail};
+use cowslip_sys::failpoints::{Injection, Op, fail};
 use cowslip_sys::memfile;
 use cowslip_sys::{AsFd, Errno};
 use support::images::{Folder, patterned, proceed, saved, words};
@@ -54,6 +54,11 @@ fn at_each_call(op: Op, errnos: &[Errno], mut act: impl FnMut(&World)) -> u32 {
     }
 }
 
+/// Has copies made by `pwrite`, if that is what shall fail: no part of the file can be mapped for them.
+fn without_window(op: Op) -> Option<Injection> {
+    (op == Op::Pwrite).then(|| fail(Op::Madvise, 0, ALWAYS, Errno::NOMEM))
+}
+
 /// As [`at_each_call`], from the moment that the thaw begins.
 fn at_each_call_of_a_thaw(op: Op, errnos: &[Errno]) -> u32 {
     let mut pass = 0;
@@ -85,13 +90,14 @@ fn at_each_call_of_a_move(op: Op, errnos: &[Errno]) -> u32 {
     loop {
         let world = World::new();
         let views = freeze_all(&world.arenas()).unwrap();
+        let no_window = without_window(op);
         let rule = fail(op, pass, 1, errno_of(errnos, pass));
         // What fails half-way is thawed in its new place.
         let moved = |metrics: cowslip::Metrics| metrics.moved_chunks + metrics.thawed_chunks;
         let is_moved = || world.arenas().iter().all(|arena| moved(arena.metrics()) > 0);
         eventually("hot chunks are moved, at the second attempt at last", is_moved);
         let has_failed = rule.is_spent();
-        drop(rule);
+        drop((rule, no_window));
         world.judge(Ok(views));
         world.check();
         if !has_failed {
@@ -267,7 +273,7 @@ fn i4_what_cannot_be_thawed_stays_frozen_readable_and_writable() {
         let frozen = arena.freeze().unwrap();
         let before = counters.sum();
         eventually("the writers write", || counters.sum() > before + 1000);
-        let rule = fail(op, 0, ALWAYS, errno);
+        let rule = (fail(op, 0, ALWAYS, errno), without_window(op));
         drop(frozen);
         arena.raw().resume_thaw();
         eventually("three attempts", || arena.metrics().failed_thaw_chunks >= 3);
@@ -331,8 +337,7 @@ fn i5_dropped_memory_is_whole_after_a_thaw_that_failed_half_way() {
             it.set_guard(Prot::NONE);
             let writers = Writers::start_avoiding(&it.counters, 2, it.guarded());
             assert!(frozen.slice(it.counters.slice()).iter().all(|&value| value == 7));
-            // Many pages are copied by pwrite only if the file cannot be mapped for it.
-            let _no_window = (op == Op::Pwrite).then(|| fail(Op::Madvise, 0, ALWAYS, Errno::NOMEM));
+            let _no_window = without_window(op);
             let rule = fail(op, pass, 1, Errno::NOMEM);
             drop(frozen);
             assert!(it.arena.wait_live(PATIENCE));

@@ -166,3 +166,27 @@ fn few_writes_move_nothing() {
     status_of(child);
     assert!(wait_unread(&arena, PATIENCE));
 }
+
+#[test]
+fn what_lies_ahead_of_a_run_of_writes_moves_before_it_is_written() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("a run of writes");
+    let Some((arena, counters)) = arena() else { return };
+    let moved_before = arena.metrics().moved_chunks;
+    let frozen = arena.freeze().unwrap();
+    let moved = || arena.metrics().moved_chunks - moved_before;
+    write(&counters, 0..1, page_size_bytes());
+    eventually("a chunk of which all was written is moved", || moved() == 1);
+    // Too few pages for the chunk to move by itself.
+    write(&counters, 1..2, CHUNK_BYTES / 8);
+    eventually("the run's next chunk is moved, and one that nothing was written to", || {
+        moved() == 3
+    });
+    let pages = (CHUNKS as usize * CHUNK_BYTES / page_size_bytes()) as u64;
+    let written = (CHUNK_BYTES / page_size_bytes()) as u64 + 8;
+    assert_eq!(frozen.slice(counters.slice()).iter().sum::<u64>(), pages, "the view is as it was");
+    assert_eq!(counters.sum(), pages + written);
+    drop(frozen);
+    assert!(wait_unread(&arena, PATIENCE), "{:?}", arena.metrics());
+    assert_eq!(counters.sum(), pages + written);
+}

@@ -12,7 +12,7 @@ use cowslip_sys::{Errno, process};
 
 use super::thaw::Step;
 use crate::arena::backoff::backoff;
-use crate::arena::chunk::Thawing;
+use crate::arena::chunk::{Pace, Thawing};
 use crate::arena::chunk_map::MOST_FILES;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::arena::vma_map::Usage;
@@ -101,7 +101,7 @@ fn move_next(shared: &Shared, state: &mut State, target: u8) -> Result<bool, Err
             continue;
         }
         let service = shared.service(state).ok_or(Errno::NODEV)?;
-        let moved = Thawing::new(shared, &service).move_out(state, chunk, target, false);
+        let moved = Thawing::new(shared, &service).move_out(state, chunk, target, Pace::AtOnce);
         service.window.close();
         return moved.map(|()| true);
     }

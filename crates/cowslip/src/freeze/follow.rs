@@ -15,7 +15,7 @@ use cowslip_sys::process;
 use super::own_memory;
 use crate::arena::Arena;
 use crate::arena::backing_file::Pages;
-use crate::arena::chunk::{MANY_PAGES, Thawing, enter};
+use crate::arena::chunk::{MANY_PAGES, Pace, Thawing, enter};
 use crate::arena::inheritance::youngest_read;
 use crate::arena::state::{Chunk, Shared, State};
 
@@ -144,13 +144,13 @@ fn move_if_written(
     if state.has_left(range) {
         return Err(Errno::BUSY);
     }
-    let is_gentle = private > MANY_PAGES && !is_anonymous;
+    let pace = if is_anonymous { Pace::AtOnce } else { Pace::of(private) };
     let target = if state.is_unread(chunk, read) { None } else { Some(shared.target(state)?) };
     let _blocked = enter(range)?;
     let thawing = Thawing::new(shared, &service);
     let moved = match target {
-        Some(target) => thawing.move_out(state, chunk, target, is_gentle),
-        None if is_gentle => thawing.thaw_gently(state, chunk),
+        Some(target) => thawing.move_out(state, chunk, target, pace),
+        None if pace == Pace::Gently => thawing.thaw_gently(state, chunk),
         None => thawing.thaw(state, chunk..chunk + 1),
     };
     service.window.close();

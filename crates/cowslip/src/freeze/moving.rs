@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   threads fault ──▶ a look at all frozen chunks ──▶ many copies in one ──▶ moved to a file without readers
-//!     ▲ 1 to 20 ms      a tenth of the time, less       a run of writes ──▶ so is what lies ahead of it
-//!                         while it finds nothing
+//!     ▲ 1 to 20 ms      a tenth of the time, less       a run of writes ──▶ so is what lies ahead of it, and before others
+//!                         while it finds nothing              ▲ 0.1 ms, while it goes on
 //! ```
 //! A first write to a frozen page copies 4 KiB, and a thaw copies them back. A chunk that was moved is live: its writes cost
 //! nothing, the thaw has nothing to do, and the next freeze moves it by its page table. Its memory is held twice until the
@@ -21,7 +21,7 @@ use cowslip_sys::{Errno, process, usage};
 use super::thaw::Step;
 use crate::arena::backing_file::Pages;
 use crate::arena::backoff::backoff;
-use crate::arena::chunk::{MANY_PAGES, Thawing, thaw_alone};
+use crate::arena::chunk::{MANY_PAGES, Pace, Thawing, thaw_alone};
 use crate::arena::state::{Chunk, Shared, State};
 use crate::service::Service;
 
@@ -31,8 +31,13 @@ const HOT_PAGES: u16 = 64;
 const BEGUN_PAGES: u64 = 4;
 /// A chunk that lately got so many copies may be the front of a run.
 const FRONT_PAGES: u16 = 32;
+/// A run has passed a chunk of which so much is written: it is too late to save the copies.
+const PASSED_PAGES: u64 = 256;
 const MOST_FRONTS: usize = 8;
 const MOST_AHEAD: usize = 16;
+/// How often a run of writes is looked at while it goes on, and for how long after it last did.
+const PURSUIT_NS: u64 = 100_000;
+const PURSUED_NS: u64 = 3_000_000;
 const FIRST_LOOK_NS: u64 = 1_000_000;
 const LAST_LOOK_NS: u64 = 20_000_000;
 /// After fewer faults than this there is no look.
@@ -56,6 +61,9 @@ pub(crate) struct Moving {
     counts: Vec<u16>,
     wanted: VecDeque<usize>,
     fronts: Vec<Front>,
+    /// Chunks that runs of writes are about to come to: before what is wanted.
+    ahead: VecDeque<usize>,
+    pursued_until_ns: u64,
 }
 
 /// Where a run of writes goes on.
@@ -70,6 +78,17 @@ impl Moving {
     pub(crate) fn forget(&mut self) {
         *self = Self::default();
     }
+
+    fn next_step(&self, now_ns: u64) -> Step {
+        let left_ns = self.not_before_ns.saturating_sub(now_ns);
+        let left_ns = if self.pursues(now_ns) { left_ns.min(PURSUIT_NS) } else { left_ns };
+        Step::Later(Duration::from_nanos(left_ns.max(1)))
+    }
+
+    /// True while a run of writes goes on.
+    fn pursues(&self, now_ns: u64) -> bool {
+        !self.fronts.is_empty() && now_ns < self.pursued_until_ns
+    }
 }
 
 /// Moves one chunk, or looks for such. Called while others read what is frozen.
@@ -82,25 +101,35 @@ pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
     if is_short || shared.pages == Pages::Hugetlb || !has_any {
         return Step::Idle;
     }
-    let now = process::now_ns();
-    if state.moving.wanted.is_empty() {
-        if now < state.moving.not_before_ns {
-            return Step::Later(Duration::from_nanos(state.moving.not_before_ns - now));
-        }
-        match look(shared, state, &service, now) {
-            Ok(true) => {}
-            Ok(false) => {
-                let left = state.moving.not_before_ns.saturating_sub(process::now_ns());
-                return Step::Later(Duration::from_nanos(left.max(1)));
-            }
-            Err(errno) => return failed(shared, state, errno),
-        }
+    let (chunk, is_ahead) = match next(shared, state, &service, process::now_ns()) {
+        Ok(Some(next)) => next,
+        Ok(None) => return state.moving.next_step(process::now_ns()),
+        Err(errno) => return failed(shared, state, errno),
+    };
+    if let Err(errno) = move_one(shared, state, &service, chunk, is_ahead) {
+        return failed(shared, state, errno);
     }
-    let Some(chunk) = state.moving.wanted.pop_front() else { return Step::Again };
-    match move_one(shared, state, &service, chunk) {
-        Ok(()) => Step::Again,
-        Err(errno) => failed(shared, state, errno),
+    state.moving.pursued_until_ns = process::now_ns() + PURSUED_NS;
+    Step::Again
+}
+
+/// The chunk to move now, if any, and true if a run of writes is about to come to it.
+fn next(
+    shared: &Shared,
+    state: &mut State,
+    service: &Service,
+    now_ns: u64,
+) -> Result<Option<(usize, bool)>, Errno> {
+    let is_due = now_ns >= state.moving.not_before_ns;
+    if state.moving.ahead.is_empty() && (is_due || state.moving.pursues(now_ns)) {
+        go_ahead(shared, state, service)?;
     }
+    if is_due && state.moving.ahead.is_empty() && state.moving.wanted.is_empty() {
+        look(shared, state, service, now_ns)?;
+    }
+    let Moving { ahead, wanted, .. } = &mut state.moving;
+    let is_ahead = !ahead.is_empty();
+    Ok(ahead.pop_front().or_else(|| wanted.pop_front()).map(|chunk| (chunk, is_ahead)))
 }
 
 /// Ends what failed half-way: a move, or a freeze or a thaw that no fork has come after. Its file has no readers.
@@ -123,6 +152,7 @@ fn failed(shared: &Shared, state: &mut State, errno: Errno) -> Step {
     shared.counters.failed_moves.fetch_add(1, Relaxed);
     shared.counters.last_move_errno.store(errno.raw_os_error() as u64, Relaxed);
     state.moving.wanted.clear();
+    state.moving.ahead.clear();
     state.moving.fronts.clear();
     // They are to be found again though nothing more is written to them.
     state.moving.faults = None;
@@ -131,16 +161,13 @@ fn failed(shared: &Shared, state: &mut State, errno: Errno) -> Step {
     Step::Later(delay)
 }
 
-/// Finds chunks to move: whether there are any, or more to look at.
-fn look(shared: &Shared, state: &mut State, service: &Service, now_ns: u64) -> Result<bool, Errno> {
-    if go_ahead(shared, state, service)? {
-        return Ok(true);
-    }
+/// Finds chunks to move, and says when to look again.
+fn look(shared: &Shared, state: &mut State, service: &Service, now_ns: u64) -> Result<(), Errno> {
     let faults = usage::minor_faults()?;
     if state.moving.faults.is_some_and(|before| faults.saturating_sub(before) < WORTH_A_LOOK) {
         let delay = backoff(&mut state.moving.delay_ns, FIRST_LOOK_NS, LAST_LOOK_NS);
         state.moving.not_before_ns = now_ns + delay.as_nanos() as u64;
-        return Ok(false);
+        return Ok(());
     }
     (state.moving.faults, state.moving.delay_ns) = (Some(faults), 0);
     let before = std::mem::take(&mut state.moving.counts);
@@ -152,40 +179,54 @@ fn look(shared: &Shared, state: &mut State, service: &Service, now_ns: u64) -> R
     let rest = REST << state.moving.in_vain.min(MOST_DOUBLINGS);
     let end_ns = process::now_ns();
     state.moving.not_before_ns = end_ns + ((end_ns - now_ns) * rest).max(FIRST_LOOK_NS);
-    Ok(found)
+    Ok(())
 }
 
 /// Has what lies ahead of runs that go on moved, twice as much each time.
-fn go_ahead(shared: &Shared, state: &mut State, service: &Service) -> Result<bool, Errno> {
+fn go_ahead(shared: &Shared, state: &mut State, service: &Service) -> Result<(), Errno> {
     let mut fronts = std::mem::take(&mut state.moving.fronts);
-    let mut result = Ok(());
-    fronts.retain_mut(|front| {
-        if result.is_err() || front.next >= shared.chunks_of(shared.range).end {
-            return false;
+    let mut i = 0;
+    while let Some(front) = fronts.get_mut(i) {
+        if go_on(shared, state, service, front)? {
+            i += 1;
+        } else {
+            fronts.swap_remove(i);
         }
-        if state.chunk(front.next) != Chunk::Frozen {
-            return false;
+    }
+    state.moving.fronts = fronts;
+    Ok(())
+}
+
+/// Has what lies ahead of a run moved if it has begun that: false if the run cannot go on.
+fn go_on(
+    shared: &Shared,
+    state: &mut State,
+    service: &Service,
+    front: &mut Front,
+) -> Result<bool, Errno> {
+    let end = shared.chunks_of(shared.range).end;
+    let is_frozen =
+        |state: &State, chunk: usize| chunk < end && state.chunk(chunk) == Chunk::Frozen;
+    loop {
+        if !is_frozen(state, front.next) {
+            return Ok(false);
         }
         let range = shared.chunk_range(front.next, 1);
-        match service.scanner.count_private(range, BEGUN_PAGES) {
-            Ok(pages) if pages >= BEGUN_PAGES => {}
-            Ok(_) => return true,
-            Err(errno) => {
-                result = Err(errno);
-                return false;
+        match service.scanner.count_private(range, PASSED_PAGES)? {
+            0..BEGUN_PAGES => return Ok(true),
+            BEGUN_PAGES..PASSED_PAGES => break,
+            _ => {
+                state.moving.wanted.push_back(front.next);
+                front.next += 1;
             }
         }
-        let frozen = (front.next..).take(front.ahead).take_while(|&chunk| {
-            chunk < shared.chunks_of(shared.range).end && state.chunk(chunk) == Chunk::Frozen
-        });
-        let ahead: Vec<usize> = frozen.collect();
-        front.next += ahead.len();
-        front.ahead = (front.ahead * 2).min(MOST_AHEAD);
-        state.moving.wanted.extend(ahead);
-        true
-    });
-    state.moving.fronts = fronts;
-    result.map(|()| !state.moving.wanted.is_empty())
+    }
+    let reached = (front.next..end).take(front.ahead);
+    let reached: Vec<usize> = reached.take_while(|&chunk| is_frozen(state, chunk)).collect();
+    front.next += reached.len();
+    state.moving.ahead.extend(reached);
+    front.ahead = (front.ahead * 2).min(MOST_AHEAD);
+    Ok(true)
 }
 
 /// True of a chunk that is moved when it is written much.
@@ -246,6 +287,7 @@ fn move_one(
     state: &mut State,
     service: &Service,
     chunk: usize,
+    is_ahead: bool,
 ) -> Result<(), Errno> {
     let range = shared.chunk_range(chunk, 1);
     let stays = |state: &State| {
@@ -259,15 +301,18 @@ fn move_one(
     if stays(state) {
         return Ok(());
     }
-    let is_gentle = service.scanner.count_private(range, MANY_PAGES)? > MANY_PAGES;
+    let pace = match is_ahead {
+        true => Pace::Held,
+        false => Pace::of(service.scanner.count_private(range, MANY_PAGES)?),
+    };
     let thawing = Thawing::new(shared, service);
     let moved = match state.chunk(chunk) {
         // Its place in the arena's own file has no readers.
-        Chunk::Borrowed if is_gentle => thawing.thaw_gently(state, chunk),
+        Chunk::Borrowed if pace == Pace::Gently => thawing.thaw_gently(state, chunk),
         Chunk::Borrowed => thawing.thaw(state, chunk..chunk + 1),
         _ => {
             let target = shared.target(state)?;
-            thawing.move_out(state, chunk, target, is_gentle)
+            thawing.move_out(state, chunk, target, pace)
         }
     };
     service.window.close();

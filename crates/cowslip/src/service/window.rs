@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! A part of an arena's file, mapped for as long as the arena is locked, so that a thaw can copy into it.
+//! Parts of an arena's files, mapped while the arena is locked, so that a thaw or a move can copy from one into another.
 //!
 //! # Safety
 //! The place is the window's own, and nobody keeps an address in it.
@@ -16,7 +16,7 @@ use cowslip_sys::{AsRawFd, BorrowedFd, Errno};
 const WINDOW_BYTES: usize = 8 * CHUNK_BYTES;
 const NOTHING: usize = 0;
 
-/// Address space for a part of the file. Used by who has the arena's lock, and closed before it is
+/// Address space for a part of a file, and behind it for a chunk of another. Used by who has the arena's lock, and closed before it is
 /// given up: a second mapping counts as memory of the program, and a fork would share it.
 #[derive(Debug)]
 pub(crate) struct Window {
@@ -30,12 +30,12 @@ pub(crate) struct Window {
 impl Window {
     /// Sets the address space aside.
     pub(crate) fn reserve() -> Result<Self, Errno> {
-        let place = memory::reserve_apart(WINDOW_BYTES, CHUNK_BYTES)?;
+        let place = memory::reserve_apart(WINDOW_BYTES + CHUNK_BYTES, CHUNK_BYTES)?;
         Ok(Self { place, shown: AtomicUsize::new(NOTHING), file: AtomicI32::new(0) })
     }
 
     /// Where it shows `chunk` of the arena's file, if it can be shown at once and all of it: by one huge page, as hugetlbfs
-    /// does for certain.
+    /// does for certain. What the file lacks of it is allocated, as a huge page if one is free.
     pub(crate) fn show(
         &self,
         file: BorrowedFd<'_>,
@@ -53,8 +53,10 @@ impl Window {
             // SAFETY: the place is this window's own.
             unsafe {
                 let at = (part.start - arena.start) as u64;
-                memory::map_file(place, file, at, Sharing::Shared, Prot::RW)
-            }?;
+                memory::map_file(place, file, at, Sharing::Shared, Prot::RW)?;
+                // Without it a file has huge pages where it had them before.
+                let _ = memory::advise(place, Advice::HugePage);
+            }
             self.shown.store(start, Relaxed);
             self.file.store(number, Relaxed);
         }
@@ -65,7 +67,8 @@ impl Window {
         if is_hugetlb || scanner.is_huge(place)? { Ok(place) } else { Err(Errno::NOTSUP) }
     }
 
-    /// Calls `act` with the place where it shows a part of a file, of at most a chunk, for reading.
+    /// Calls `act` with the place where it shows a part of a file, of at most a chunk, for reading. What it shows for writing it
+    /// shows all the while.
     pub(crate) fn with_base<T>(
         &self,
         file: BorrowedFd<'_>,
@@ -73,8 +76,7 @@ impl Window {
         len: usize,
         act: impl FnOnce(VirtRange) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        self.close();
-        let place = VirtRange::new(self.place.start, len);
+        let place = VirtRange::new(self.place.start + WINDOW_BYTES, len);
         // SAFETY: the place is this window's own.
         unsafe { memory::map_file(place, file, at, Sharing::Shared, Prot::READ) }?;
         let answer = act(place);

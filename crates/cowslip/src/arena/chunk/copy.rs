@@ -20,8 +20,8 @@ use super::stream;
 use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::service::Window;
 
-/// Runs that `pwrite` copies sooner than a window shows their chunk.
-const FEW_RUNS: usize = 8;
+/// What `pwrite` copies sooner than a window shows its chunk.
+const FEW_PAGES: usize = 8;
 
 /// Private pages that follow one another.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,9 @@ pub(super) fn copy_out(
         window.take_base_page(backing_file.fd(), offset(arena, first.to))?;
     }
     let has_huge = backing_file.pages.is_huge() && !is_base;
-    let place = if must || (has_huge && runs.len() > FEW_RUNS) {
+    let bytes: usize = runs.iter().map(|run| run.from.len).sum();
+    let is_worth_it = bytes > FEW_PAGES * page_size_bytes();
+    let place = if must || (has_huge && is_worth_it) {
         match window.show(backing_file.fd(), must, arena, chunk, scanner) {
             Ok(place) => Some(place),
             // hugetlbfs has no write(2).

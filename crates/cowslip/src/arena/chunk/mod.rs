@@ -7,8 +7,8 @@
 //!        └─ error: move back, wake, stay frozen, try again later                    │ sees the
 //!                                                                                   │ shared page
 //! ```
-//! A chunk with many private pages goes through this in parts of 256 KiB, so that a writer waits for
-//! a part. The page table that the parts shared keeps its small entries; so the chunk, which is shared
+//! A chunk with many private pages goes through this in two parts, so that a writer waits for a part. The page table that
+//! the parts shared keeps its small entries; so the chunk, which is shared
 //! throughout by then, is mapped once more at the end, and its next touch finds room for a huge one.
 //!
 //! # Safety
@@ -43,9 +43,27 @@ pub(crate) use hold::{move_back, move_pages};
 
 /// More private pages than this are thawed part by part.
 pub(crate) const MANY_PAGES: u64 = 128;
-const PART_BYTES: usize = 256 << 10;
+const PART_BYTES: usize = 1 << 20;
 /// Of a thread's stack, what a thaw and its callers need, at most; it is a part of what a thread has at least.
 const REACH_BYTES: usize = 64 << 10;
+
+/// How long the accesses to a chunk that moves wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pace {
+    /// While its private pages are copied.
+    AtOnce,
+    /// While a part of them is.
+    Gently,
+    /// While its base is copied, too: without that a run of writes, which is faster, would have come to its end meanwhile.
+    Held,
+}
+
+impl Pace {
+    /// Of a chunk with so many private pages.
+    pub(crate) fn of(pages: u64) -> Self {
+        if pages > MANY_PAGES { Self::Gently } else { Self::AtOnce }
+    }
+}
 
 /// What a thaw works with.
 pub(crate) struct Thawing<'a> {
@@ -65,12 +83,12 @@ impl<'a> Thawing<'a> {
     /// Makes chunks live in their file: one, or several without private pages.
     pub(crate) fn thaw(&self, state: &mut State, chunks: Range<usize>) -> Result<(), Errno> {
         let range = self.shared.chunk_range(chunks.start, chunks.len());
-        self.in_parts(state, chunks, [range], None)
+        self.in_parts(state, chunks, [range], None, Pace::AtOnce)
     }
 
     /// As [`Self::thaw`], for a chunk with many private pages.
     pub(crate) fn thaw_gently(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
-        self.in_parts(state, chunk..chunk + 1, self.parts(chunk), None)
+        self.in_parts(state, chunk..chunk + 1, self.parts(chunk), None, Pace::Gently)
     }
 
     /// Makes a chunk live in the file of that number, which has no readers, while its base may have some. A live chunk is one
@@ -80,12 +98,13 @@ impl<'a> Thawing<'a> {
         state: &mut State,
         chunk: usize,
         target: u8,
-        is_gentle: bool,
+        pace: Pace,
     ) -> Result<(), Errno> {
         let range = self.shared.chunk_range(chunk, 1);
-        match is_gentle {
-            true => self.in_parts(state, chunk..chunk + 1, self.parts(chunk), Some(target)),
-            false => self.in_parts(state, chunk..chunk + 1, [range], Some(target)),
+        let chunks = chunk..chunk + 1;
+        match pace {
+            Pace::Gently => self.in_parts(state, chunks, self.parts(chunk), Some(target), pace),
+            _ => self.in_parts(state, chunks, [range], Some(target), pace),
         }
     }
 
@@ -101,6 +120,7 @@ impl<'a> Thawing<'a> {
         chunks: Range<usize>,
         parts: impl IntoIterator<Item = VirtRange>,
         target: Option<u8>,
+        pace: Pace,
     ) -> Result<(), Errno> {
         let shared = self.shared;
         let range = shared.chunk_range(chunks.start, chunks.len());
@@ -109,18 +129,19 @@ impl<'a> Thawing<'a> {
         let number = target.unwrap_or_else(|| state.map.file(chunks.start));
         let file = Arc::clone(state.files.get(number));
         file.check_identity()?;
-        // Writers need not wait for it.
+        // The writers of live memory have to wait for it.
+        let is_held = pace == Pace::Held || state.chunk(chunks.start) == Chunk::Live;
         match target {
-            // Its writers have to.
-            Some(_) if state.chunk(chunks.start) == Chunk::Live => {}
-            Some(_) => base::fill(shared, state, chunks.start, &file, self.window)?,
+            Some(_) if is_held => {}
+            Some(_) => base::fill(shared, state, chunks.start, &file, self.window, self.scanner)?,
             None => shared.fill_borrowed(state, chunks.clone())?,
         }
         chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
         let mut last = VirtRange::default();
         for part in parts {
             let part_began_ns = process::now_ns();
-            let moved = self.part(state, chunks.clone(), part, number, &file);
+            let fills = target.is_some() && is_held;
+            let moved = self.part(state, chunks.clone(), part, number, &file, fills);
             if self.guard.is_some() {
                 let stall_ns = process::now_ns() - part_began_ns;
                 shared.counters.stalled(stall_ns);
@@ -172,7 +193,8 @@ impl<'a> Thawing<'a> {
         Ok(())
     }
 
-    /// Makes a part of `chunks` shared: how many private pages it had, and how many writers waited.
+    /// Makes a part of `chunks` shared, and its file hold the base first if that `fills` it: how many private pages it had, and
+    /// how many writers waited.
     fn part(
         &self,
         state: &mut State,
@@ -180,6 +202,7 @@ impl<'a> Thawing<'a> {
         part: VirtRange,
         number: u8,
         file: &BackingFile,
+        fills: bool,
     ) -> Result<(u64, u64), Errno> {
         let shared = self.shared;
         let pieces = state.pieces(part);
@@ -202,8 +225,10 @@ impl<'a> Thawing<'a> {
             if let Some(errno) = refused {
                 return Err(errno);
             }
+            if fills {
+                base::fill(shared, state, chunks.start, file, self.window, self.scanner)?;
+            }
             let pages = if state.chunk(chunks.start) == Chunk::Live {
-                base::fill(shared, state, chunks.start, file, self.window)?;
                 0
             } else {
                 self.save_private(state, chunks.clone(), part, &pieces, file, hold.as_ref())?

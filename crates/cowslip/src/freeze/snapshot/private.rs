@@ -82,7 +82,7 @@ fn copy_base(snapshot: &mut Snapshot<'_>, service: &Service, chunk: usize) -> Re
     }
     let target = shared.target(state)?;
     let file = Arc::clone(state.files.get(target));
-    fill_base(shared, state, chunk, &file, &service.window)?;
+    fill_base(shared, state, chunk, &file, &service.window, &service.scanner)?;
     moved.push((chunk, target));
     Ok(target)
 }
