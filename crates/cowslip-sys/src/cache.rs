@@ -69,6 +69,26 @@ pub(crate) fn first_absent(
     Ok(end)
 }
 
+/// Bytes of `len_bytes` from `offset_bytes` on, where a page begins, that the cache holds by `mincore(2)`.
+pub(crate) fn resident_bytes(
+    file: BorrowedFd<'_>,
+    offset_bytes: u64,
+    len_bytes: u64,
+) -> Result<u64> {
+    const WINDOW_PAGES: u64 = 512;
+    let page_bytes = page_size_bytes() as u64;
+    let mut pages = [0; WINDOW_PAGES as usize];
+    let (mut at, end, mut resident) = (offset_bytes, offset_bytes.saturating_add(len_bytes), 0);
+    while at < end {
+        let count = (end - at).div_ceil(page_bytes).min(WINDOW_PAGES);
+        let pages = &mut pages[..count as usize];
+        residency(file, at, pages)?;
+        resident += pages.iter().filter(|page| **page & 1 != 0).count() as u64 * page_bytes;
+        at += count * page_bytes;
+    }
+    Ok(resident)
+}
+
 /// What the cache holds of a part of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cached {

@@ -5,7 +5,7 @@ use rustix::fs::{self, FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, Seek
 use rustix::io::retry_on_intr;
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-use crate::cache;
+use crate::cache::{self, Cached};
 use crate::failpoints::{self, Op};
 use crate::reserved_fd::Kept;
 use crate::units::{VirtRange, page_size_bytes};
@@ -156,6 +156,21 @@ pub fn next_data(fd: BorrowedFd<'_>, from: u64, end: u64) -> Result<Option<(u64,
         _ => hole(fd, start)?,
     };
     Ok(Some((start, stop.min(end))))
+}
+
+/// What is in memory of `len_bytes` from `from` on, where a page begins, of a file in memory that is the caller's own, and what is
+/// in swap (`cachestat(2)`; before Linux 6.5 `mincore(2)` and a search for data).
+pub fn held(fd: BorrowedFd<'_>, from: u64, len_bytes: u64) -> Result<Cached> {
+    if let Ok(cached) = cache::cached(fd, from, len_bytes) {
+        return Ok(cached);
+    }
+    let bytes = cache::resident_bytes(fd, from, len_bytes)?;
+    let (mut at, end, mut data_bytes) = (from, from.saturating_add(len_bytes), 0);
+    while let Some((start, stop)) = next_data(fd, at, end)? {
+        data_bytes += stop - start;
+        at = stop;
+    }
+    Ok(Cached { bytes, evicted_bytes: u64::saturating_sub(data_bytes, bytes) })
 }
 
 /// Where the data at `start` ends.

@@ -83,3 +83,25 @@ fn without_cachestat_data_is_found_as_lseek_finds_it() {
     assert_eq!(ranges.map(|(from, end)| all(from, end)), searched);
     assert!(!refused.is_spent());
 }
+
+#[test]
+fn without_cachestat_memory_is_counted_as_cachestat_counts_it() {
+    const PAGES: u64 = 1030;
+    let _turn = TURN.lock().unwrap();
+    let page = page_size_bytes() as u64;
+    let file = memfile::memfd("test", MemfdKind::Shmem, PAGES * page).unwrap();
+    let file = file.as_fd();
+    for at in (3..PAGES).step_by(7) {
+        memfile::write_zeroes(file, at * page, 2 * page).unwrap();
+    }
+    let ranges = [(0, PAGES), (5, 700), (511, 513), (0, 3), (600, PAGES)];
+    let held = |(from, end): (u64, u64)| {
+        let held = memfile::held(file, from * page, (end - from) * page).unwrap();
+        (held.bytes, held.evicted_bytes)
+    };
+    let _missing = fail(Op::Cachestat, 0, u32::MAX, Errno::NOSYS);
+    let is_written = |at: &u64| at % 7 == 3 || at % 7 == 4 && *at > 3;
+    let expected =
+        |(from, end): (u64, u64)| ((from..end).filter(is_written).count() as u64 * page, 0);
+    assert_eq!(ranges.map(held), ranges.map(expected));
+}

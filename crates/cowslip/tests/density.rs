@@ -347,6 +347,19 @@ fn a_place_that_was_empty_at_the_freeze_is_thawed_to_base_pages() {
 fn dense_memory_becomes_huge() {
     let _alone = alone();
     let _watchdog = Watchdog::start("dense memory");
+    become_huge();
+}
+
+/// The same before Linux 6.5.
+#[test]
+fn dense_memory_becomes_huge_where_there_is_no_cachestat() {
+    let _alone = alone();
+    let _watchdog = Watchdog::start("dense memory");
+    let _missing = fail(Op::Cachestat, 0, u32::MAX, Errno::NOSYS);
+    become_huge();
+}
+
+fn become_huge() {
     let Some(arena) = small_arena() else { return };
     if !can_collapse() {
         return;

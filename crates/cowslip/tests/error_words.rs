@@ -1,5 +1,7 @@
 //! Texts of errors are read in C and Python too: none has words of Rust.
 
+mod support;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -43,6 +45,9 @@ fn literals(code: &str) -> Vec<&str> {
 #[test]
 fn no_text_has_words_of_rust() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    if !source.is_dir() {
+        return support::skip("sources", "the tests were brought here without them");
+    }
     let mut seen = 0;
     for (path, code) in sources(&source) {
         // Serde's names are no texts.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cowslip_sys::memory::{self, Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
-use cowslip_sys::{Errno, cache, memfile, process};
+use cowslip_sys::{Errno, memfile, process};
 
 use super::backing_file::offset;
 use super::backoff::backoff;
@@ -281,7 +281,7 @@ fn tend_chunk(shared: &Shared, state: &mut State, chunk: usize) -> bool {
         && state.vma_map.is_all(place, Usage::Used)
         && is_one_mapping();
     let at = offset(shared.range, place);
-    may && cache::cached(state.file_at(place.start).fd(), at, CHUNK_BYTES as u64)
+    may && memfile::held(state.file_at(place.start).fd(), at, CHUNK_BYTES as u64)
         .is_ok_and(|held| is_dense(held.bytes) && held.evicted_bytes == 0)
         && make_huge(shared, state, chunk)
 }

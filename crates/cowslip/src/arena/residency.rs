@@ -17,7 +17,7 @@
 
 use cowslip_sys::memory::{self, Prot};
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{cache, memfile, process};
+use cowslip_sys::{memfile, process};
 
 use super::backing_file::{BackingFile, Pages, offset};
 use super::backoff::backoff;
@@ -143,7 +143,7 @@ pub(crate) fn map_resident(shared: &Shared, file: &BackingFile, range: VirtRange
         let part = VirtRange::new(range.start + (from - start) as usize, (to - from) as usize);
         let _ = memory::populate(part);
     };
-    match cache::cached(file, start, range.len as u64) {
+    match memfile::held(file, start, range.len as u64) {
         Ok(cached) if cached.evicted_bytes > 0 || cached.bytes == 0 => return,
         Ok(cached) if cached.bytes == range.len as u64 => return map(start, end),
         _ => {}
