@@ -1,5 +1,5 @@
 #![allow(unsafe_code)]
-//! What a child or this process used (`wait4(2)`, `getrusage(2)`).
+//! Resources that a child or this process used (`wait4(2)`, `getrusage(2)`).
 //!
 //! # Safety
 //! The kernel writes plain structures that live in this frame.
@@ -59,16 +59,16 @@ pub fn wait(pid: i32) -> Result<(ExitStatus, Usage)> {
     Ok((ExitStatus::from_raw(status), usage))
 }
 
-/// Faults of all threads of this process, answered without reading from a device: those that have ended count, too.
-/// Never less than at an earlier call. Allocates nothing.
-pub fn minor_faults() -> Result<u64> {
+/// Faults of all threads of this process; those of threads that have ended count, too. Never less than at an earlier call.
+/// Allocates nothing.
+pub fn faults() -> Result<u64> {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: getrusage writes a rusage, which the pointer leads to; a rusage of zeroes is valid.
     let (answer, usage) = unsafe {
         let answer = libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
         (answer, usage.assume_init())
     };
-    if answer < 0 { Err(last_errno()) } else { Ok(usage.ru_minflt as u64) }
+    if answer < 0 { Err(last_errno()) } else { Ok((usage.ru_minflt + usage.ru_majflt) as u64) }
 }
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn faults_of_a_thread_count_though_it_has_ended() {
         const PAGES: u64 = 100;
-        let before = minor_faults().unwrap();
+        let before = faults().unwrap();
         let touch = || {
             let page = crate::memory::map_shared_page().unwrap();
             // SAFETY: the page is new, and this closure's own.
@@ -99,6 +99,6 @@ mod tests {
             unsafe { crate::memory::unmap(page) }.unwrap();
         };
         std::thread::spawn(move || (0..PAGES).for_each(|_| touch())).join().unwrap();
-        assert!(minor_faults().unwrap() >= before + PAGES);
+        assert!(faults().unwrap() >= before + PAGES);
     }
 }

@@ -89,9 +89,11 @@ fn at_each_call_of_a_move(op: Op, errnos: &[Errno]) -> u32 {
     let mut pass = 0;
     loop {
         let world = World::new();
+        world.arenas().iter().for_each(|arena| arena.raw().pause_thaw());
         let views = freeze_all(&world.arenas()).unwrap();
         let no_window = without_window(op);
         let rule = fail(op, pass, 1, errno_of(errnos, pass));
+        world.arenas().iter().for_each(|arena| arena.raw().resume_thaw());
         // What fails half-way is thawed in its new place.
         let moved = |metrics: cowslip::Metrics| metrics.moved_chunks + metrics.thawed_chunks;
         let is_moved = || world.arenas().iter().all(|arena| moved(arena.metrics()) > 0);

@@ -21,7 +21,7 @@ use cowslip_sys::{Errno, process, usage};
 use super::thaw::Step;
 use crate::arena::backing_file::Pages;
 use crate::arena::backoff::backoff;
-use crate::arena::chunk::{MANY_PAGES, Pace, Thawing, thaw_alone};
+use crate::arena::chunk::{Pace, Thawing, thaw_alone};
 use crate::arena::state::{Chunk, Shared, State};
 use crate::service::Service;
 
@@ -35,9 +35,12 @@ const FRONT_PAGES: u16 = 32;
 const PASSED_PAGES: u64 = 256;
 const MOST_FRONTS: usize = 8;
 const MOST_AHEAD: usize = 16;
-/// How often a run of writes is looked at while it goes on, and for how long after it last did.
+/// Pause between two looks at a run of writes that goes on: a step passes over all chunks, and is to take a tenth of the time.
 const PURSUIT_NS: u64 = 100_000;
+const PURSUIT_NS_PER_CHUNK: u64 = 20;
+/// A run goes on for so long after chunks ahead of it were moved, and is known for so long.
 const PURSUED_NS: u64 = 3_000_000;
+const KNOWN_NS: u64 = 5_000_000_000;
 const FIRST_LOOK_NS: u64 = 1_000_000;
 const LAST_LOOK_NS: u64 = 20_000_000;
 /// After fewer faults than this there is no look.
@@ -74,20 +77,32 @@ struct Front {
 }
 
 impl Moving {
-    /// A freeze or a thaw changed what is frozen.
+    /// Begins anew: a freeze or a roll back changed what is frozen.
     pub(crate) fn forget(&mut self) {
         *self = Self::default();
     }
 
-    fn next_step(&self, now_ns: u64) -> Step {
+    fn next_step(&self, chunks: usize, now_ns: u64) -> Step {
+        let pursuit_ns = PURSUIT_NS.max(PURSUIT_NS_PER_CHUNK * chunks as u64);
         let left_ns = self.not_before_ns.saturating_sub(now_ns);
-        let left_ns = if self.pursues(now_ns) { left_ns.min(PURSUIT_NS) } else { left_ns };
+        let left_ns = if self.pursues(now_ns) { left_ns.min(pursuit_ns) } else { left_ns };
         Step::Later(Duration::from_nanos(left_ns.max(1)))
     }
 
     /// True while a run of writes goes on.
     fn pursues(&self, now_ns: u64) -> bool {
         !self.fronts.is_empty() && now_ns < self.pursued_until_ns
+    }
+
+    /// Notes that a run of writes goes on.
+    fn pursue(&mut self, now_ns: u64) {
+        self.pursued_until_ns = now_ns + PURSUED_NS;
+    }
+
+    fn clear(&mut self) {
+        self.wanted.clear();
+        self.ahead.clear();
+        self.fronts.clear();
     }
 }
 
@@ -98,18 +113,27 @@ pub(super) fn step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
         return mend(shared, state, &service, partial.start);
     }
     let has_any = state.map.count(Chunk::Frozen) + state.borrowed() > 0;
+    if is_short {
+        // They may not be written any more when there is memory again.
+        state.moving.clear();
+    }
     if is_short || shared.pages == Pages::Hugetlb || !has_any {
         return Step::Idle;
     }
     let (chunk, is_ahead) = match next(shared, state, &service, process::now_ns()) {
         Ok(Some(next)) => next,
-        Ok(None) => return state.moving.next_step(process::now_ns()),
+        Ok(None) => {
+            let chunks = shared.chunks_of(shared.range).len();
+            return state.moving.next_step(chunks, process::now_ns());
+        }
         Err(errno) => return failed(shared, state, errno),
     };
     if let Err(errno) = move_one(shared, state, &service, chunk, is_ahead) {
         return failed(shared, state, errno);
     }
-    state.moving.pursued_until_ns = process::now_ns() + PURSUED_NS;
+    if is_ahead {
+        state.moving.pursue(process::now_ns());
+    }
     Step::Again
 }
 
@@ -122,7 +146,7 @@ fn next(
 ) -> Result<Option<(usize, bool)>, Errno> {
     let is_due = now_ns >= state.moving.not_before_ns;
     if state.moving.ahead.is_empty() && (is_due || state.moving.pursues(now_ns)) {
-        go_ahead(shared, state, service)?;
+        go_ahead(shared, state, service, now_ns)?;
     }
     if is_due && state.moving.ahead.is_empty() && state.moving.wanted.is_empty() {
         look(shared, state, service, now_ns)?;
@@ -151,9 +175,7 @@ fn failed(shared: &Shared, state: &mut State, errno: Errno) -> Step {
     use std::sync::atomic::Ordering::Relaxed;
     shared.counters.failed_moves.fetch_add(1, Relaxed);
     shared.counters.last_move_errno.store(errno.raw_os_error() as u64, Relaxed);
-    state.moving.wanted.clear();
-    state.moving.ahead.clear();
-    state.moving.fronts.clear();
+    state.moving.clear();
     // They are to be found again though nothing more is written to them.
     state.moving.faults = None;
     let delay = backoff(&mut state.moving.delay_ns, LAST_LOOK_NS, 5_000_000_000);
@@ -163,16 +185,18 @@ fn failed(shared: &Shared, state: &mut State, errno: Errno) -> Step {
 
 /// Finds chunks to move, and says when to look again.
 fn look(shared: &Shared, state: &mut State, service: &Service, now_ns: u64) -> Result<(), Errno> {
-    let faults = usage::minor_faults()?;
-    if state.moving.faults.is_some_and(|before| faults.saturating_sub(before) < WORTH_A_LOOK) {
+    // Where they are not told there is a look whenever it is time for one.
+    let faults = usage::faults().ok();
+    let grown = faults.zip(state.moving.faults).map(|(now, before)| now.saturating_sub(before));
+    if grown.is_some_and(|faults| faults < WORTH_A_LOOK) {
         let delay = backoff(&mut state.moving.delay_ns, FIRST_LOOK_NS, LAST_LOOK_NS);
         state.moving.not_before_ns = now_ns + delay.as_nanos() as u64;
         return Ok(());
     }
-    (state.moving.faults, state.moving.delay_ns) = (Some(faults), 0);
+    (state.moving.faults, state.moving.delay_ns) = (faults, 0);
     let before = std::mem::take(&mut state.moving.counts);
     let counts = count(shared, state, service)?;
-    choose(shared, state, &before, &counts);
+    choose(shared, state, &before, &counts, now_ns);
     state.moving.counts = counts;
     let found = !state.moving.wanted.is_empty();
     state.moving.in_vain = if found { 0 } else { state.moving.in_vain.saturating_add(1) };
@@ -183,14 +207,22 @@ fn look(shared: &Shared, state: &mut State, service: &Service, now_ns: u64) -> R
 }
 
 /// Has what lies ahead of runs that go on moved, twice as much each time.
-fn go_ahead(shared: &Shared, state: &mut State, service: &Service) -> Result<(), Errno> {
+fn go_ahead(
+    shared: &Shared,
+    state: &mut State,
+    service: &Service,
+    now_ns: u64,
+) -> Result<(), Errno> {
+    if now_ns >= state.moving.pursued_until_ns.saturating_add(KNOWN_NS) {
+        state.moving.fronts.clear();
+    }
     let mut fronts = std::mem::take(&mut state.moving.fronts);
     let mut i = 0;
     while let Some(front) = fronts.get_mut(i) {
         if go_on(shared, state, service, front)? {
             i += 1;
         } else {
-            fronts.swap_remove(i);
+            fronts.remove(i);
         }
     }
     state.moving.fronts = fronts;
@@ -207,7 +239,8 @@ fn go_on(
     let end = shared.chunks_of(shared.range).end;
     let is_frozen =
         |state: &State, chunk: usize| chunk < end && state.chunk(chunk) == Chunk::Frozen;
-    loop {
+    let last = front.next + MOST_AHEAD;
+    while front.next < last {
         if !is_frozen(state, front.next) {
             return Ok(false);
         }
@@ -220,6 +253,10 @@ fn go_on(
                 front.next += 1;
             }
         }
+    }
+    if front.next == last {
+        // The rest is gone over in the next step.
+        return Ok(true);
     }
     let reached = (front.next..end).take(front.ahead);
     let reached: Vec<usize> = reached.take_while(|&chunk| is_frozen(state, chunk)).collect();
@@ -251,7 +288,7 @@ fn count(shared: &Shared, state: &State, service: &Service) -> Result<Vec<u16>, 
 }
 
 /// Chooses chunks to move by their private pages, now and at the look before.
-fn choose(shared: &Shared, state: &mut State, before: &[u16], counts: &[u16]) {
+fn choose(shared: &Shared, state: &mut State, before: &[u16], counts: &[u16], now_ns: u64) {
     let grown =
         |chunk: usize| counts[chunk].saturating_sub(before.get(chunk).copied().unwrap_or(0));
     let mut is_live = vec![false; counts.len() + 1];
@@ -262,22 +299,28 @@ fn choose(shared: &Shared, state: &mut State, before: &[u16], counts: &[u16]) {
             borders += 2;
         }
     }
-    let Moving { wanted, fronts, .. } = &mut state.moving;
+    let Moving { wanted, fronts, pursued_until_ns, .. } = &mut state.moving;
     for chunk in 0..counts.len() {
         if counts[chunk] < FRONT_PAGES || !is_movable(state.map.get(chunk)) {
             continue;
         }
         let is_ahead_cold = counts.get(chunk + 1) == Some(&0);
-        let is_front = grown(chunk) >= FRONT_PAGES && is_ahead_cold && fronts.len() < MOST_FRONTS;
+        let is_front = grown(chunk) >= FRONT_PAGES && is_ahead_cold;
+        let is_hot = is_front || counts[chunk] >= HOT_PAGES;
         let neighbours =
             usize::from(chunk > 0 && is_live[chunk - 1]) + usize::from(is_live[chunk + 1]);
-        if is_front || counts[chunk] >= HOT_PAGES && (neighbours > 0 || borders < MOST_BORDERS) {
+        if is_hot && (neighbours > 0 || borders < MOST_BORDERS) {
             wanted.push_back(chunk);
             is_live[chunk] = true;
             borders = (borders + 2).saturating_sub(2 * neighbours);
         }
-        if is_front {
+        if is_front && fronts.iter().all(|front| front.next != chunk + 1) {
+            if fronts.len() == MOST_FRONTS {
+                // The oldest has most likely come to its end.
+                fronts.remove(0);
+            }
             fronts.push(Front { next: chunk + 1, ahead: 2 });
+            *pursued_until_ns = now_ns + PURSUED_NS;
         }
     }
 }
@@ -301,10 +344,8 @@ fn move_one(
     if stays(state) {
         return Ok(());
     }
-    let pace = match is_ahead {
-        true => Pace::Held,
-        false => Pace::of(service.scanner.count_private(range, MANY_PAGES)?),
-    };
+    let pages = service.scanner.count_private(range, PASSED_PAGES)?;
+    let pace = if is_ahead && pages < PASSED_PAGES { Pace::Held } else { Pace::of(pages) };
     let thawing = Thawing::new(shared, service);
     let moved = match state.chunk(chunk) {
         // Its place in the arena's own file has no readers.

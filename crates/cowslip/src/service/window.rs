@@ -12,6 +12,8 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{AsRawFd, BorrowedFd, Errno};
 
+use crate::arena::backing_file::{BackingFile, Pages};
+
 /// What is thawed while the arena is locked once lies in one window, mostly.
 const WINDOW_BYTES: usize = 8 * CHUNK_BYTES;
 const NOTHING: usize = 0;
@@ -23,7 +25,7 @@ pub(crate) struct Window {
     place: VirtRange,
     /// Where the part of the arena begins that it shows, or [`NOTHING`].
     shown: AtomicUsize,
-    /// Of which file.
+    /// The number of the file's descriptor.
     file: AtomicI32,
 }
 
@@ -35,17 +37,16 @@ impl Window {
     }
 
     /// Where it shows `chunk` of the arena's file, if it can be shown at once and all of it: by one huge page, as hugetlbfs
-    /// does for certain. What the file lacks of it is allocated, as a huge page if one is free.
+    /// does for certain. If the file has nothing there, the page is allocated.
     pub(crate) fn show(
         &self,
-        file: BorrowedFd<'_>,
-        is_hugetlb: bool,
+        file: &BackingFile,
         arena: VirtRange,
         chunk: VirtRange,
         scanner: &Scanner<ReservedFd>,
     ) -> Result<VirtRange, Errno> {
         let start = chunk.start - (chunk.start - arena.start) % WINDOW_BYTES;
-        let number = file.as_raw_fd();
+        let number = file.fd().as_raw_fd();
         if self.shown.load(Relaxed) != start || self.file.load(Relaxed) != number {
             self.close();
             let part = VirtRange::new(start, WINDOW_BYTES).intersect(arena);
@@ -53,9 +54,11 @@ impl Window {
             // SAFETY: the place is this window's own.
             unsafe {
                 let at = (part.start - arena.start) as u64;
-                memory::map_file(place, file, at, Sharing::Shared, Prot::RW)?;
-                // Without it a file has huge pages where it had them before.
-                let _ = memory::advise(place, Advice::HugePage);
+                memory::map_file(place, file.fd(), at, Sharing::Shared, Prot::RW)?;
+                if file.pages == Pages::HugeMemfd {
+                    // Best effort: without it there is a huge page where there was one before.
+                    let _ = memory::advise(place, Advice::HugePage);
+                }
             }
             self.shown.store(start, Relaxed);
             self.file.store(number, Relaxed);
@@ -64,25 +67,33 @@ impl Window {
         let first = VirtRange::new(place.start, page_size_bytes());
         // SAFETY: as above.
         unsafe { memory::advise(first, Advice::PopulateWrite) }?;
-        if is_hugetlb || scanner.is_huge(place)? { Ok(place) } else { Err(Errno::NOTSUP) }
+        if file.pages == Pages::Hugetlb || scanner.is_huge(place)? {
+            Ok(place)
+        } else {
+            Err(Errno::NOTSUP)
+        }
     }
 
-    /// Calls `act` with the place where it shows a part of a file, of at most a chunk, for reading. What it shows for writing it
+    /// Where it shows a part of a file, of at most a chunk, for reading, until [`Self::close_base`]. What it shows for writing it
     /// shows all the while.
-    pub(crate) fn with_base<T>(
+    pub(crate) fn open_base(
         &self,
         file: BorrowedFd<'_>,
         at: u64,
         len: usize,
-        act: impl FnOnce(VirtRange) -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
+    ) -> Result<VirtRange, Errno> {
         let place = VirtRange::new(self.place.start + WINDOW_BYTES, len);
         // SAFETY: the place is this window's own.
         unsafe { memory::map_file(place, file, at, Sharing::Shared, Prot::READ) }?;
-        let answer = act(place);
-        // SAFETY: as above.
-        unsafe { memory::map_anonymous(place, Prot::NONE) }?;
-        answer
+        Ok(place)
+    }
+
+    /// Shows no base any more.
+    pub(crate) fn close_base(&self) {
+        let place = VirtRange::new(self.place.start + WINDOW_BYTES, CHUNK_BYTES);
+        // If what is there stays, the next base replaces it.
+        // SAFETY: the place is this window's own.
+        let _ = unsafe { memory::map_anonymous(place, Prot::NONE) };
     }
 
     /// Allocates the page at an offset of the file, where nothing is around it, as a base page.

@@ -2,8 +2,14 @@
 //! The base of a chunk, copied to the file that the chunk moves to: from one mapping into another where one huge page holds
 //! the copy, else by `write(2)`, which takes twice as long.
 //!
+//! What may take time comes before threads are kept from the chunk: the copy's page, which the kernel may have to make room
+//! for, and reading what is in swap.
+//!
 //! # Safety
-//! The base has readers, so that nothing writes it. The place that it is copied to has none: no chunk maps it.
+//! A base that has readers is written by no thread; that of live memory is copied while threads are kept from it. The place
+//! that it is copied to has no readers: no chunk maps it.
+
+use std::sync::Arc;
 
 use cowslip_sys::memory::{self, Advice};
 use cowslip_sys::pagemap::Scanner;
@@ -16,7 +22,102 @@ use crate::arena::backing_file::{BackingFile, copy_data, offset};
 use crate::arena::state::{Chunk, Shared, State};
 use crate::service::Window;
 
-/// Has `target` hold what the base of a chunk holds. Holes stay holes. No thread waits for it.
+/// A base that is about to be copied, and shown until this is dropped.
+pub(super) struct Base<'a> {
+    window: &'a Window,
+    file: Arc<BackingFile>,
+    /// Its offset, in either file.
+    start: u64,
+    shown: VirtRange,
+    /// The copy's place, if a huge page was to be had.
+    place: Option<VirtRange>,
+}
+
+impl<'a> Base<'a> {
+    /// Makes room in `target` for the base of a chunk, and shows the base; `None` if there is nothing to copy.
+    pub(super) fn prepare(
+        shared: &Shared,
+        state: &State,
+        chunk: usize,
+        target: &BackingFile,
+        window: &'a Window,
+        scanner: &Scanner<ReservedFd>,
+    ) -> Result<Option<Self>, Errno> {
+        let range = shared.chunk_range(chunk, 1);
+        let start = offset(shared.range, range);
+        let end = start + range.len as u64;
+        if memfile::data_at_or_after(target.fd(), start, end)?.is_some() {
+            memfile::punch_hole(target.fd(), start, range.len as u64)?;
+        }
+        if state.vma_map.is_unused(range) || state.chunk(chunk) == Chunk::Anonymous {
+            return Ok(None);
+        }
+        let file = Arc::clone(state.file_at(range.start));
+        file.check_identity()?;
+        let first = memfile::data_at_or_after(file.fd(), start, end)?;
+        let mut place = None;
+        match first {
+            Some(first) if state.vma_map.is_base(range.start) => {
+                window.take_base_page(target.fd(), first)?;
+            }
+            Some(_) if target.pages.is_huge() => {
+                place = window.show(target, shared.range, range, scanner).ok();
+            }
+            // Live memory may be touched until threads are kept from it.
+            None if state.chunk(chunk) != Chunk::Live => return Ok(None),
+            _ => {}
+        }
+        let shown = window.open_base(file.fd(), start, CHUNK_BYTES)?;
+        let base = Self { window, file, start, shown, place };
+        if place.is_some() {
+            base.each_part(|_, _| Ok(()))?;
+        }
+        Ok(Some(base))
+    }
+
+    /// Has `target` hold what the base holds.
+    pub(super) fn copy_to(&self, target: &BackingFile) -> Result<(), Errno> {
+        let Some(place) = self.place else {
+            // SAFETY: the base is shown there, and see the module.
+            return unsafe { copy_data(&self.file, target, self.start, self.shown) };
+        };
+        self.each_part(|part, after| {
+            let to = VirtRange::new(place.start + after, part.len);
+            // SAFETY: the window shows the part, which is in memory, and its place in the target, which one huge page maps.
+            // Data begins and ends with a page. See the module for those who read and write.
+            unsafe { stream::copy(part, to, None) };
+            Ok(())
+        })?;
+        stream::finish();
+        Ok(())
+    }
+
+    /// Calls `act` with each part of the base that is no hole, once it is in memory, and where it begins.
+    fn each_part(
+        &self,
+        mut act: impl FnMut(VirtRange, usize) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let (mut at, end) = (self.start, self.start + self.shown.len as u64);
+        while let Some((first, last)) = memfile::next_data(self.file.fd(), at, end)? {
+            let after = (first - self.start) as usize;
+            let part = VirtRange::new(self.shown.start + after, (last - first) as usize);
+            // A load of what cannot be read would be a SIGBUS.
+            // SAFETY: the base is shown there; the advice changes no content.
+            unsafe { memory::advise(part, Advice::PopulateRead) }?;
+            act(part, after)?;
+            at = last;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Base<'_> {
+    fn drop(&mut self) {
+        self.window.close_base();
+    }
+}
+
+/// Has `target` hold what the base of a frozen chunk holds.
 pub(crate) fn fill(
     shared: &Shared,
     state: &State,
@@ -25,58 +126,6 @@ pub(crate) fn fill(
     window: &Window,
     scanner: &Scanner<ReservedFd>,
 ) -> Result<(), Errno> {
-    let range = shared.chunk_range(chunk, 1);
-    let (start, end) =
-        (offset(shared.range, range), offset(shared.range, range) + range.len as u64);
-    if memfile::data_at_or_after(target.fd(), start, end)?.is_some() {
-        memfile::punch_hole(target.fd(), start, range.len as u64)?;
-    }
-    let is_empty = state.vma_map.is_unused(range) || state.chunk(chunk) == Chunk::Anonymous;
-    if is_empty {
-        return Ok(());
-    }
-    let base = state.file_at(range.start);
-    base.check_identity()?;
-    let is_small = state.vma_map.is_base(range.start);
-    let Some(first) = memfile::data_at_or_after(base.fd(), start, end)? else { return Ok(()) };
-    let mut place = None;
-    if is_small {
-        window.take_base_page(target.fd(), first)?;
-    } else if target.pages.is_huge() {
-        place = window.show(target.fd(), false, shared.range, range, scanner).ok();
-    }
-    window.with_base(base.fd(), start, CHUNK_BYTES, |shown| {
-        // SAFETY: the window shows the base there and the target at `place`, and see the module.
-        unsafe {
-            match place {
-                Some(place) => stream_data(base, start, shown, place),
-                None => copy_data(base, target, start, shown),
-            }
-        }
-    })
-}
-
-/// Copies what `from` holds from an offset on to `place`. What is a hole there is left out.
-///
-/// # Safety
-/// `shown` maps that part of `from`, and nothing writes it. `place`, as long, is mapped by huge pages, and nothing uses it.
-unsafe fn stream_data(
-    from: &BackingFile,
-    start: u64,
-    shown: VirtRange,
-    place: VirtRange,
-) -> Result<(), Errno> {
-    let (mut at, end) = (start, start + shown.len as u64);
-    while let Some((first, last)) = memfile::next_data(from.fd(), at, end)? {
-        let (after, len) = ((first - start) as usize, (last - first) as usize);
-        let part = VirtRange::new(shown.start + after, len);
-        // SAFETY: as the caller promised; the advice changes no content. Data begins and ends with a page.
-        unsafe {
-            let _ = memory::advise(part, Advice::PopulateRead);
-            stream::copy(part, VirtRange::new(place.start + after, len), None);
-        }
-        at = last;
-    }
-    stream::finish();
-    Ok(())
+    let base = Base::prepare(shared, state, chunk, target, window, scanner)?;
+    base.map_or(Ok(()), |base| base.copy_to(target))
 }

@@ -20,7 +20,7 @@ use super::stream;
 use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::service::Window;
 
-/// What `pwrite` copies sooner than a window shows its chunk.
+/// Copied sooner by `pwrite` than a window shows their chunk.
 const FEW_PAGES: usize = 8;
 
 /// Private pages that follow one another.
@@ -64,7 +64,7 @@ pub(super) fn copy_out(
     let bytes: usize = runs.iter().map(|run| run.from.len).sum();
     let is_worth_it = bytes > FEW_PAGES * page_size_bytes();
     let place = if must || (has_huge && is_worth_it) {
-        match window.show(backing_file.fd(), must, arena, chunk, scanner) {
+        match window.show(backing_file, arena, chunk, scanner) {
             Ok(place) => Some(place),
             // hugetlbfs has no write(2).
             Err(errno) if must => return Err(errno),

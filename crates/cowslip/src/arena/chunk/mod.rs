@@ -36,6 +36,7 @@ use cowslip_sys::{Errno, memfile, process};
 use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::arena::state::{Chunk, Event, ForkInheritance, Shared, State};
 use crate::service::{Service, Window};
+use base::Base;
 pub(crate) use base::fill as fill_base;
 use copy::{Run, copy_out};
 use hold::{By, Hold};
@@ -47,22 +48,29 @@ const PART_BYTES: usize = 1 << 20;
 /// Of a thread's stack, what a thaw and its callers need, at most; it is a part of what a thread has at least.
 const REACH_BYTES: usize = 64 << 10;
 
-/// How long the accesses to a chunk that moves wait.
+/// Paces of a move: what is copied while accesses to the chunk wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pace {
-    /// While its private pages are copied.
+    /// The private pages.
     AtOnce,
-    /// While a part of them is.
+    /// The private pages, in two parts.
     Gently,
-    /// While its base is copied, too: without that a run of writes, which is faster, would have come to its end meanwhile.
+    /// The base, too: without that a run of writes, which is faster, would have come to the chunk's end meanwhile.
     Held,
 }
 
 impl Pace {
-    /// Of a chunk with so many private pages.
+    /// The pace for a chunk with so many private pages.
     pub(crate) fn of(pages: u64) -> Self {
         if pages > MANY_PAGES { Self::Gently } else { Self::AtOnce }
     }
+}
+
+/// States of the base that a chunk's new file is to hold, when accesses to the chunk begin to wait.
+enum Filling<'a> {
+    Due,
+    Prepared(Base<'a>),
+    Done,
 }
 
 /// What a thaw works with.
@@ -131,17 +139,29 @@ impl<'a> Thawing<'a> {
         file.check_identity()?;
         // The writers of live memory have to wait for it.
         let is_held = pace == Pace::Held || state.chunk(chunks.start) == Chunk::Live;
+        let mut filling = Filling::Due;
         match target {
-            Some(_) if is_held => {}
-            Some(_) => base::fill(shared, state, chunks.start, &file, self.window, self.scanner)?,
-            None => shared.fill_borrowed(state, chunks.clone())?,
+            // A fault of a tmpfs with huge pages makes no room for one: it takes no longer than a copy.
+            Some(_) if pace == Pace::Held && file.pages == Pages::HugeTmpfs => {}
+            Some(_) => {
+                let (window, scanner) = (self.window, self.scanner);
+                filling = match Base::prepare(shared, state, chunks.start, &file, window, scanner)?
+                {
+                    Some(base) if is_held => Filling::Prepared(base),
+                    Some(base) => base.copy_to(&file).map(|()| Filling::Done)?,
+                    None => Filling::Done,
+                };
+            }
+            None => {
+                shared.fill_borrowed(state, chunks.clone())?;
+                filling = Filling::Done;
+            }
         }
         chunks.clone().for_each(|chunk| state.tracking.forget(chunk));
         let mut last = VirtRange::default();
         for part in parts {
             let part_began_ns = process::now_ns();
-            let fills = target.is_some() && is_held;
-            let moved = self.part(state, chunks.clone(), part, number, &file, fills);
+            let moved = self.part(state, chunks.clone(), part, number, &file, &filling);
             if self.guard.is_some() {
                 let stall_ns = process::now_ns() - part_began_ns;
                 shared.counters.stalled(stall_ns);
@@ -149,8 +169,12 @@ impl<'a> Thawing<'a> {
                     state.thaw.felt_ns += stall_ns * writers;
                 }
             }
-            let moved = moved.map(|(pages, _)| pages);
-            pages += moved?;
+            if moved.is_err() && target.is_some() && state.chunk(chunks.start) != Chunk::Partial {
+                // Nothing maps it, and it may never be tried again.
+                let _ =
+                    memfile::punch_hole(file.fd(), offset(shared.range, range), range.len as u64);
+            }
+            pages += moved?.0;
             last = part;
         }
         if last != range {
@@ -193,8 +217,7 @@ impl<'a> Thawing<'a> {
         Ok(())
     }
 
-    /// Makes a part of `chunks` shared, and its file hold the base first if that `fills` it: how many private pages it had, and
-    /// how many writers waited.
+    /// Makes a part of `chunks` shared, once the file is filled: how many private pages it had, and how many writers waited.
     fn part(
         &self,
         state: &mut State,
@@ -202,7 +225,7 @@ impl<'a> Thawing<'a> {
         part: VirtRange,
         number: u8,
         file: &BackingFile,
-        fills: bool,
+        filling: &Filling<'_>,
     ) -> Result<(u64, u64), Errno> {
         let shared = self.shared;
         let pieces = state.pieces(part);
@@ -225,8 +248,13 @@ impl<'a> Thawing<'a> {
             if let Some(errno) = refused {
                 return Err(errno);
             }
-            if fills {
-                base::fill(shared, state, chunks.start, file, self.window, self.scanner)?;
+            match filling {
+                Filling::Due => {
+                    let (window, scanner) = (self.window, self.scanner);
+                    fill_base(shared, state, chunks.start, file, window, scanner)?;
+                }
+                Filling::Prepared(base) => base.copy_to(file)?,
+                Filling::Done => {}
             }
             let pages = if state.chunk(chunks.start) == Chunk::Live {
                 0
