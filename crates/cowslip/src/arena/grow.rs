@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use cowslip_sys::memory::{self, Advice, Prot};
-use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
 use super::backing_file::offset;
@@ -298,8 +298,13 @@ fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
     let began_ns = process::now_ns();
     // Filled with zeroes from here on: kept, and of no use.
     let holes = shared.holes(state, chunk);
+    let first = VirtRange::new(place.start, page_size_bytes());
     // SAFETY: see the module.
-    let collapsed = unsafe { memory::advise(place, Advice::Collapse) };
+    let collapsed = unsafe {
+        // Linux 6.1 answers EINVAL, as if it could not, where the range has no page table, though the file's pages were collapsed.
+        let _ = memory::advise(first, Advice::PopulateRead);
+        memory::advise(place, Advice::Collapse)
+    };
     shared.counters.stalled(process::now_ns() - began_ns);
     match collapsed {
         Ok(()) => {
