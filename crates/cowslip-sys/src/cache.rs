@@ -69,7 +69,7 @@ pub(crate) fn first_absent(
     Ok(end)
 }
 
-/// Bytes of `len_bytes` from `offset_bytes` on, where a page begins, that the cache holds by `mincore(2)`.
+/// Bytes in the cache of `len_bytes` from `offset_bytes` on, the start of a page (`mincore(2)`).
 pub(crate) fn resident_bytes(
     file: BorrowedFd<'_>,
     offset_bytes: u64,

@@ -19,7 +19,7 @@
 //! * [`executable`]: which file a name means, and what kind of program it is.
 //! * [`suspended_child`]: a child that waits before it executes a program.
 //! * [`fault_cost`]: what a page fault costs here.
-//! * [`usage`], [`ended`]: what a child or this process used, and what threads had waited for when they ended.
+//! * [`usage`], [`ended`]: resources of a child or of this process, and the waits of threads that have ended.
 //! * [`atomic_file`], [`regular`]: files that are written whole or not at all, and files that are read.
 //! * [`cache`]: a file's part of the page cache.
 //! * [`capabilities`]: what this thread may do beyond its user.

@@ -158,8 +158,8 @@ pub fn next_data(fd: BorrowedFd<'_>, from: u64, end: u64) -> Result<Option<(u64,
     Ok(Some((start, stop.min(end))))
 }
 
-/// What is in memory of `len_bytes` from `from` on, where a page begins, of a file in memory that is the caller's own, and what is
-/// in swap (`cachestat(2)`; before Linux 6.5 `mincore(2)` and a search for data).
+/// Counts the bytes in memory and in swap of `len_bytes` from `from` on, the start of a page, in the caller's own file on a tmpfs
+/// (`cachestat(2)`; before Linux 6.5 `mincore(2)` and a search for data).
 pub fn held(fd: BorrowedFd<'_>, from: u64, len_bytes: u64) -> Result<Cached> {
     if let Ok(cached) = cache::cached(fd, from, len_bytes) {
         return Ok(cached);

@@ -54,7 +54,7 @@ fn at_each_call(op: Op, errnos: &[Errno], mut act: impl FnMut(&World)) -> u32 {
     }
 }
 
-/// Has copies made by `pwrite`, if that is what shall fail: no part of the file can be mapped for them.
+/// Leaves `pwrite` alone to make copies, if it is the call to fail: no part of the file can be mapped for them.
 fn without_window(op: Op) -> Option<Injection> {
     (op == Op::Pwrite).then(|| fail(Op::Madvise, 0, ALWAYS, Errno::NOMEM))
 }

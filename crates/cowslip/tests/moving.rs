@@ -168,7 +168,7 @@ fn few_writes_move_nothing() {
 }
 
 #[test]
-fn what_lies_ahead_of_a_run_of_writes_moves_before_it_is_written() {
+fn chunks_ahead_of_a_run_of_writes_move_before_it_comes_to_them() {
     let _alone = alone();
     let _watchdog = Watchdog::start("a run of writes");
     let Some((arena, counters)) = arena() else { return };

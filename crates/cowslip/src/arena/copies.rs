@@ -32,13 +32,19 @@ const NO_LIMIT: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct CopyLimit {
     bytes: AtomicU64,
+    next_look_ns: AtomicU64,
     forked: Mutex<Forked>,
     tell: OnceLock<fn(i32)>,
 }
 
 impl Default for CopyLimit {
     fn default() -> Self {
-        Self { bytes: AtomicU64::new(NO_LIMIT), forked: Mutex::default(), tell: OnceLock::new() }
+        Self {
+            bytes: AtomicU64::new(NO_LIMIT),
+            next_look_ns: AtomicU64::new(0),
+            forked: Mutex::default(),
+            tell: OnceLock::new(),
+        }
     }
 }
 
@@ -88,6 +94,7 @@ impl CopyLimit {
     pub(crate) fn set(&self, most: Option<ByteCount>) {
         let bytes = most.map_or(NO_LIMIT, |most| most.0.min(NO_LIMIT - 1));
         self.bytes.store(bytes, Relaxed);
+        self.next_look_ns.store(0, Relaxed);
     }
 
     /// Has `tell` called with the id of each child that is ended. The first of several is.
@@ -123,10 +130,16 @@ impl CopyLimit {
     /// Called while somebody reads: ends a child if there are too many copies. How soon to look again, if there is a limit.
     pub(crate) fn keep(&self, shared: &Shared, state: &State) -> Option<Duration> {
         let limit_bytes = self.limit()?;
+        let now_ns = process::now_ns();
+        let left_ns = self.next_look_ns.load(Relaxed).saturating_sub(now_ns);
+        if left_ns > 0 {
+            return Some(Duration::from_nanos(left_ns));
+        }
+        self.next_look_ns.store(now_ns + LOOK.as_nanos() as u64, Relaxed);
         let mut forked = self.forked();
         forked.ending = forked.ending.filter(|it| process::is_running_child(it.pid));
         let is_over = forked.ending.is_none() && copies_exceed(shared, state, limit_bytes);
-        match decide(is_over, forked.ending, process::now_ns()) {
+        match decide(is_over, forked.ending, now_ns) {
             Act::Nothing => {}
             Act::Ask => {
                 forked.pids.retain(|&pid| process::is_running_child(pid));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   threads fault ──▶ a look at all frozen chunks ──▶ many copies in one ──▶ moved to a file without readers
-//!     ▲ 1 to 20 ms      a tenth of the time, less       a run of writes ──▶ so is what lies ahead of it, and before others
+//!     ▲ 1 to 20 ms      a tenth of the time, less       a run of writes ──▶ so are the chunks ahead of it, before others
 //!                         while it finds nothing              ▲ 0.1 ms, while it goes on
 //! ```
 //! A first write to a frozen page copies 4 KiB, and a thaw copies them back. A chunk that was moved is live: its writes cost
@@ -10,7 +10,7 @@
 //! last reader ends, as `fork(2)` with hugetlb pages would have it from the first write on.
 //!
 //! Faults tell of first writes, not the process' private pages: these become fewer when another arena thaws, which would hide
-//! what was written here.
+//! writes to this one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub(crate) struct Moving {
     counts: Vec<u16>,
     wanted: VecDeque<usize>,
     fronts: Vec<Front>,
-    /// Chunks that runs of writes are about to come to: before what is wanted.
+    /// Chunks that runs of writes are about to come to. They move before the wanted ones.
     ahead: VecDeque<usize>,
     pursued_until_ns: u64,
 }
@@ -206,7 +206,7 @@ fn look(shared: &Shared, state: &mut State, service: &Service, now_ns: u64) -> R
     Ok(())
 }
 
-/// Has what lies ahead of runs that go on moved, twice as much each time.
+/// Queues the chunks ahead of runs that go on, twice as many each time.
 fn go_ahead(
     shared: &Shared,
     state: &mut State,
@@ -229,7 +229,7 @@ fn go_ahead(
     Ok(())
 }
 
-/// Has what lies ahead of a run moved if it has begun that: false if the run cannot go on.
+/// Queues the chunks ahead of a run if it has begun the first: false if the run cannot go on.
 fn go_on(
     shared: &Shared,
     state: &mut State,

@@ -74,8 +74,7 @@ impl Window {
         }
     }
 
-    /// Where it shows a part of a file, of at most a chunk, for reading, until [`Self::close_base`]. What it shows for writing it
-    /// shows all the while.
+    /// Maps a part of a file, of at most a chunk, for reading, until [`Self::close_base`]. The part for writing stays.
     pub(crate) fn open_base(
         &self,
         file: BorrowedFd<'_>,
@@ -91,7 +90,7 @@ impl Window {
     /// Shows no base any more.
     pub(crate) fn close_base(&self) {
         let place = VirtRange::new(self.place.start + WINDOW_BYTES, CHUNK_BYTES);
-        // If what is there stays, the next base replaces it.
+        // On an error the mapping stays, and the next base replaces it.
         // SAFETY: the place is this window's own.
         let _ = unsafe { memory::map_anonymous(place, Prot::NONE) };
     }

@@ -2,8 +2,7 @@
 //! The base of a chunk, copied to the file that the chunk moves to: from one mapping into another where one huge page holds
 //! the copy, else by `write(2)`, which takes twice as long.
 //!
-//! What may take time comes before threads are kept from the chunk: the copy's page, which the kernel may have to make room
-//! for, and reading what is in swap.
+//! Slow steps come before threads are kept from the chunk: room for the copy's page, and reads from swap.
 //!
 //! # Safety
 //! A base that has readers is written by no thread; that of live memory is copied while threads are kept from it. The place
@@ -68,14 +67,15 @@ impl<'a> Base<'a> {
             _ => {}
         }
         let shown = window.open_base(file.fd(), start, CHUNK_BYTES)?;
-        let base = Self { window, file, start, shown, place };
-        if place.is_some() {
-            base.each_part(|_, _| Ok(()))?;
-        }
-        Ok(Some(base))
+        Ok(Some(Self { window, file, start, shown, place }))
     }
 
-    /// Has `target` hold what the base holds.
+    /// Reads in the parts that are in swap, so that the copy need not wait for them.
+    pub(super) fn read_in(&self) -> Result<(), Errno> {
+        if self.place.is_some() { self.each_part(|_, _| Ok(())) } else { Ok(()) }
+    }
+
+    /// Copies the base to its place in `target`.
     pub(super) fn copy_to(&self, target: &BackingFile) -> Result<(), Errno> {
         let Some(place) = self.place else {
             // SAFETY: the base is shown there, and see the module.
@@ -84,7 +84,7 @@ impl<'a> Base<'a> {
         self.each_part(|part, after| {
             let to = VirtRange::new(place.start + after, part.len);
             // SAFETY: the window shows the part, which is in memory, and its place in the target, which one huge page maps.
-            // Data begins and ends with a page. See the module for those who read and write.
+            // Data begins and ends with a page. See the module for readers and writers.
             unsafe { stream::copy(part, to, None) };
             Ok(())
         })?;
@@ -101,7 +101,7 @@ impl<'a> Base<'a> {
         while let Some((first, last)) = memfile::next_data(self.file.fd(), at, end)? {
             let after = (first - self.start) as usize;
             let part = VirtRange::new(self.shown.start + after, (last - first) as usize);
-            // A load of what cannot be read would be a SIGBUS.
+            // A load from a page that cannot be read in would be a SIGBUS.
             // SAFETY: the base is shown there; the advice changes no content.
             unsafe { memory::advise(part, Advice::PopulateRead) }?;
             act(part, after)?;
@@ -117,7 +117,7 @@ impl Drop for Base<'_> {
     }
 }
 
-/// Has `target` hold what the base of a frozen chunk holds.
+/// Copies the base of a chunk to its place in `target`.
 pub(crate) fn fill(
     shared: &Shared,
     state: &State,

@@ -20,7 +20,7 @@ use super::stream;
 use crate::arena::backing_file::{BackingFile, Pages, offset};
 use crate::service::Window;
 
-/// Copied sooner by `pwrite` than a window shows their chunk.
+/// Number of pages that `pwrite` copies sooner than a window shows their chunk.
 const FEW_PAGES: usize = 8;
 
 /// Private pages that follow one another.

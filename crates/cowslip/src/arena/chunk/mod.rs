@@ -8,8 +8,8 @@
 //!                                                                                   │ shared page
 //! ```
 //! A chunk with many private pages goes through this in two parts, so that a writer waits for a part. The page table that
-//! the parts shared keeps its small entries; so the chunk, which is shared
-//! throughout by then, is mapped once more at the end, and its next touch finds room for a huge one.
+//! the parts shared keeps its small entries; so the chunk, which is shared throughout by then, is mapped once more at the
+//! end, and its next touch finds room for a huge one.
 //!
 //! # Safety
 //! The ranges are frozen parts of an arena, which this library owns. Nobody reads their base any more
@@ -48,7 +48,7 @@ const PART_BYTES: usize = 1 << 20;
 /// Of a thread's stack, what a thaw and its callers need, at most; it is a part of what a thread has at least.
 const REACH_BYTES: usize = 64 << 10;
 
-/// Paces of a move: what is copied while accesses to the chunk wait.
+/// Paces of a move, by the pages that are copied while accesses to the chunk wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pace {
     /// The private pages.
@@ -147,7 +147,7 @@ impl<'a> Thawing<'a> {
                 let (window, scanner) = (self.window, self.scanner);
                 filling = match Base::prepare(shared, state, chunks.start, &file, window, scanner)?
                 {
-                    Some(base) if is_held => Filling::Prepared(base),
+                    Some(base) if is_held => base.read_in().map(|()| Filling::Prepared(base))?,
                     Some(base) => base.copy_to(&file).map(|()| Filling::Done)?,
                     None => Filling::Done,
                 };
