@@ -126,16 +126,25 @@ fn a_closed_arena_takes_nothing_in_and_gives_its_space_back() {
     let arena = Arena::new(ByteCount::mib(64)).unwrap();
     let kept = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap();
     let freed = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap();
+    let holes = [(); 2].map(|()| arena.allocate(ByteCount::mib(4), Prot::RW).unwrap());
     // SAFETY: handed out just now.
     unsafe {
         (kept.start as *mut u64).write(7);
         (freed.start as *mut u64).write(8);
         arena.release(freed).unwrap();
+        arena.raw().unmap(holes[0]).unwrap();
     }
     arena.raw().close().unwrap();
+    // SAFETY: handed out above, and not used.
+    unsafe { arena.raw().unmap(holes[1]) }.unwrap();
     let error = arena.allocate(ByteCount::mib(4), Prot::RW).unwrap_err();
     assert_eq!(error.kind(), cowslip::ErrorKind::OutOfMemory);
-    // Somebody else may be there.
+    for hole in holes {
+        assert!(!arena.allocate_at(hole, Prot::RW).unwrap(), "{hole} is the kernel's");
+        assert!(arena.raw().claim(hole).unwrap(), "nothing of the arena's is in the way");
+        cowslip_sys::memory::reserve_at(hole).unwrap();
+    }
+    // Another mapping may be there.
     cowslip_sys::memory::reserve_at(freed).unwrap();
     // SAFETY: still handed out, and nobody writes to it.
     unsafe {

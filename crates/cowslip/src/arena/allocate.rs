@@ -61,6 +61,9 @@ impl Shared {
         };
         let len = round_up(len.max(1), self.unit()).ok_or_else(full)?;
         let align = if len >= CHUNK_BYTES { CHUNK_BYTES } else { self.unit() };
+        if state.is_closed {
+            return Err(full());
+        }
         loop {
             let range = state
                 .vma_map
@@ -102,6 +105,7 @@ impl Shared {
 
     fn is_free(&self, state: &State, range: VirtRange) -> bool {
         state.role == Role::Owner
+            && !state.is_closed
             && self.pages != Pages::Hugetlb
             && self.range.covers(range)
             && state.vma_map.is_vacant(range)
@@ -109,8 +113,13 @@ impl Shared {
     }
 
     /// Maps the holes of `range`; `false` if something else is mapped in one of them, which is not the arena's from then on.
+    /// A closed arena gives its holes up.
     pub(crate) fn claim(&self, state: &mut State, range: VirtRange) -> Result<bool> {
         for hole in state.vma_map.holes(range) {
+            if state.is_closed {
+                state.vma_map.set(hole, Usage::Foreign, Prot::NONE);
+                continue;
+            }
             if !self.claim_hole(state, hole).during(ALLOCATE)? {
                 return Ok(false);
             }
