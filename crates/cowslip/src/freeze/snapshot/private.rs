@@ -156,6 +156,7 @@ mod tests {
             } else {
                 assert!(!(0..10).any(is_unchanged));
             }
+            let generation = it.generation;
             let view = it.into_view(method).unwrap();
             words[5 * CHUNK_WORDS + 10] = 3;
             #[allow(unsafe_code)]
@@ -166,7 +167,7 @@ mod tests {
             };
             assert!(shown == expected, "{op:?} {pass}");
             let mut state = shared.lock();
-            state.generations.end_view(1);
+            state.generations.end_view(generation);
             state.retired_views.push(view);
             shared.notify(&state);
         } else {
