@@ -19,7 +19,7 @@ use crate::filters;
 use crate::leaving;
 use crate::mapping::split;
 use crate::program::{self, config, errno_of};
-use crate::say;
+use crate::{rights, say};
 
 /// What is done about a request for memory in the arena.
 enum Answer {
@@ -326,6 +326,10 @@ pub(crate) unsafe extern "C" fn prctl(
             0
         }
         PR_GET_THP_DISABLE if ANSWERED.load(Ordering::Relaxed) => 1,
+        _ if rights::is_changed_by(option) => {
+            // SAFETY: the program's own call.
+            rights::change(|| unsafe { passthrough::prctl(option, a, b, c, d) })
+        }
         // SAFETY: the program's own call.
         _ => unsafe { passthrough::prctl(option, a, b, c, d) },
     }

@@ -15,7 +15,7 @@ use cowslip_sys::process::BlockedSignals;
 
 use crate::{
     advice, cloning, descriptors, direct_io, faults, filters, futexes, limits, mapping, moving,
-    rings, segments, tables, threads,
+    rights, rings, segments, tables, threads,
 };
 
 const SYS_MSEAL: c_long = 462;
@@ -76,6 +76,16 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_close,
         libc::SYS_close_range,
         libc::SYS_unshare,
+        libc::SYS_setns,
+        libc::SYS_setuid,
+        libc::SYS_setgid,
+        libc::SYS_setreuid,
+        libc::SYS_setregid,
+        libc::SYS_setresuid,
+        libc::SYS_setresgid,
+        libc::SYS_setgroups,
+        libc::SYS_capset,
+        libc::SYS_landlock_restrict_self,
         libc::SYS_exit,
         libc::SYS_dup2,
         libc::SYS_dup3,
@@ -187,6 +197,18 @@ unsafe extern "C-unwind" fn handle(
             libc::SYS_dup3 => return descriptors::dup3(int(a), int(b), int(c)).into(),
             libc::SYS_prctl => {
                 return advice::prctl(int(a), len, c as usize, d as usize, e as usize).into();
+            }
+            libc::SYS_setns
+            | libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid
+            | libc::SYS_setgroups
+            | libc::SYS_capset
+            | libc::SYS_landlock_restrict_self => {
+                return rights::change(|| passthrough::syscall(number, a, b, c, d, e, f));
             }
             libc::SYS_exit => threads::before_exit(),
             libc::SYS_seccomp => filters::before(a, c as usize),

@@ -33,7 +33,8 @@ use crate::next::Next;
 use crate::program::{self, arenas, config, owned};
 use crate::rings::{self, Found};
 use crate::{
-    alloc, branch_socket, children, futexes, leaving, making, meeting, refusals, say, threads,
+    alloc, branch_socket, children, futexes, leaving, making, meeting, refusals, rights, say,
+    threads,
 };
 
 struct Pending(UnsafeCell<Option<(PreparedFork<'static>, BlockedSignals)>>);
@@ -255,12 +256,20 @@ pub(crate) unsafe fn fork_as_it_is() -> c_int {
 /// A service thread could not be had when one was started last.
 static HAS_NO_SERVICE: AtomicBool = AtomicBool::new(false);
 
-/// Starts the service threads that do not run, unless this is the `pthread_create` of such a start.
+/// Starts the service threads that do not run.
 pub(crate) fn start_services() {
-    static STARTING: AtomicBool = AtomicBool::new(false);
-    if !leaving::is_closed() && !STARTING.swap(true, Ordering::Relaxed) {
+    start(|| {
+        rights::renew();
         let refused = owned().filter(|arena| !arena.raw().start_service()).count();
         HAS_NO_SERVICE.store(refused > 0, Ordering::Relaxed);
+    });
+}
+
+/// Calls `start`, which starts service threads, unless this is the `pthread_create` of such a start.
+pub(crate) fn start(start: impl FnOnce()) {
+    static STARTING: AtomicBool = AtomicBool::new(false);
+    if !leaving::is_closed() && !STARTING.swap(true, Ordering::Relaxed) {
+        start();
         STARTING.store(false, Ordering::Relaxed);
     }
 }

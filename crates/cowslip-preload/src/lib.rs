@@ -46,6 +46,7 @@ mod poked;
 mod program;
 mod refusals;
 mod report;
+mod rights;
 mod rings;
 mod segments;
 mod tables;

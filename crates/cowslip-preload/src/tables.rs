@@ -2,8 +2,8 @@
 //! this one's memory (`clone(2)` with `CLONE_VM` and without `CLONE_FILES`).
 //!
 //! What an arena is made of has numbers in one table. In another they are nothing, or files of the program's. So all memory
-//! leaves before there are two tables. Where the program has one thread, the service thread ends instead: the next one is
-//! in the program's table again.
+//! leaves before there are two tables. Where the program has one thread, the service thread ends instead, and the next one is
+//! in the program's table again ([`rights`]).
 //!
 //! A process made by `vfork(2)` has its parent's memory and numbers for as long as the calling thread waits for it. What it
 //! maps is the kernel's, as no descriptor that it makes is its parent's.
@@ -15,19 +15,25 @@ use core::ffi::c_int;
 
 use cowslip::raw::Departure;
 use cowslip_sys::passthrough;
-use cowslip_sys::process::{self, BlockedSignals};
+use cowslip_sys::process::BlockedSignals;
 
-use crate::program::{self, config, guarded, owned};
-use crate::{leaving, threads};
+use crate::program::{self, config, guarded};
+use crate::{leaving, rights, threads};
 
 /// `unshare(2)`
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    // SAFETY: the program's own call.
+    let call = || unsafe { passthrough::unshare(flags) };
     if flags & libc::CLONE_FILES != 0 {
         before_unshare();
     }
-    // SAFETY: the program's own call.
-    unsafe { passthrough::unshare(flags) }
+    // No thread can be started after these: the one that there is stays.
+    const FOR_CHILDREN: c_int = libc::CLONE_NEWPID | libc::CLONE_NEWTIME;
+    if flags & FOR_CHILDREN != 0 && flags & libc::CLONE_NEWUSER == 0 {
+        return call();
+    }
+    rights::change(call)
 }
 
 /// Before this thread gets a table of its own, if others use this one.
@@ -36,10 +42,7 @@ fn before_unshare() {
         return;
     }
     let _blocked = BlockedSignals::enter();
-    let is_alone = process::thread_count().is_some_and(|count| count <= 1 + threads::ours());
-    if is_alone {
-        owned().for_each(|arena| arena.raw().retire());
-    } else {
+    if !threads::is_alone() {
         leave();
     }
 }

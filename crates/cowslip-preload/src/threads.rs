@@ -30,7 +30,14 @@ pub(crate) fn ours() -> u64 {
 pub(crate) fn is_sole() -> bool {
     let _blocked = BlockedSignals::enter();
     // Where the program filters its calls, nothing is asked.
-    !leaving::is_closed() && process::thread_count().is_some_and(|threads| threads <= 1 + ours())
+    !leaving::is_closed() && is_alone()
+}
+
+/// As [`is_sole`], whatever the program filters. Signals are blocked.
+pub(crate) fn is_alone() -> bool {
+    // One of ours that starts or ends meanwhile is counted at one time at most.
+    let before = ours();
+    process::thread_count().is_some_and(|threads| threads <= 1 + before.min(ours()))
 }
 
 /// Before this thread ends by a system call (`exit(2)`): libc, which does not hear of it, would have told the bundled malloc, on

@@ -53,6 +53,10 @@ pass!(/// `close_range(2)`
     close_range(first: u32, last: u32, flags: c_int) -> c_int = SYS_close_range);
 pass!(/// `unshare(2)`
     unshare(flags: c_int) -> c_int = SYS_unshare);
+pass!(/// `setns(2)`
+    setns(fd: c_int, kind: c_int) -> c_int = SYS_setns);
+pass!(/// `capset(2)`
+    capset(header: *mut c_void, data: *const c_void) -> c_int = SYS_capset);
 pass!(/// `dup3(2)`
     dup3(from: c_int, to: c_int, flags: c_int) -> c_int = SYS_dup3);
 pass!(/// `mincore(2)`

@@ -31,6 +31,7 @@ use crate::arena::share::{self, Child};
 use crate::arena::state::{Role, Shared, State};
 use crate::service::{Running, Service};
 
+const START: &str = "start the service thread of an arena";
 const THIS_THREAD: i32 = 0;
 
 const STACK_BYTES: usize = 256 << 10;
@@ -51,6 +52,9 @@ const MOST_FALSE_ALARMS: u32 = 3;
 
 /// After a slice of time in which nothing changed.
 const NO_PROGRESS: Duration = Duration::from_millis(5);
+
+/// The end of a thread takes microseconds from the moment in which it can be joined.
+const PATIENCE_NS: u64 = 100_000_000;
 
 /// How long it works at a time, unless others want the arena's lock: these wait for a step.
 const SLICE: Duration = Duration::from_micros(200);
@@ -74,31 +78,62 @@ pub(crate) fn begin(shared: &Shared) -> bool {
 }
 
 fn find_or_start(shared: &Shared, is_awaited: bool) -> Option<Arc<Service>> {
-    let wanted = |state: &State| shared.service(state).is_none() && state.role == Role::Owner;
     let buried = {
         let _locked = shared.lock();
         shared.services.take_buried()
     };
     buried.into_iter().for_each(Running::stop);
-    if shared.wants_userfaultfd && wanted(&shared.lock()) {
+    if shared.wants_userfaultfd && is_wanted(shared, &shared.lock()) {
         // Without the lock; see the module.
-        let running = start(shared, is_awaited).ok()?;
-        let state = shared.lock();
-        if wanted(&state) {
-            shared.services.install(running);
-            // There may be frozen chunks from a time without it.
-            shared.notify(&state);
-        } else {
-            drop(state);
-            running.stop();
-        }
+        let service = Service::open(START).ok()?;
+        install(shared, start(shared, service, is_awaited).ok()?);
     }
     shared.service(&shared.lock())
 }
 
-fn start(shared: &Shared, is_awaited: bool) -> Result<Running> {
-    const OPERATION: &str = "start the service thread of an arena";
-    let service = Arc::new(Service::open(OPERATION)?);
+fn is_wanted(shared: &Shared, state: &State) -> bool {
+    shared.service(state).is_none() && state.role == Role::Owner
+}
+
+fn install(shared: &Shared, running: Running) {
+    let state = shared.lock();
+    if is_wanted(shared, &state) {
+        shared.services.install(running);
+        // There may be frozen chunks from a time without it.
+        shared.notify(&state);
+    } else {
+        drop(state);
+        running.stop();
+    }
+}
+
+/// Ends the service thread, and waits until the kernel has no such thread: what another one will work with, if there was one
+/// and all of it can be had.
+pub(crate) fn park(shared: &Shared) -> Option<Service> {
+    let running = {
+        let _locked = shared.lock();
+        shared.services.take()
+    };
+    let running = running?;
+    let before = process::thread_count();
+    running.stop();
+    let until_ns = process::now_ns() + PATIENCE_NS;
+    // It was joined a little before that.
+    while before.is_some() && process::thread_count() >= before && process::now_ns() < until_ns {
+        std::thread::yield_now();
+    }
+    Service::open(START).ok()
+}
+
+/// Starts another service thread, which has the rights of this one.
+pub(crate) fn resume(shared: &Shared, service: Service) {
+    if let Ok(running) = start(shared, service, true) {
+        install(shared, running);
+    }
+}
+
+fn start(shared: &Shared, service: Service, is_awaited: bool) -> Result<Running> {
+    let service = Arc::new(service);
     let shared = shared.weak();
     let theirs = Arc::clone(&service);
     let is_ordinary = scheduling::is_ordinary();
@@ -137,7 +172,7 @@ fn start(shared: &Shared, is_awaited: bool) -> Result<Running> {
     if lends {
         let _ = scheduling::set_urgent(THIS_THREAD, false);
     }
-    Ok(Running { service, thread: thread.during(OPERATION)? })
+    Ok(Running { service, thread: thread.during(START)? })
 }
 
 /// Says that nobody is to rely on this thread, and lets go whoever does.

@@ -31,6 +31,7 @@ use crate::arena::state::Shared;
 pub use crate::arena::{Departure, Usage};
 pub use crate::freeze::PreparedFork;
 pub use crate::metrics::PAGE_NAME;
+pub use service::ParkedService;
 
 /// An arena, with the operations of who stands in for libc's memory calls: see [`Arena::raw`].
 #[derive(Clone, Copy, Debug)]

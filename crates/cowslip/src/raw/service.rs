@@ -7,7 +7,12 @@ use cowslip_sys::process;
 use super::RawArena;
 use crate::arena::readers::Generations;
 use crate::freeze::serve;
-use crate::service::Running;
+use crate::service::{Running, Service};
+
+/// The descriptors and the address space of a service thread to come ([`RawArena::park_service`]): a thread with fewer rights
+/// may not get them.
+#[derive(Debug)]
+pub struct ParkedService(Service);
 
 impl RawArena<'_> {
     /// Starts the arena's service thread, if userfaultfd is to be had and wanted. A freeze does so by
@@ -30,6 +35,17 @@ impl RawArena<'_> {
         if state.is_empty() {
             state.generations = Generations::default();
         }
+    }
+
+    /// Ends the service thread, and waits for it, before the only thread of a program changes its rights. `None` if there was
+    /// none.
+    pub fn park_service(&self) -> Option<ParkedService> {
+        serve::park(self.shared()).map(ParkedService)
+    }
+
+    /// Starts another service thread, which has the rights that this thread has now.
+    pub fn resume_service(&self, parked: ParkedService) {
+        serve::resume(self.shared(), parked.0);
     }
 
     /// Whether the service thread is one of this process' threads.

@@ -1,0 +1,46 @@
+//! A program that gives up rights has no thread that keeps them.
+
+mod support;
+
+use std::process::Command;
+
+use support::{COWSLIP, Folder, compile, run};
+
+/// Of two threads each may have other rights than a thaw takes.
+const TWO_THREADS: &str = "two threads";
+
+const WAYS: [&str; 10] = [
+    "users",
+    "users by libc",
+    "capabilities",
+    "capabilities by number",
+    "bounding set",
+    "no new privileges",
+    "user namespace",
+    "mount namespace",
+    "descriptors",
+    TWO_THREADS,
+];
+
+#[test]
+fn a_program_that_gives_up_rights_has_no_thread_that_keeps_them() {
+    let folder = Folder::new("rights");
+    let Some(program) = compile(&folder, "rights") else { return };
+    for way in WAYS {
+        let native = run(Command::new(&program).arg(way));
+        if !native.status.success() {
+            println!("SKIPPED: rights, {way}: not to be had here: {}", native.stdout);
+            continue;
+        }
+        let log = folder.0.join("log");
+        let mut command = Command::new(COWSLIP);
+        command.args(["run", "--log"]).arg(&log).arg("--").arg(&program);
+        let ran = run(command.arg(way));
+        let said = std::fs::read_to_string(&log).unwrap();
+        assert_eq!((ran.status, &ran.stdout), (native.status, &native.stdout), "{way}: {said}");
+        // What its thaw takes was opened in time.
+        let stays = way == TWO_THREADS || !said.contains("left the arena");
+        assert!(said.contains("frozen in") && stays, "{way}: {said}");
+        std::fs::remove_file(log).unwrap();
+    }
+}
