@@ -778,20 +778,3 @@ fn a_process_with_the_number_of_one_that_ended_is_another() {
     assert_eq!(huge, 0, "the other one is as it was");
     other.end();
 }
-
-#[test]
-fn looking_is_cheap() -> Result<()> {
-    let regions = Regions::new(&[512; 128]);
-    let mut promotion = Promotion::of(&regions);
-    let mut best = Duration::MAX;
-    for _ in 0..5 {
-        promotion.promoter.look(0)?;
-        best = best.min(Duration::from_nanos(promotion.promoter.look_cpu_ns()));
-    }
-    println!("a look at 256 MiB of base pages: {best:?}");
-    assert!(
-        best < Duration::from_millis(50),
-        "{best:?}: 200 ms a GiB is twenty times what is usual"
-    );
-    Ok(())
-}

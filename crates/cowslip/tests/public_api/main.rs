@@ -40,6 +40,9 @@ fn difference(before: &str, after: &str) -> Vec<String> {
 
 #[test]
 fn the_public_api_is_as_written_down() {
+    if !crate_root().is_dir() {
+        return println!("SKIPPED: sources: the tests were brought here without them");
+    }
     let path = crate_root().join("public-api.txt");
     let now = public_api();
     if std::env::var_os("COWSLIP_BLESS").is_some() {

@@ -208,7 +208,8 @@ impl Watchdog {
     pub fn start(what: &'static str) -> Self {
         let (sender, receiver) = mpsc::channel::<()>();
         std::thread::spawn(move || {
-            let patience = PATIENCE * if scaled(100) < 100 { 4 } else { 3 };
+            // An emulated machine is ten times slower.
+            let patience = PATIENCE * if scaled(100) < 100 { 12 } else { 3 };
             if receiver.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Timeout) {
                 // Not `eprintln`, which the test harness would keep to itself.
                 let _ = writeln!(std::io::stderr(), "HUNG: {what}\n{}", whereabouts());
