@@ -7,7 +7,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 
-use cowslip_sys::memory::{self, Prot, Sharing};
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 use cowslip_sys::{BorrowedFd, Errno};
 
@@ -35,6 +35,11 @@ impl OwnSpace {
     /// Reserves space far from the program's mappings.
     pub(crate) fn reserve_apart(len: usize, align: usize) -> Result<Self, Errno> {
         memory::reserve_apart(len, align).map(|range| Self(OwnedRange(range)))
+    }
+
+    /// Reserves exactly `range`, if nothing is mapped there (else `EXIST`).
+    pub(crate) fn reserve_at(range: VirtRange) -> Result<Self, Errno> {
+        memory::reserve_at(range).map(|()| Self(OwnedRange(range)))
     }
 
     /// Maps a file of hugetlb pages: the pool sets aside what the mapping may need.
@@ -84,6 +89,15 @@ impl OwnSpace {
     /// Leaves it mapped for good.
     pub(crate) fn leak(self) -> OwnedRange {
         ManuallyDrop::new(self).0
+    }
+
+    /// Advises the kernel of many parts at once, like [`OwnedRange::advise`].
+    pub(crate) fn advise_all(&self, parts: &[VirtRange], advice: Advice) -> Result<(), Errno> {
+        for part in parts {
+            let _ = self.part(*part);
+        }
+        // SAFETY: see the module.
+        unsafe { memory::advise_all(parts, advice) }
     }
 
     /// A word of a mapping that is readable and writable, and whose words are used in this way only. Where nothing is mapped
