@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! Handing out the arena's memory and taking it back, in every state.
 //!
 //! The rules that keep private memory private (I5):
@@ -9,15 +8,11 @@
 //! * A clean chunk has no readers. It is made live before anything is handed out of it.
 //! * "Give it back and read zeroes" (`MADV_DONTNEED`) acts on the file while live, on private copies
 //!   while frozen: never on the base.
-//!
-//! # Safety
-//! The ranges these functions change were checked to be parts of the arena, which this library owns;
-//! that its users no longer rely on the content of what they give back is what giving back means.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
-use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes, round_up};
 use cowslip_sys::{Errno, memfile};
 
@@ -136,7 +131,7 @@ impl Shared {
             }
             return Ok(is_whole);
         }
-        match state.file_at(hole.start).map_in_hole(self.range, hole) {
+        match state.file_at(hole.start).map_in_hole(self.piece(hole)) {
             Ok(()) => {
                 state.vma_map.set(hole, Usage::Free, Prot::NONE);
                 let pieces = state.pieces(hole);
@@ -178,11 +173,9 @@ impl Shared {
 
     /// Hands out free space with whatever content it has.
     fn give(&self, state: &mut State, range: VirtRange, prot: Prot) -> Result<()> {
-        // SAFETY: free space of the arena, see the module.
-        unsafe {
-            memory::protect(range, prot).during(ALLOCATE)?;
-            memory::advise(range, Advice::DoDump).during(ALLOCATE)?;
-        }
+        let piece = self.piece(range);
+        piece.protect(prot).during(ALLOCATE)?;
+        piece.advise(Advice::DoDump).during(ALLOCATE)?;
         state.vma_map.set(range, Usage::Used, prot);
         self.count_used(state);
         Ok(())
@@ -281,8 +274,8 @@ impl Shared {
                 (Usage::Used, Role::Owner) => self.take_back_used(state, span.range, vacant)?,
                 (Usage::Foreign | Usage::Hole | Usage::Detached | Usage::Left, _)
                 | (Usage::Used, Role::Reader) => {
-                    // SAFETY: see the module. What others map there later stays theirs.
-                    unsafe { memory::unmap(span.range) }.during(RELEASE)?;
+                    // A mapping that others make there later stays theirs.
+                    self.piece(span.range).unmap().during(RELEASE)?;
                     state.vma_map.vacate(span.range);
                 }
             }
@@ -293,14 +286,12 @@ impl Shared {
     }
 
     fn take_back_used(&self, state: &mut State, range: VirtRange, vacant: Usage) -> Result<()> {
-        // SAFETY: see the module.
-        unsafe {
-            match vacant {
-                Usage::Hole => memory::unmap(range),
-                _ => memory::protect(range, Prot::NONE),
-            }
-        }
-        .during(RELEASE)?;
+        let piece = self.piece(range);
+        let taken = match vacant {
+            Usage::Hole => piece.unmap(),
+            _ => piece.protect(Prot::NONE),
+        };
+        taken.during(RELEASE)?;
         state.vma_map.set(range, vacant, Prot::NONE);
         for (i, part) in self.by_chunk_or_live_run(state, range) {
             match state.chunk(i) {
@@ -319,8 +310,8 @@ impl Shared {
                 | Chunk::Borrowed
                 | Chunk::Partial => {
                     if vacant == Usage::Free {
-                        // SAFETY: see the module; this drops private copies only.
-                        let _ = unsafe { memory::advise(part, Advice::DontNeed) };
+                        // This drops private copies only.
+                        let _ = self.piece(part).advise(Advice::DontNeed);
                     }
                     if state.vma_map.is_vacant(self.chunk_range(i, 1)) {
                         state.limbo.add(i);
@@ -339,19 +330,17 @@ impl Shared {
                 (Usage::Used, Role::Owner) => self.discard_used(state, span.range)?,
                 (Usage::Used, Role::Reader) if self.puts_zero_pages(state, span.range) => {}
                 (Usage::Left, _) | (Usage::Used, Role::Reader) => {
-                    // First: what is locked the kernel refuses.
-                    // SAFETY: see the module; this drops private copies only.
-                    unsafe { memory::advise(span.range, Advice::DontNeed) }.during(DISCARD)?;
-                    // SAFETY: see the module; the base stays as it is for its other readers.
-                    unsafe { memory::map_anonymous(span.range, span.prot) }.during(DISCARD)?;
+                    let piece = self.piece(span.range);
+                    // First: what is locked the kernel refuses. The base stays as it is for its other readers.
+                    piece.advise(Advice::DontNeed).during(DISCARD)?;
+                    piece.map_anonymous(span.prot).during(DISCARD)?;
                     self.keep_wiped(state, span.range);
                     // Not of the file any more, whoever will own it.
                     self.set_detached(state, span.range, span.prot);
                     self.end_borrowing(state);
                 }
                 (Usage::Foreign | Usage::Detached, _) => {
-                    // SAFETY: see the module; the program's own mapping.
-                    unsafe { memory::advise(span.range, Advice::DontNeed) }.during(DISCARD)?;
+                    self.piece(span.range).advise(Advice::DontNeed).during(DISCARD)?;
                 }
             }
         }
@@ -368,26 +357,25 @@ impl Shared {
             && self.counters.has_userfaultfd.load(Relaxed) != 0
             && self.chunks_of(range).all(is_frozen)
             && state.by_file(range).count() == 1
-            && state.zero_pages.put(range).is_ok()
+            && state.zero_pages.put(*self.piece(range)).is_ok()
     }
 
     fn discard_used(&self, state: &mut State, range: VirtRange) -> Result<()> {
         if self.pages == Pages::Hugetlb {
             // hugetlbfs has no write(2), and a page given back to the pool may be another's when it is
             // touched again, which kills.
-            return zero_in_place(state, range);
+            return self.zero_in_place(state, range);
         }
         for (i, part) in self.by_chunk_or_live_run(state, range) {
             match state.chunk(i) {
                 Chunk::Live => self.discard_live(state, part).during(DISCARD)?,
                 Chunk::Anonymous => {
-                    // SAFETY: see the module; private memory that is not of the file.
-                    unsafe { memory::advise(part, Advice::DontNeed) }.during(DISCARD)?;
+                    self.piece(part).advise(Advice::DontNeed).during(DISCARD)?;
                 }
                 Chunk::Frozen if part.len == CHUNK_BYTES => {
+                    // The base stays as it is for its readers.
                     for (piece, prot) in state.pieces(part) {
-                        // SAFETY: see the module; the base stays as it is for its readers.
-                        unsafe { memory::map_anonymous(piece, prot) }.during(DISCARD)?;
+                        self.piece(piece).map_anonymous(prot).during(DISCARD)?;
                     }
                     state.change(i, Event::Drop);
                 }
@@ -439,13 +427,12 @@ impl Shared {
         }
         for (piece, prot) in state.pieces(part) {
             if prot.contains(Prot::RW) {
-                zero_in_place(state, piece)?;
+                self.zero_in_place(state, piece)?;
                 continue;
             }
             // What may not be written cannot be overwritten without others noticing: it leaves the
             // arena, whose base stays as it is for its readers.
-            // SAFETY: see the module.
-            unsafe { memory::map_anonymous(piece, prot) }.during(DISCARD)?;
+            self.piece(piece).map_anonymous(prot).during(DISCARD)?;
             self.set_detached(state, piece, prot);
         }
         Ok(())
@@ -459,8 +446,7 @@ impl Shared {
             return Err(Error::from_errno(OPERATION, Errno::NOMEM).on(range));
         }
         for span in spans {
-            // SAFETY: see the module.
-            unsafe { memory::protect(span.range, prot) }.during(OPERATION)?;
+            self.piece(span.range).protect(prot).during(OPERATION)?;
             if !matches!(span.usage, Usage::Foreign | Usage::Hole) {
                 state.vma_map.set(span.range, span.usage, prot);
             }
@@ -528,6 +514,21 @@ impl Shared {
         self.count_used(state);
     }
 
+    /// Overwrites memory with zeroes, page by page, where it is not zero: while frozen, private copies. Its user gave the
+    /// content up, and no other thread uses it until this returns.
+    fn zero_in_place(&self, state: &State, part: VirtRange) -> Result<()> {
+        let writable = state.vma_map.within(part).all(|span| span.prot.contains(Prot::RW));
+        if !writable {
+            return Err(Error::from_errno(DISCARD, Errno::AGAIN)
+                .on(part)
+                .because("it cannot be given back now, and it is not writable"));
+        }
+        for page in pages_of(part).map(|page| self.piece(page)).filter(|page| !page.is_zero()) {
+            page.with_bytes(|bytes| bytes.fill(0));
+        }
+        Ok(())
+    }
+
     fn count_used(&self, state: &State) {
         self.counters
             .used_bytes
@@ -543,24 +544,8 @@ pub(crate) fn lost(operation: &'static str, range: VirtRange) -> Error {
         .advise("give whole chunks of 2 MiB back to go on without it")
 }
 
-/// Overwrites memory with zeroes, page by page, where it is not zero: while frozen, private copies.
-fn zero_in_place(state: &State, part: VirtRange) -> Result<()> {
-    let writable = state.vma_map.within(part).all(|span| span.prot.contains(Prot::RW));
-    if !writable {
-        return Err(Error::from_errno(DISCARD, Errno::AGAIN)
-            .on(part)
-            .because("it cannot be given back now, and it is not writable"));
-    }
+/// The pages of a part that is whole pages.
+pub(super) fn pages_of(part: VirtRange) -> impl Iterator<Item = VirtRange> {
     let page = page_size_bytes();
-    for start in (part.start..part.end()).step_by(page) {
-        // SAFETY: readable and writable memory of the arena whose user just gave its content up, and
-        // which no other thread uses until this call returns to it.
-        unsafe {
-            let words = core::slice::from_raw_parts_mut(start as *mut u64, page / 8);
-            if words.iter().any(|&word| word != 0) {
-                words.fill(0);
-            }
-        }
-    }
-    Ok(())
+    (part.start..part.end()).step_by(page).map(move |start| VirtRange::new(start, page))
 }

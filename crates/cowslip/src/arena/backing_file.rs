@@ -7,8 +7,10 @@ use cowslip_sys::memfile::{self, MemfdKind, Seals};
 use cowslip_sys::memory::{self, Advice, Prot, Sharing};
 use cowslip_sys::process::MemoryLimit;
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd};
-use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
+use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, procfs};
+
+use super::mapping::{ArenaPiece, OwnSpace, OwnedRange};
 
 /// What an arena asks its memory to be made of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -142,40 +144,25 @@ impl BackingFile {
         }
     }
 
-    /// Maps a part of the arena so that writes reach the file.
-    pub(crate) fn map_live(
-        &self,
-        arena: VirtRange,
-        range: VirtRange,
-        prot: Prot,
-    ) -> Result<(), Errno> {
-        #[allow(unsafe_code)]
-        // SAFETY: the range is part of the arena, which this library owns, and the content that its
-        // addresses show does not change: the file holds what the program last saw there.
-        unsafe {
-            memory::map_file(range, self.fd(), offset(arena, range), Sharing::Shared, prot)?;
-        }
-        self.advise_live(range);
+    /// Maps a piece of the arena so that writes reach the file, which holds what the program last saw there.
+    pub(crate) fn map_live(&self, piece: ArenaPiece, prot: Prot) -> Result<(), Errno> {
+        piece.map(self.fd(), Sharing::Shared, prot)?;
+        self.advise_live(piece);
         Ok(())
     }
 
     /// As [`Self::map_live`] without a protection, where nothing is mapped (else `EXIST`).
-    pub(crate) fn map_in_hole(&self, arena: VirtRange, hole: VirtRange) -> Result<(), Errno> {
-        memory::map_file_in_hole(hole, self.fd(), offset(arena, hole))?;
+    pub(crate) fn map_in_hole(&self, hole: ArenaPiece) -> Result<(), Errno> {
+        memory::map_file_in_hole(**hole, self.fd(), hole.offset)?;
         self.advise_live(hole);
         Ok(())
     }
 
-    fn advise_live(&self, range: VirtRange) {
-        #[allow(unsafe_code)]
-        // SAFETY: a part of the arena that was mapped just now; the advice changes no content.
-        unsafe {
-            // Best effort: without it a fork that goes around us shares the memory, and without huge
-            // pages it is slower.
-            let _ = memory::advise(range, Advice::DontFork);
-            if self.pages == Pages::HugeMemfd {
-                let _ = memory::advise(range, Advice::HugePage);
-            }
+    /// Best effort: without it a fork that goes around us shares the memory, and without huge pages it is slower.
+    fn advise_live(&self, piece: ArenaPiece) {
+        let _ = piece.advise(Advice::DontFork);
+        if self.pages == Pages::HugeMemfd {
+            let _ = piece.advise(Advice::HugePage);
         }
     }
 }
@@ -187,18 +174,14 @@ pub(crate) fn take_huge_page(
     part: VirtRange,
 ) -> Result<(), Errno> {
     let chunk = part.outer_aligned(CHUNK_BYTES).intersect(arena);
-    let place = memory::reserve_apart(CHUNK_BYTES, CHUNK_BYTES)?;
-    let first = VirtRange::new(place.start, cowslip_sys::units::page_size_bytes());
-    #[allow(unsafe_code)]
-    // SAFETY: the place is this function's own.
-    unsafe {
-        let at = offset(arena, chunk);
-        let taken = memory::map_file(place, own.fd(), at, Sharing::Shared, Prot::RW)
-            .and_then(|()| memory::advise(place, Advice::HugePage))
-            .and_then(|()| memory::advise(first, Advice::PopulateWrite));
-        memory::unmap(place)?;
-        taken
-    }
+    let place = OwnSpace::reserve_apart(CHUNK_BYTES, CHUNK_BYTES)?;
+    let first = place.first(page_size_bytes());
+    let taken = place
+        .map_file(own.fd(), offset(arena, chunk), Sharing::Shared, Prot::RW)
+        .and_then(|()| place.advise(Advice::HugePage))
+        .and_then(|()| first.advise(Advice::PopulateWrite));
+    place.unmap()?;
+    taken
 }
 
 /// Reads what `file` holds from an offset on; its holes stay as they are, here and there. Whether there was anything.
@@ -231,27 +214,21 @@ pub(crate) fn read_part(
     read_file(file.fd(), start, content)
 }
 
-/// Copies what `from` holds between two offsets to the same place of `to`. Holes stay holes.
-///
-/// # Safety
-/// `shown` maps that part of `from`, and nothing writes it.
-#[allow(unsafe_code)]
-pub(crate) unsafe fn copy_data(
+/// Copies what `from` holds from an offset on, which `shown` maps and nothing writes, to the same place of `to`. Holes stay
+/// holes.
+pub(crate) fn copy_data(
     from: &BackingFile,
     to: &BackingFile,
     start: u64,
-    shown: VirtRange,
+    shown: OwnedRange,
 ) -> Result<(), Errno> {
     let (mut at, end) = (start, start + shown.len as u64);
     while let Some((first, last)) = memfile::next_data(from.fd(), at, end)? {
         let place = shown.start + (first - start) as usize;
-        let part = VirtRange::new(place, (last - first) as usize);
+        let part = shown.part(VirtRange::new(place, (last - first) as usize));
         // A write(2) whose source is not mapped fills its fresh page with zeroes first.
-        // SAFETY: as the caller promised; the advice changes no content.
-        unsafe {
-            let _ = memory::advise(part, Advice::PopulateRead);
-            memfile::write_range_at(to.fd(), part, first)?;
-        }
+        let _ = part.advise(Advice::PopulateRead);
+        part.write_to(to.fd(), first)?;
         at = last;
     }
     Ok(())

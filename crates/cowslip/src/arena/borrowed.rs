@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! A base that another arena owns.
 //!
 //! ```text
@@ -18,19 +17,17 @@
 //!   hold what the parent wrote since. A child that takes it over empties it there first
 //!   ([`crate::raw::RawArena::adopt`]).
 //! * What the own file has under a borrowed chunk is a part of its base, as a thaw that failed left it.
-//!
-//! # Safety
-//! The view is this value's own, and is read by the kernel alone.
 
 use std::cell::Cell;
 use std::ops::Range;
 
-use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd, memfile};
 
 use super::backing_file::{BackingFile, Pages, offset, read_file, take_huge_page};
+use super::mapping::{ArenaPiece, OwnSpace};
 use super::readers::Pin;
 use super::state::{Chunk, Shared, State};
 use super::vma_map::Usage;
@@ -43,8 +40,8 @@ pub(crate) const UNREAD: u64 = u64::MAX;
 pub(crate) struct BorrowedBase {
     /// The part of the arena that lies in the file.
     extent: VirtRange,
-    /// Shows that part of the file.
-    view: VirtRange,
+    /// Shows that part of the file, to the kernel alone.
+    view: OwnSpace,
     file: ReservedFd,
     identity: FileIdentity,
     /// Where it was last found to have data, in bytes: to find the end of a run takes time for each of its pages.
@@ -65,15 +62,12 @@ impl BorrowedBase {
     ) -> Result<Self, Errno> {
         let identity = FileIdentity::of(file.as_fd())?;
         let file = ReservedFd::hold(file);
-        let view = memory::reserve_apart(extent.len, CHUNK_BYTES)?;
+        let view = OwnSpace::reserve_apart(extent.len, CHUNK_BYTES)?;
         let (known_data, filled) = (Cell::default(), Cell::default());
         let base = Self { extent, view, file, identity, known_data, filled, pin };
         let at = offset(arena, extent);
-        // SAFETY: see the module.
-        unsafe {
-            memory::map_file(view, base.file.as_fd(), at, Sharing::Shared, Prot::READ)?;
-            memory::advise(view, Advice::DontDump)?;
-        }
+        base.view.map_file(base.file.as_fd(), at, Sharing::Shared, Prot::READ)?;
+        base.view.advise(Advice::DontDump)?;
         base.set_inherited(Advice::DontFork)?;
         Ok(base)
     }
@@ -81,8 +75,7 @@ impl BorrowedBase {
     /// Whether children get what keeps and shows the base: all that get a mapping of it.
     pub(crate) fn set_inherited(&self, advice: Advice) -> Result<(), Errno> {
         self.pin.set_inherited(advice)?;
-        // SAFETY: the view is this value's own.
-        unsafe { memory::advise(self.view, advice) }
+        self.view.advise(advice)
     }
 
     /// `BADF` if the program has closed our descriptor or put another file in its place.
@@ -94,22 +87,11 @@ impl BorrowedBase {
         }
     }
 
-    /// Maps `piece` of the arena to the base, privately.
-    ///
-    /// # Safety
-    /// Nobody uses `piece` of the arena yet.
-    pub(crate) unsafe fn map(
-        &self,
-        arena: VirtRange,
-        piece: VirtRange,
-        prot: Prot,
-    ) -> Result<(), Errno> {
-        // SAFETY: as the caller promised.
-        unsafe {
-            memory::map_file(piece, self.fd()?, offset(arena, piece), Sharing::Private, prot)?;
-            // As frozen memory: children have it if they are told of the arena.
-            memory::advise(piece, Advice::DontFork)
-        }
+    /// Maps a piece of the arena, which is not in use yet, to the base, privately.
+    pub(crate) fn map(&self, piece: ArenaPiece, prot: Prot) -> Result<(), Errno> {
+        piece.map(self.fd()?, Sharing::Private, prot)?;
+        // As frozen memory: children have it if they are told of the arena.
+        piece.advise(Advice::DontFork)
     }
 
     /// Has `own` hold what the base has of `part`, which lies in one chunk. In `own` it is a hole, or was filled before: its
@@ -123,29 +105,25 @@ impl BorrowedBase {
         let file = self.fd()?;
         let (mut at, start) = (offset(arena, part), offset(arena, part));
         let end = start + part.len as u64;
+        let view = self.view.start + (part.start - self.extent.start);
         let shown =
-            |at: u64| self.view.start + (part.start - self.extent.start) + (at - start) as usize;
+            |at: u64, len| self.view.part(VirtRange::new(view + (at - start) as usize, len));
         let mut is_first = true;
         while let Some((from, to)) = self.next_data(file, arena, at, end)? {
             if std::mem::take(&mut is_first) && own.pages == Pages::HugeMemfd {
                 take_huge_page(own, arena, part)?;
             }
-            let source = VirtRange::new(shown(from), (to - from) as usize);
+            let source = shown(from, (to - from) as usize);
             // A write(2) whose source is not mapped fills its fresh page with zeroes first.
-            // SAFETY: the view shows the file there, which nobody writes as long as the pin is held.
-            unsafe {
-                let _ = memory::advise(source, Advice::PopulateRead);
-                memfile::write_range_at(own.fd(), source, from)?;
-            }
+            let _ = source.advise(Advice::PopulateRead);
+            source.write_to(own.fd(), from)?;
             at = to;
         }
         if is_first {
             return Ok(());
         }
         // What is mapped counts as memory of the program.
-        let part = VirtRange::new(shown(start), part.len);
-        // SAFETY: nobody has an address in the view.
-        unsafe { memory::advise(part, Advice::DontNeed) }
+        shown(start, part.len).advise(Advice::DontNeed)
     }
 
     /// As [`memfile::next_data`], of the base, which does not change.
@@ -245,13 +223,6 @@ impl BorrowedBase {
             self.file.leave_open();
             self.pin.leave_open();
         }
-    }
-}
-
-impl Drop for BorrowedBase {
-    fn drop(&mut self) {
-        // SAFETY: the view is this value's own.
-        let _ = unsafe { memory::unmap(self.view) };
     }
 }
 

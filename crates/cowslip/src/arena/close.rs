@@ -1,12 +1,8 @@
-#![allow(unsafe_code)]
 //! An arena that takes nothing in any more, and gives back what address space it has no use for.
-//!
-//! # Safety
-//! What is unmapped was handed out to nobody, and is marked as not the arena's before anybody else can lock it.
 
 use cowslip_sys::error::{During, Result};
 use cowslip_sys::memfile;
-use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::memory::Prot;
 
 use super::state::{Shared, State};
 use super::vma_map::Usage;
@@ -18,14 +14,10 @@ impl Shared {
     /// Unmaps what is free, for good, and old views. What a freeze that lies ahead would need is not kept.
     pub(crate) fn close(&self, state: &mut State) -> Result<()> {
         state.is_closed = true;
-        for view in std::mem::take(&mut state.retired_views) {
-            // SAFETY: nobody has this view any more.
-            let _ = unsafe { memory::unmap(view) };
-        }
+        state.retired_views.clear();
         let free: Vec<_> = state.vma_map.free_within(self.range).collect();
         for range in free {
-            // SAFETY: see the module.
-            unsafe { memory::unmap(range) }.during(OPERATION)?;
+            self.piece(range).unmap().during(OPERATION)?;
             state.vma_map.set(range, Usage::Foreign, Prot::NONE);
             let parts: Vec<_> = state.by_file(range).collect();
             for part in parts {

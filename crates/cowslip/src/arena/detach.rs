@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! Memory that leaves an arena: it becomes what the kernel would have given, under the same addresses.
 //!
 //! ```text
@@ -12,16 +11,13 @@
 //! in a process that has other threads, and where the caller stands on it, memory is *left*: it is mapped privately where it lies, in one step that nobody
 //! has to wait for, and never thawed. Its base stays in the file as long as the arena, and its place is never handed out
 //! again: children that inherited it read that base, and are not counted for it.
-//!
-//! # Safety
-//! The ranges were checked to be handed out. Nobody writes to what is copied, as said above. Every address shows the
-//! same content before and after.
+//! Every address shows the same content before and after.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::error::{During, Error, Result};
-use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::reserved_fd::ReservedFd;
@@ -29,9 +25,10 @@ use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile};
 
-use super::allocate::lost;
-use super::backing_file::{Pages, offset, read_part};
+use super::allocate::{lost, pages_of};
+use super::backing_file::{Pages, read_part};
 use super::chunk::{is_stood_on, write_protect};
+use super::mapping::OwnSpace;
 use super::state::{Chunk, Role, Shared, State};
 use super::vma_map::{Span, Usage};
 use crate::service::Service;
@@ -192,21 +189,12 @@ impl Shared {
             {
                 base.set_inherited(Advice::DoFork)?;
             }
-            // SAFETY: see the module. The base under it is not written any more: an arena writes what is under live memory,
-            // and under what it thaws.
-            unsafe {
-                if state.chunk(i) == Chunk::Live {
-                    let at = offset(self.range, part);
-                    memory::map_file(
-                        part,
-                        state.file_at(part.start).fd(),
-                        at,
-                        Sharing::Private,
-                        span.prot,
-                    )?;
-                } else {
-                    memory::advise(part, Advice::DoFork)?;
-                }
+            let piece = self.piece(part);
+            // The base under it is not written any more: an arena writes what is under live memory, and under what it thaws.
+            if state.chunk(i) == Chunk::Live {
+                piece.map(state.file_at(part.start).fd(), Sharing::Private, span.prot)?;
+            } else {
+                piece.advise(Advice::DoFork)?;
             }
         }
         Ok(())
@@ -229,8 +217,7 @@ impl Shared {
     pub(crate) fn keep_wiped(&self, state: &State, range: VirtRange) {
         let wiped = state.wiped.iter().map(|wiped| wiped.intersect(range));
         for part in wiped.filter(|part| !part.is_empty()) {
-            // SAFETY: see the module; the advice changes no content here.
-            let _ = unsafe { memory::advise(part, Advice::WipeOnFork) };
+            let _ = self.piece(part).advise(Advice::WipeOnFork);
         }
     }
 
@@ -245,11 +232,11 @@ impl Shared {
         let spans: Vec<Span> = self.emptied_in_child(state).collect();
         state.wiped.clear();
         for span in spans {
-            // SAFETY: see the module; the child's own mapping, which nobody in it has looked at.
-            if unsafe { memory::map_anonymous(span.range, span.prot) }.is_ok() {
+            let piece = self.piece(span.range);
+            if piece.map_anonymous(span.prot).is_ok() {
                 self.set_detached(state, span.range, span.prot);
-                // SAFETY: as above. Its children are to find it empty, too.
-                let _ = unsafe { memory::advise(span.range, Advice::WipeOnFork) };
+                // Its children are to find it empty, too.
+                let _ = piece.advise(Advice::WipeOnFork);
             }
         }
     }
@@ -285,7 +272,7 @@ impl Shared {
         service: Option<&Service>,
         guard: Option<&Uffd<ReservedFd>>,
     ) -> Result<(), Errno> {
-        let copy = memory::reserve_apart(whole.len, page_size_bytes())?;
+        let mut copy = OwnSpace::reserve_apart(whole.len, page_size_bytes())?;
         // A handler could store to what waits for this very thread.
         let _blocked = guard.map(|_| BlockedSignals::enter());
         let mut moved_to = whole.start;
@@ -293,31 +280,24 @@ impl Shared {
             if let Some(guard) = guard {
                 self.hold_writers(state, whole, guard)?;
             }
-            // SAFETY: the copy is this function's own; the rest see the module.
-            unsafe {
-                memory::map_anonymous(copy, Prot::RW)?;
-                for Span { range, prot, .. } in spans {
-                    let place = VirtRange::new(copy.start + (range.start - whole.start), range.len);
-                    self.copy_content(state, *range, place.start, service)?;
-                    if *prot != Prot::RW {
-                        memory::protect(place, *prot)?;
-                    }
+            copy.map_anonymous(Prot::RW)?;
+            for Span { range, prot, .. } in spans {
+                let place = VirtRange::new(copy.start + (range.start - whole.start), range.len);
+                let place = copy.part(place);
+                place.with_bytes(|target| self.copy_content(state, *range, target, service))?;
+                if *prot != Prot::RW {
+                    place.protect(*prot)?;
                 }
-                for Span { range, .. } in spans {
-                    let place = VirtRange::new(copy.start + (range.start - whole.start), range.len);
-                    memory::move_mapping(place, *range)?;
-                    moved_to = range.end();
-                }
+            }
+            for Span { range, .. } in spans {
+                copy.move_front_to(*self.piece(*range))?;
+                moved_to = range.end();
             }
             Ok(())
         })();
+        // Where parts were moved away from, another thread may have mapped something by now.
+        drop(copy);
         if detached.is_err() {
-            // Where parts were moved away from, another thread may have mapped something by now.
-            let rest = VirtRange::between(copy.start + (moved_to - whole.start), copy.end());
-            if !rest.is_empty() {
-                // SAFETY: what is left of the copy is nobody else's.
-                let _ = unsafe { memory::unmap(rest) };
-            }
             for span in spans.iter().filter(|span| span.range.end() <= moved_to) {
                 self.set_detached(state, span.range, span.prot);
             }
@@ -333,34 +313,27 @@ impl Shared {
     }
 
     /// See [`crate::raw::RawArena::copy_to`].
-    ///
-    /// # Safety
-    /// As there.
-    pub(crate) unsafe fn copy_out(
+    pub(crate) fn copy_out(
         &self,
         state: &State,
         range: VirtRange,
-        target: usize,
+        target: &mut [u8],
     ) -> Result<()> {
         self.check_content(state, range)?;
         let service = self.service(state);
         let copied = state.vma_map.within(range).try_for_each(|Span { range: part, .. }| {
-            let place = target + (part.start - range.start);
-            // SAFETY: as the caller promised, for a part with one usage and protection.
-            unsafe { self.copy_content(state, part, place, service.as_deref()) }
+            let place = &mut target[part.start - range.start..][..part.len];
+            self.copy_content(state, part, place, service.as_deref())
         });
         copied.during("copy memory of an arena")
     }
 
-    /// Copies what `range`, handed out with one protection, shows to `target`, which is all zeroes.
-    ///
-    /// # Safety
-    /// `target` is writable memory of that length, elsewhere; nobody writes to `range` meanwhile.
-    unsafe fn copy_content(
+    /// Copies what `range`, handed out with one protection, shows to `target`, which is as long and all zeroes.
+    fn copy_content(
         &self,
         state: &State,
         range: VirtRange,
-        target: usize,
+        target: &mut [u8],
         service: Option<&Service>,
     ) -> Result<(), Errno> {
         let span = state.vma_map.within(range).next();
@@ -368,63 +341,44 @@ impl Shared {
         let is_left = span.is_some_and(|span| matches!(span.usage, Usage::Left | Usage::Detached));
         let is_hidden = !prot.contains(Prot::READ);
         if is_hidden {
-            // SAFETY: see the module; who may not read it may see it for a moment, instead of dying.
-            unsafe { memory::protect(range, Prot::READ) }?;
+            // Those who may not read it may see it for a moment, instead of dying.
+            self.piece(range).protect(Prot::READ)?;
         }
         let copied = self.by_chunk(range).try_for_each(|(i, part)| {
-            let place = target + (part.start - range.start);
+            let place = &mut target[part.start - range.start..][..part.len];
             if is_left {
-                // SAFETY: mapped, readable by now, and as long as the target, which is elsewhere.
-                unsafe {
-                    let from = part.start as *const u8;
-                    core::ptr::copy_nonoverlapping(from, place as *mut u8, part.len);
-                }
+                self.piece(part).copy_to(place);
                 return Ok(());
             }
             if state.chunk(i) != Chunk::Anonymous {
-                // SAFETY: as the caller promised, for a part of the target.
-                let content =
-                    unsafe { core::slice::from_raw_parts_mut(place as *mut u8, part.len) };
                 match &state.borrowed_base {
                     Some(base) if state.chunk(i) == Chunk::Borrowed => {
-                        base.read(self.range, part, content)?;
+                        base.read(self.range, part, place)?;
                     }
-                    _ => drop(read_part(state.file_at(part.start), self.range, part, content)?),
+                    _ => drop(read_part(state.file_at(part.start), self.range, part, place)?),
                 }
             }
             if state.chunk(i) == Chunk::Live {
                 return Ok(());
             }
-            let copy = |run: VirtRange| {
-                let place = (place + (run.start - part.start)) as *mut u8;
-                // SAFETY: both are mapped, and the target is elsewhere.
-                unsafe { core::ptr::copy_nonoverlapping(run.start as *const u8, place, run.len) }
+            let mut copy = |run: VirtRange| {
+                self.piece(run).copy_to(&mut place[run.start - part.start..][..run.len]);
             };
-            let runs = |scanner: &Scanner<ReservedFd>| scanner.private_runs(part, copy).map(drop);
+            let runs =
+                |scanner: &Scanner<ReservedFd>| scanner.private_runs(part, &mut copy).map(drop);
             self.with_scanner(service, runs).or_else(|_| {
                 // Without a descriptor to ask with, or a way to ask: what is shown is what it is.
-                Self::by_page(part).for_each(|page| {
-                    // SAFETY: mapped and readable, and nobody writes to it meanwhile.
-                    let bytes = unsafe {
-                        core::slice::from_raw_parts(page.start as *const u64, page.len / 8)
-                    };
-                    if bytes.iter().any(|&word| word != 0) || state.chunk(i) != Chunk::Anonymous {
-                        copy(page);
-                    }
-                });
+                let is_wanted = |page: &VirtRange| {
+                    state.chunk(i) != Chunk::Anonymous || !self.piece(*page).is_zero()
+                };
+                pages_of(part).filter(is_wanted).for_each(copy);
                 Ok(())
             })
         });
         if is_hidden {
-            // SAFETY: as it was.
-            unsafe { memory::protect(range, prot) }?;
+            self.piece(range).protect(prot)?;
         }
         copied
-    }
-
-    fn by_page(part: VirtRange) -> impl Iterator<Item = VirtRange> {
-        let page = page_size_bytes();
-        (part.start..part.end()).step_by(page).map(move |start| VirtRange::new(start, page))
     }
 
     /// Frees whole chunks of the file that nobody shows any more.

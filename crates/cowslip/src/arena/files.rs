@@ -227,12 +227,7 @@ impl Shared {
         for piece in view.layout().iter().filter(|piece| !Arc::ptr_eq(&piece.file, &home)) {
             for (chunk, part) in self.by_chunk(piece.range) {
                 self.punch_in(&home, part)?;
-                let shown = VirtRange::new(view.view_address(part.start), part.len);
-                #[allow(unsafe_code)]
-                // SAFETY: the view shows the part, and nothing writes what it shows.
-                unsafe {
-                    copy_data(&piece.file, &home, offset(self.range, part), shown)?;
-                }
+                copy_data(&piece.file, &home, offset(self.range, part), view.shown(part))?;
                 // The copy goes with the readers that it is made for.
                 let since = state.map.since(chunk);
                 state.files.vacated.push(Vacated { file: number, chunk, since, until: 0 });

@@ -1,17 +1,13 @@
-#![allow(unsafe_code)]
 //! A program's memory begins on base pages, as it does natively, and becomes huge when it is dense.
 //!
 //! The page that a fault takes is the mapping's choice: [chunks](super::page_size) that take base pages are mapped with
 //! `MADV_NOHUGEPAGE`. What [`super::density`] trusts to be filled is mapped without it before it is touched. The service
 //! thread makes the rest huge: one chunk at a time (`MADV_COLLAPSE`), while nobody has to wait for it but who touches it.
-//!
-//! # Safety
-//! The ranges are parts of an arena, which this library owns, and no content changes.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip_sys::{Errno, memfile, process};
 
@@ -42,7 +38,7 @@ impl Shared {
         piece: VirtRange,
         prot: Prot,
     ) -> Result<(), Errno> {
-        state.file_at(piece.start).map_live(self.range, piece, prot)?;
+        state.file_at(piece.start).map_live(self.piece(piece), prot)?;
         self.mark_base(state, piece);
         Ok(())
     }
@@ -51,8 +47,7 @@ impl Shared {
     pub(crate) fn mark_base(&self, state: &State, piece: VirtRange) {
         if state.vma_map.is_base(piece.start) {
             // Best effort: without it more memory is held.
-            // SAFETY: see the module.
-            let _ = unsafe { memory::advise(piece, Advice::NoHugePage) };
+            let _ = self.piece(piece).advise(Advice::NoHugePage);
         }
     }
 
@@ -74,7 +69,7 @@ impl Shared {
     /// Has faults on live chunks take huge pages. What is mapped of them is touched anew.
     fn set_huge(&self, state: &mut State, chunks: std::ops::Range<usize>) -> Result<(), Errno> {
         for (piece, prot) in state.pieces(self.chunk_range(chunks.start, chunks.len())) {
-            state.file_at(piece.start).map_live(self.range, piece, prot)?;
+            state.file_at(piece.start).map_live(self.piece(piece), prot)?;
         }
         state.vma_map.base_chunks.set(chunks, false);
         Ok(())
@@ -298,13 +293,10 @@ fn make_huge(shared: &Shared, state: &mut State, chunk: usize) -> bool {
     let began_ns = process::now_ns();
     // Filled with zeroes from here on: kept, and of no use.
     let holes = shared.holes(state, chunk);
-    let first = VirtRange::new(place.start, page_size_bytes());
-    // SAFETY: see the module.
-    let collapsed = unsafe {
-        // Linux 6.1 answers EINVAL, as if it could not, where the range has no page table, though the file's pages were collapsed.
-        let _ = memory::advise(first, Advice::PopulateRead);
-        memory::advise(place, Advice::Collapse)
-    };
+    let piece = shared.piece(place);
+    // Linux 6.1 answers EINVAL, as if it could not, where the range has no page table, though the file's pages were collapsed.
+    let _ = piece.first(page_size_bytes()).advise(Advice::PopulateRead);
+    let collapsed = piece.advise(Advice::Collapse);
     shared.counters.stalled(process::now_ns() - began_ns);
     match collapsed {
         Ok(()) => {

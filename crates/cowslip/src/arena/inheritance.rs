@@ -1,11 +1,7 @@
-#![allow(unsafe_code)]
 //! What children have of frozen memory, and who reads it therefore.
-//!
-//! # Safety
-//! The advice concerns parts of an arena, which this library owns, and changes no content.
 
 use cowslip_sys::error::{During, Result};
-use cowslip_sys::memory::{self, Advice};
+use cowslip_sys::memory::Advice;
 
 use super::state::{Chunk, ForkInheritance, Shared, State};
 
@@ -48,9 +44,8 @@ pub(crate) fn set_inherited(
     while let Some(run) = state.next_run(from, usize::MAX, Chunk::is_private) {
         from = run.end;
         for (piece, _) in state.pieces(shared.chunk_range(run.start, run.len())) {
-            // SAFETY: a part of an arena; the advice changes no content. It can fail only where a
-            // mapping would have to be split, and a piece is whole mappings.
-            result = result.and(unsafe { memory::advise(piece, advice) });
+            // It can fail only where a mapping would have to be split, and a piece is whole mappings.
+            result = result.and(shared.piece(piece).advise(advice));
         }
     }
     let base = base.filter(|base| advice == Advice::DontFork && !base.is_left(state));

@@ -15,6 +15,7 @@ pub(crate) mod grow;
 pub(crate) mod inheritance;
 pub(crate) mod io;
 pub(crate) mod limbo;
+pub(crate) mod mapping;
 mod page_size;
 pub(crate) mod readers;
 pub(crate) mod residency;
@@ -41,6 +42,7 @@ use backing_file::BackingFile;
 pub use backing_file::{Backing, Pages};
 pub use detach::Departure;
 pub use io::IoGuard;
+use mapping::OwnSpace;
 use readers::UsersToken;
 pub use slice::ArenaSlice;
 use state::Shared;
@@ -150,13 +152,10 @@ impl ArenaBuilder {
         let shared = arena.shared();
         // A freeze shall not need a descriptor that may not be to be had then.
         shared.lock().generations.begin()?;
-        file.map_live(range, range, Prot::NONE).during(BUILD)?;
-        #[allow(unsafe_code)]
-        // SAFETY: the range is this arena's, and the advice changes no content.
-        unsafe {
-            // Or a core dump would have the size of the capacity.
-            memory::advise(range, Advice::DontDump).during(BUILD)?;
-        }
+        let whole = shared.piece(range);
+        file.map_live(whole, Prot::NONE).during(BUILD)?;
+        // Or a core dump would have the size of the capacity.
+        whole.advise(Advice::DontDump).during(BUILD)?;
         counters.arena_start_address.store(range.start as u64, Relaxed);
         counters.capacity_bytes.store(len as u64, Relaxed);
         counters.is_owner.store(1, Relaxed);
@@ -172,24 +171,19 @@ fn reserve_apart(len: usize) -> Result<VirtRange, Errno> {
     const BELOW_BYTES: usize = 96 << 40;
     const LOWEST: usize = 16 << 40;
     const MOST_TRIES: usize = 64;
-    let near = memory::reserve(len, GIB_BYTES)?;
+    let near = OwnSpace::reserve(len, GIB_BYTES)?;
     let step = round_up(len, GIB_BYTES).ok_or(Errno::NOMEM)?;
     let starts = (0..MOST_TRIES)
         .map_while(|i| near.start.checked_sub(BELOW_BYTES)?.checked_sub(step.checked_mul(i)?));
     for start in starts.take_while(|start| *start >= LOWEST) {
         let apart = VirtRange::new(start, len);
         match memory::reserve_at(apart) {
-            Ok(()) => {
-                #[allow(unsafe_code)]
-                // SAFETY: reserved above, and known to nobody.
-                unsafe { memory::unmap(near) }?;
-                return Ok(apart);
-            }
+            Ok(()) => return near.unmap().map(|()| apart),
             Err(Errno::EXIST) => {}
             Err(_) => break,
         }
     }
-    Ok(near)
+    Ok(*near.leak())
 }
 
 fn reserve_at(address: usize, len: usize) -> Result<VirtRange> {
@@ -327,10 +321,9 @@ impl Drop for Handle {
             worker.stop();
         }
         services.into_iter().for_each(Running::stop);
-        for range in views.into_iter().chain(kept) {
-            #[allow(unsafe_code)]
-            // SAFETY: no handle, slice or view is left that could reach the arena or its old views.
-            let _ = unsafe { memory::unmap(range) };
+        drop(views);
+        for range in kept {
+            let _ = shared.piece(range).unmap();
         }
     }
 }

@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! Who still reads a base, and since when?
 //!
 //! Children, their children, children that closed every descriptor: all keep the memory mappings they
@@ -29,27 +28,27 @@
 //! Every process that maps any part of an arena's file maps the [`UsersToken`] too, its owner from the beginning and
 //! its children by inheritance. Who has the token's file locked takes his own mapping away and asks: as all others
 //! keep theirs while they do not have the lock, the answer is about them. A process that ends half-way loses its lock.
-//!
-//! # Safety
-//! Tokens change only the page that they reserved for themselves.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use cowslip_sys::error::{During, Result, errno_of};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
-use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::reserved_fd::{FileIdentity, ReservedFd, same_file};
-use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::units::page_size_bytes;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, OwnedFd};
+
+use super::mapping::OwnSpace;
 
 /// Generations that somebody may read at a time: each holds a descriptor.
 const MOST: usize = 4;
 
 #[derive(Debug)]
 struct Token {
+    /// First: it is unmapped before the file is closed.
+    page: OwnSpace,
     file: ReservedFd,
     identity: FileIdentity,
-    page: VirtRange,
 }
 
 impl Token {
@@ -64,7 +63,7 @@ impl Token {
         let len = page_size_bytes();
         let identity = FileIdentity::of(file.as_fd())?;
         let file = ReservedFd::hold(file);
-        Ok(Self { file, identity, page: memory::reserve_apart(len, len)? })
+        Ok(Self { file, identity, page: OwnSpace::reserve_apart(len, len)? })
     }
 
     /// Whether the program left its descriptor alone: what is done to another file would be done to the program's.
@@ -78,13 +77,13 @@ impl Token {
 
     /// `EPERM` if the token is spent.
     fn map(&self) -> Result<(), Errno> {
-        // SAFETY: the page is the token's own. Writable: else newer kernels map a spent token too.
-        unsafe { memory::map_file(self.page, self.fd(), 0, Sharing::Shared, Prot::RW) }
+        // Writable: else newer kernels map a spent token too.
+        self.page.map_file(self.fd(), 0, Sharing::Shared, Prot::RW)
     }
 
+    /// Its page stays reserved.
     fn unmap(&self) -> Result<(), Errno> {
-        // SAFETY: the page is the token's own; it stays reserved.
-        unsafe { memory::map_anonymous(self.page, Prot::NONE) }
+        self.page.map_anonymous(Prot::NONE)
     }
 
     /// Whether anybody maps it. Once the answer was no, it stays no: the token is spent.
@@ -93,27 +92,16 @@ impl Token {
         !self.is_there() || memfile::seal(self.fd(), Seals::WRITE).is_err()
     }
 
-    /// A word of the page; the token is mapped.
+    /// A word of the page, zero at first; the token is mapped.
     fn word(&self, index: usize) -> &AtomicU64 {
-        // SAFETY: the page is mapped readable and writable as long as the token, holds zeroes at first, and every
-        // process accesses its words in this way only. It has more words than anybody asks for.
-        unsafe { &*((self.page.start as *const AtomicU64).add(index)) }
+        self.page.word(index * size_of::<u64>())
     }
 
     /// In a forked child: what is mapped stays so, without a descriptor.
-    fn keep_mapping(mut self, shares_descriptors: bool) {
-        self.page = VirtRange::default();
+    fn keep_mapping(self, shares_descriptors: bool) {
+        self.page.leak();
         if shares_descriptors {
             self.file.leave_open();
-        }
-    }
-}
-
-impl Drop for Token {
-    fn drop(&mut self) {
-        if !self.page.is_empty() {
-            // SAFETY: the page is the token's own, and nobody refers to it any more.
-            let _ = unsafe { memory::unmap(self.page) };
         }
     }
 }
@@ -324,8 +312,7 @@ impl Pin {
 
     /// Whether children get the mapping, and keep the base with it. They do unless they are told not to.
     pub(crate) fn set_inherited(&self, advice: Advice) -> Result<(), Errno> {
-        // SAFETY: the page is the token's own, and the advice changes no content.
-        unsafe { memory::advise(self.0.page, advice) }
+        self.0.page.advise(advice)
     }
 
     /// A number that no other reader of this base gets.

@@ -15,6 +15,7 @@ use super::density::Density;
 use super::files::Files;
 use super::io::Holds;
 use super::limbo::Limbo;
+use super::mapping::OwnSpace;
 use super::readers::{Generations, UsersToken};
 use super::residency::Unmapped;
 use super::share::{Child, Share};
@@ -92,7 +93,7 @@ pub(crate) struct State {
     pub(crate) limbo: Limbo,
     pub(crate) io: Holds,
     /// Old views, to be unmapped bit by bit.
-    pub(crate) retired_views: Vec<VirtRange>,
+    pub(crate) retired_views: Vec<OwnSpace>,
     /// What is to be mapped again.
     pub(crate) unmapped: Unmapped,
     /// Before this time nothing is done in the background: a fork is being finished.

@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! What a program gives back of a huge page leaves the file.
 //!
 //! ```text
@@ -12,10 +11,6 @@
 //! The call that gives the eighth back does it: a program that never forks has no service thread, and other threads that
 //! write to the chunk wait for one look at 2 MiB at most. What fails there is done in the background
 //! ([`super::grow::tend`]).
-//!
-//! # Safety
-//! The ranges are live parts of an arena, which this library owns, and content does not change but for what its user gave
-//! up.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! Parts of frozen memory that a reader gives back read as zeroes, and stay parts of its mapping.
 //!
 //! ```text
@@ -9,15 +8,14 @@
 //! kernel it is a private page: forks copy it, and a thaw of the arena that this process may own later writes it to the file.
 //!
 //! The part is registered for write protection meanwhile, which no entry of it has: no access of any thread waits.
-//!
-//! # Safety
-//! The ranges are parts of an arena, which this library owns, and their content is given up by the program.
 
-use cowslip_sys::memory::{self, Advice};
+use cowslip_sys::memory::Advice;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::VirtRange;
 use cowslip_sys::{Errno, process};
+
+use super::mapping::OwnedRange;
 
 /// A thread that reads the part meanwhile maps the file's page again.
 const TRIES: usize = 16;
@@ -38,11 +36,11 @@ struct Opened {
 }
 
 impl ZeroPages {
-    /// Makes `part` of one private mapping of a file read as zeroes.
+    /// Makes `part` of one private mapping of a file, whose content was given up, read as zeroes.
     ///
     /// # Errors
     /// The kernel's. The part reads as zeroes, as before, or as the file then, page by page.
-    pub(crate) fn put(&mut self, part: VirtRange) -> Result<(), Errno> {
+    pub(crate) fn put(&mut self, part: OwnedRange) -> Result<(), Errno> {
         if self.is_refused {
             return Err(Errno::OPNOTSUPP);
         }
@@ -77,23 +75,23 @@ impl ZeroPages {
     }
 }
 
-fn put(uffd: &Uffd<ReservedFd>, part: VirtRange) -> Result<(), Errno> {
-    uffd.register(part, RegisterMode::WP)?;
+fn put(uffd: &Uffd<ReservedFd>, part: OwnedRange) -> Result<(), Errno> {
+    uffd.register(*part, RegisterMode::WP)?;
     let put = put_registered(uffd, part);
     // Refused, the mapping stays cut in three, which changes nothing that it shows.
-    let _ = uffd.unregister(part);
+    let _ = uffd.unregister(*part);
     put
 }
 
-fn put_registered(uffd: &Uffd<ReservedFd>, part: VirtRange) -> Result<(), Errno> {
+fn put_registered(uffd: &Uffd<ReservedFd>, part: OwnedRange) -> Result<(), Errno> {
     let mut rest = part;
     for _ in 0..TRIES {
-        // SAFETY: see the module.
-        unsafe { memory::advise(rest, Advice::DontNeed) }?;
-        match uffd.map_zeroes(rest)? {
+        rest.advise(Advice::DontNeed)?;
+        match uffd.map_zeroes(*rest)? {
             Outcome::Done => return Ok(()),
             Outcome::Again { done_bytes } => {
-                rest = VirtRange::between(rest.start + done_bytes as usize, rest.end());
+                let done = rest.start + done_bytes as usize;
+                rest = part.part(VirtRange::between(done, rest.end()));
             }
             Outcome::AlreadyMapped => {}
         }

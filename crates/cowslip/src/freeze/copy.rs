@@ -1,20 +1,19 @@
-#![allow(unsafe_code)]
 //! A view that ends while references into it live on: what they show becomes memory of its own.
 //!
 //! ```text
 //!   view  ──MAP_SHARED──▶ file (base)        copy  ──MAP_PRIVATE──▶ its own pages, under the same addresses
 //! ```
 //!
-//! # Safety
 //! Each part is filled elsewhere and then moved over the view in one step (`mremap`), with the bytes that the view shows
 //! there: a thread that reads it meanwhile sees the same before and after. Nobody writes to either.
 
 use cowslip_sys::error::{During, Result};
-use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::memory::Prot;
 use cowslip_sys::process;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 
 use super::Frozen;
+use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::{Error, ErrorKind};
 
 const OPERATION: &str = "copy parts of a view";
@@ -22,7 +21,7 @@ const OPERATION: &str = "copy parts of a view";
 /// Parts of a view that has ended, for reading, under the addresses that they had in it.
 #[derive(Debug)]
 pub struct FrozenCopy {
-    parts: Vec<VirtRange>,
+    _parts: Vec<OwnSpace>,
 }
 
 impl Frozen {
@@ -44,53 +43,36 @@ impl Frozen {
         if let Err(error) = parts.iter().try_for_each(|part| self.copy_in_place(*part)) {
             return Err((self, error));
         }
-        let shown = |part: &VirtRange| VirtRange::new(self.view_address(part.start), part.len);
-        let parts: Vec<VirtRange> = parts.iter().map(shown).collect();
-        let mut gap = self.view.start;
-        for part in parts.iter().copied().chain([VirtRange::new(self.view.end(), 0)]) {
-            if gap < part.start {
-                // SAFETY: the view's own, and outside of what stays. If it fails the addresses stay taken.
-                let _ = unsafe { memory::unmap(VirtRange::between(gap, part.start)) };
-            }
-            gap = part.end();
-        }
-        // Nothing is left of it that could be unmapped.
-        self.view = VirtRange::default();
-        Ok(FrozenCopy { parts })
+        let mut rest = std::mem::take(&mut self.view);
+        let mut at = self.handle.shared.range.start;
+        let keep = |part: VirtRange| {
+            drop(rest.split_front(part.start - at));
+            at = part.end();
+            rest.split_front(part.len)
+        };
+        Ok(FrozenCopy { _parts: parts.into_iter().map(keep).collect() })
     }
 
     /// Has the view show a copy of `part`, which is whole pages.
     fn copy_in_place(&self, part: VirtRange) -> Result<()> {
-        let copy = memory::reserve_apart(part.len, page_size_bytes()).during(OPERATION)?;
-        let there = VirtRange::new(self.view_address(part.start), part.len);
-        let moved = self.fill(part, copy).and_then(|()| {
-            // SAFETY: `copy` was made just now, and is one mapping; the view is this value's own, and see the module.
-            unsafe {
-                memory::protect(copy, Prot::READ).during(OPERATION)?;
-                memory::move_mapping(copy, there).during(OPERATION)
-            }
-        });
-        if moved.is_err() {
-            // SAFETY: made above, and nobody knows it.
-            let _ = unsafe { memory::unmap(copy) };
-        }
-        moved
+        let mut copy = OwnSpace::reserve_apart(part.len, page_size_bytes()).during(OPERATION)?;
+        self.fill(part, *copy)?;
+        copy.protect(Prot::READ).during(OPERATION)?;
+        copy.move_front_to(self.shown(part)).during(OPERATION)
     }
 
     /// Fills `copy`, which is reserved, with what the view shows of `part`.
-    fn fill(&self, part: VirtRange, copy: VirtRange) -> Result<()> {
-        // SAFETY: the caller's own, and nobody else knows it.
-        unsafe { memory::map_anonymous(copy, Prot::RW) }.during(OPERATION)?;
+    fn fill(&self, part: VirtRange, copy: OwnedRange) -> Result<()> {
+        copy.map_anonymous(Prot::RW).during(OPERATION)?;
         // What was not in use at the freeze shows zeroes.
         for piece in &self.layout {
             let piece = piece.range.intersect(part);
             if piece.is_empty() {
                 continue;
             }
-            let start = copy.start + (piece.start - part.start);
-            // SAFETY: zeroes that were mapped just now, and nobody else knows them.
-            let content = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, piece.len) };
-            self.read_base(piece, content).during(OPERATION)?;
+            let place = VirtRange::new(copy.start + (piece.start - part.start), piece.len);
+            let read = copy.part(place).with_bytes(|content| self.read_base(piece, content));
+            read.during(OPERATION)?;
         }
         Ok(())
     }
@@ -110,13 +92,4 @@ fn whole_pages(parts: &[VirtRange], page_bytes: usize) -> Vec<VirtRange> {
         }
     }
     apart
-}
-
-impl Drop for FrozenCopy {
-    fn drop(&mut self) {
-        for part in &self.parts {
-            // SAFETY: this value's own; who took a reference to it keeps it.
-            let _ = unsafe { memory::unmap(*part) };
-        }
-    }
 }

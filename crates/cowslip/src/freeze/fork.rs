@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! fork, with arenas: freeze at an instant, fork at once, thaw when no child reads the base.
 //!
 //! ```text
@@ -13,15 +12,12 @@
 //! The locks are held over the fork, so that what the child has of each arena's state is whole. The kernel's
 //! fork copies no page table of an arena that was just frozen: there is none. If an earlier child
 //! still reads the base, only the tables of chunks written since are copied.
-//!
-//! # Safety
-//! `in_child` unmaps the view that the parent's freeze reserved, which nobody in the child knows.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 
 use cowslip_sys::error::{During, Result};
-use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::process;
 
 use super::at_fork;
@@ -154,7 +150,7 @@ impl<'a> PreparedFork<'a> {
             snapshot.shared.wipe(state);
             snapshot.shared.copy_limit.in_child();
             // Views are the parent's: the kernel left their mappings out of this process.
-            state.retired_views.clear();
+            state.retired_views.drain(..).for_each(|view| _ = view.leak());
             state.unmapped = Unmapped::default();
             snapshot.discard_view();
             snapshot.shared.counters.is_owner.store(0, Relaxed);
@@ -182,9 +178,9 @@ fn keep_place(shared: &Shared, state: &State) {
         from = run.end;
         let live = state.vma_map.within(shared.chunk_range(run.start, run.len()));
         for span in live.filter(|span| matches!(span.usage, Usage::Free | Usage::Used)) {
-            // SAFETY: a part of the arena that the fork left out, so that nothing is mapped there yet.
-            // It can fail only for the lack of a mapping, of which the parent has one more.
-            let _ = unsafe { memory::map_anonymous(span.range, Prot::NONE) };
+            // The fork left it out, so that nothing is mapped there yet. It can fail only for the lack of a
+            // mapping, of which the parent has one more.
+            let _ = shared.piece(span.range).map_anonymous(Prot::NONE);
         }
     }
 }
@@ -239,6 +235,7 @@ pub enum Fork {
 /// # Safety
 /// As for fork(2): in the child of a program with threads only async-signal-safe functions may be
 /// called until it execs or ends.
+#[allow(unsafe_code)]
 pub unsafe fn fork(arenas: &[&Arena]) -> Result<Fork> {
     for arena in arenas {
         serve::ensure(arena.shared());

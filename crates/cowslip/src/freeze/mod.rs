@@ -90,12 +90,13 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use cowslip_sys::error::{Error, ErrorKind, Result};
-use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::memory::Prot;
 use cowslip_sys::process;
 use cowslip_sys::units::VirtRange;
 
 use crate::arena::allocate::lost;
 use crate::arena::backing_file::{BackingFile, is_all_data, read_part};
+use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::arena::state::{Chunk, Hold, Shared, State};
 use crate::arena::tracking::Known;
 use crate::arena::{Arena, ArenaSlice, Handle, io};
@@ -109,7 +110,7 @@ pub use method::FreezeMethod;
 #[derive(Debug)]
 pub struct Frozen {
     handle: Arc<Handle>,
-    view: VirtRange,
+    view: OwnSpace,
     method: FreezeMethod,
     /// What of the arena is frozen, in order.
     layout: Vec<FrozenPiece>,
@@ -428,6 +429,11 @@ impl Frozen {
         self.view.start + (address - range.start)
     }
 
+    /// The part of the view that shows `part` of the arena.
+    pub(crate) fn shown(&self, part: VirtRange) -> OwnedRange {
+        self.view.part(VirtRange::new(self.view_address(part.start), part.len))
+    }
+
     /// What of the arena is frozen, in order.
     pub(crate) fn layout(&self) -> &[FrozenPiece] {
         &self.layout
@@ -519,8 +525,10 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
+        let view = std::mem::take(&mut self.view);
         if self.pid != process::pid() {
             // A forked child never had the view's mapping.
+            view.leak();
             return;
         }
         let mut state = self.handle.shared.lock();
@@ -528,14 +536,12 @@ impl Drop for Frozen {
         // The service thread looks at once.
         state.thaw.delay_ns = 0;
         if let Some(service) = self.handle.shared.service(&state) {
-            if !self.view.is_empty() {
-                state.retired_views.push(self.view);
+            if !view.is_empty() {
+                state.retired_views.push(view);
             }
             service.notify();
-        } else if !self.view.is_empty() {
-            #[allow(unsafe_code)]
-            // SAFETY: the view is this value's own and no reference into it outlives it.
-            let _ = unsafe { memory::unmap(self.view) };
+        } else {
+            drop(view);
         }
     }
 }

@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! Arenas whose page frames somebody knows, by registrations that went past everybody who could have moved the memory
 //! out of the arena first (`io_uring_register(2)`, RDMA, vfio).
 //!
@@ -8,14 +7,12 @@
 //! ```
 //! Nothing live is frozen, and nothing frozen is thawed: both would leave the device with frames that are not the
 //! program's. What was frozen before is shared with children as ever; the kernel copies its pinned pages for them.
-//!
-//! # Safety
-//! The copies are this module's own until a child, in which nothing else is mapped there, moves them into place.
 
 use cowslip_sys::Errno;
-use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 
+use crate::arena::mapping::OwnSpace;
 use crate::arena::state::{Chunk, Shared, State};
 
 /// What a child gets of an arena that is pinned.
@@ -25,7 +22,7 @@ pub(super) struct Copies(Vec<Copied>);
 #[derive(Debug)]
 struct Copied {
     range: VirtRange,
-    copy: VirtRange,
+    copy: OwnSpace,
 }
 
 impl Copies {
@@ -37,15 +34,14 @@ impl Copies {
             from = run.end;
             let whole = shared.chunk_range(run.start, run.len());
             for span in state.vma_map.within(whole).filter(|span| span.usage.is_used()) {
-                let copy = memory::reserve_apart(span.range.len, page_size_bytes())?;
+                let copy = OwnSpace::reserve_apart(span.range.len, page_size_bytes())?;
+                let place = *copy;
                 copies.0.push(Copied { range: span.range, copy });
-                // SAFETY: reserved just now. What is copied is handed out with one protection.
-                unsafe {
-                    memory::map_anonymous(copy, Prot::RW)?;
-                    let target = copy.start;
-                    shared.copy_out(state, span.range, target).map_err(|_| Errno::NOMEM)?;
-                    memory::protect(copy, span.prot)?;
-                }
+                place.map_anonymous(Prot::RW)?;
+                place
+                    .with_bytes(|target| shared.copy_out(state, span.range, target))
+                    .map_err(|_| Errno::NOMEM)?;
+                place.protect(span.prot)?;
             }
         }
         Ok(copies)
@@ -53,21 +49,13 @@ impl Copies {
 
     /// In the child: puts them where their content belongs.
     pub(super) fn place(&mut self, shared: &Shared, state: &mut State) {
-        for Copied { range, copy } in self.0.drain(..) {
+        for Copied { range, mut copy } in self.0.drain(..) {
             let prot = state.vma_map.within(range).next().map_or(Prot::RW, |span| span.prot);
-            // SAFETY: the fork left out what was live there.
-            if unsafe { memory::move_mapping(copy, range) }.is_ok() {
-                shared.set_detached(state, range, prot);
+            // The fork left out what was live there.
+            match copy.move_front_to(*shared.piece(range)) {
+                Ok(()) => shared.set_detached(state, range, prot),
+                Err(_) => _ = copy.leak(),
             }
-        }
-    }
-}
-
-impl Drop for Copies {
-    fn drop(&mut self) {
-        for Copied { copy, .. } in &self.0 {
-            // SAFETY: made for a child, and nobody else's.
-            let _ = unsafe { memory::unmap(*copy) };
         }
     }
 }

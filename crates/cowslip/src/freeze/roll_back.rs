@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! An arena goes back to an earlier freeze, in place.
 //!
 //! ```text
@@ -8,7 +7,6 @@
 //! Each chunk maps the view's place again, privately, and is frozen for the view's generation. All mappings are made elsewhere
 //! first: a refusal of the kernel comes before anything changes (I4).
 //!
-//! # Safety
 //! No thread touches the arena: the caller of [`Arena::roll_back`] saw to it. What is mapped is the base of a view, which stays
 //! as long as the view does.
 
@@ -16,15 +14,15 @@ use std::io::Write;
 use std::sync::Arc;
 
 use cowslip_sys::error::{Error, ErrorKind, Result};
-use cowslip_sys::memory::{self, Advice, Prot, Sharing};
-use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
-use cowslip_sys::{Errno, process};
+use cowslip_sys::memory::Advice;
+use cowslip_sys::process;
+use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 
 use super::snapshot::not_mapped;
 use super::{Frozen, thaw};
 use crate::arena::Arena;
-use crate::arena::backing_file::{Pages, offset};
 use crate::arena::inheritance::{set_inherited, youngest_read};
+use crate::arena::mapping::OwnSpace;
 use crate::arena::state::{Chunk, Event, Hold, Shared, State};
 use crate::arena::vma_map::Usage;
 use crate::insist::insist;
@@ -37,7 +35,7 @@ struct Part {
     /// Number of the file that held it.
     file: u8,
     /// A private mapping of that.
-    ready: VirtRange,
+    ready: OwnSpace,
 }
 
 impl Arena {
@@ -66,6 +64,7 @@ impl Arena {
     /// # Safety
     /// No thread reads or writes the arena's memory, and no system call does, until this returns. No reference to its content
     /// is used afterwards whose value the change makes invalid, such as one into a structure that was not there then.
+    #[allow(unsafe_code)]
     pub unsafe fn roll_back(&self, view: &Frozen) -> Result<()> {
         let is_its_own = view.handle().is_some_and(|handle| Arc::ptr_eq(handle, &self.handle));
         if !is_its_own {
@@ -80,7 +79,7 @@ impl Arena {
         // From here on nothing is inherited that a later thaw changes.
         let _ = youngest_read(shared, &mut state);
         let parts = prepare(shared, &state, view)?;
-        put(shared, &mut state, &parts)?;
+        put(shared, &mut state, parts)?;
         zero_newer(shared, &mut state, view)
     }
 }
@@ -118,7 +117,7 @@ fn check(shared: &Shared, state: &State, view: &Frozen) -> Result<()> {
 fn prepare(shared: &Shared, state: &State, view: &Frozen) -> Result<Vec<Part>> {
     let mut parts: Vec<Part> = Vec::new();
     for shown in view.layout() {
-        let (file, _) = state
+        let (number, file) = state
             .files
             .all()
             .find(|(_, file)| Arc::ptr_eq(file, &shown.file))
@@ -133,65 +132,24 @@ fn prepare(shared: &Shared, state: &State, view: &Frozen) -> Result<Vec<Part>> {
             let end = (first..at.end).find(|chunk| !is_wanted(chunk)).unwrap_or(at.end);
             at.start = end;
             for (piece, prot) in state.vma_map.pieces(shared.chunk_range(first, end - first)) {
-                match elsewhere(shared, state, piece, file, prot) {
-                    Ok(ready) => parts.push(Part { piece, file, ready }),
-                    Err(errno) => {
-                        give_up(&parts);
-                        return Err(not_mapped(errno).on(piece));
-                    }
-                }
+                let made = file
+                    .check_identity()
+                    .and_then(|()| OwnSpace::private_of(file, shared.piece(piece), prot));
+                let ready = made.map_err(|errno| not_mapped(errno).on(piece))?;
+                parts.push(Part { piece, file: number, ready });
             }
         }
     }
     Ok(parts)
 }
 
-fn elsewhere(
-    shared: &Shared,
-    state: &State,
-    piece: VirtRange,
-    file: u8,
-    prot: Prot,
-) -> Result<VirtRange, Errno> {
-    let (file, at) = (state.files.get(file), offset(shared.range, piece));
-    file.check_identity()?;
-    let is_hugetlb = shared.pages == Pages::Hugetlb;
-    let place = match is_hugetlb {
-        true => memory::map_file_reserved(piece.len, file.fd(), at, Sharing::Private)?,
-        false => memory::reserve_apart(piece.len, page_size_bytes())?,
-    };
-    // SAFETY: made just now, for this alone.
-    let made = unsafe {
-        match is_hugetlb {
-            true => memory::protect(place, prot),
-            false => memory::map_file(place, file.fd(), at, Sharing::Private, prot),
-        }
-    };
-    if made.is_err() {
-        // SAFETY: as above.
-        let _ = unsafe { memory::unmap(place) };
-    }
-    made.map(|()| place)
-}
-
-fn give_up(parts: &[Part]) {
-    for part in parts {
-        // SAFETY: made for this, and known to nothing else.
-        let _ = unsafe { memory::unmap(part.ready) };
-    }
-}
-
 /// Puts the mappings where they belong, and says so.
-fn put(shared: &Shared, state: &mut State, parts: &[Part]) -> Result<()> {
-    for (i, part) in parts.iter().enumerate() {
-        // SAFETY: see the module.
-        let moved = insist(|| unsafe { memory::move_mapping(part.ready, part.piece) });
+fn put(shared: &Shared, state: &mut State, mut parts: Vec<Part>) -> Result<()> {
+    for (i, part) in parts.iter_mut().enumerate() {
+        let moved = insist(|| part.ready.move_front_to(*shared.piece(part.piece)));
         match moved {
             Ok(()) => {}
-            Err(errno) if i == 0 => {
-                give_up(parts);
-                return Err(not_mapped(errno).on(part.piece));
-            }
+            Err(errno) if i == 0 => return Err(not_mapped(errno).on(part.piece)),
             Err(_) => {
                 // A mapping that is moved makes room for itself, so that the kernel refuses the first or none.
                 let _ = std::io::stderr().write_all(
@@ -201,7 +159,7 @@ fn put(shared: &Shared, state: &mut State, parts: &[Part]) -> Result<()> {
             }
         }
     }
-    for Part { piece, file, .. } in parts {
+    for Part { piece, file, .. } in &parts {
         shared.mark_base(state, *piece);
         state.unmapped.add_frozen(*piece);
         for chunk in shared.chunks_of(*piece) {

@@ -1,7 +1,7 @@
 //! Probes of huge pages: who gets them, and what the first touch of one costs.
 
 use cowslip_sys::memfile::{self, MemfdKind};
-use cowslip_sys::memory::{self, Advice, Sharing};
+use cowslip_sys::memory::{Advice, Sharing};
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, procfs};
 
@@ -10,6 +10,7 @@ use super::hints::{ALLOW_ANONYMOUS_HUGE, allow_shmem_huge};
 use super::outcome::{ProbeResult, Proof, Refusal, median, timed};
 use super::privileges::{OwnProcess, usage_of};
 use super::scratch::Scratch;
+use crate::arena::mapping::OwnSpace;
 
 const ANONYMOUS_SETTING: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 const FREE_POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
@@ -122,11 +123,9 @@ fn pool() -> ProbeResult {
         .map_err(Refusal::or_unsupported)?;
     let free = std::fs::read_to_string(FREE_POOL).unwrap_or_default();
     let free = format!("{} free pages of 2 MiB", free.trim());
-    match memory::map_file_reserved(CHUNK_BYTES, file.as_fd(), 0, Sharing::Shared) {
-        Ok(range) => {
-            #[allow(unsafe_code)]
-            // SAFETY: mapped just now, at an address of the kernel's choice, and nobody knows it.
-            unsafe { memory::unmap(range) }?;
+    match OwnSpace::of_hugetlb(CHUNK_BYTES, file.as_fd(), 0, Sharing::Shared) {
+        Ok(page) => {
+            page.unmap()?;
             Ok(Proof::saw(free))
         }
         Err(Errno::NOMEM) => Err(Refusal::denied(free, "the pool has no page to spare")

@@ -143,8 +143,9 @@ impl RawArena<'_> {
     /// `target` is writable memory of its length, elsewhere.
     pub unsafe fn copy_to(&self, range: VirtRange, target: usize) -> Result<()> {
         let shared = self.shared();
-        // SAFETY: as the caller promised.
-        unsafe { shared.copy_out(&shared.lock_restored(range), range, target) }
+        // SAFETY: as the caller promised, and any bytes are a u8.
+        let target = unsafe { std::slice::from_raw_parts_mut(target as *mut u8, range.len) };
+        shared.copy_out(&shared.lock_restored(range), range, target)
     }
 
     /// Has memory begin on base pages from here on, where nothing was handed out yet, and become huge when most of it is in

@@ -16,7 +16,9 @@ use cowslip_sys::scheduling::Processors;
 use cowslip_sys::thread::Thread;
 use cowslip_sys::uffd::{self, Features, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
-use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile, memory, process, scheduling};
+use cowslip_sys::{AsFd, BorrowedFd, Errno, memfile, process, scheduling};
+
+use crate::arena::mapping::OwnSpace;
 
 pub(crate) use pressure::{Gauge, Look};
 pub(crate) use sight::Sight;
@@ -44,11 +46,12 @@ const ASIDE_BYTES: usize = RUN_CHUNKS * CHUNK_BYTES;
 /// What the service thread shares with those who rely on it.
 #[derive(Debug)]
 pub(crate) struct Service {
+    /// Address space for the pages of what is held, used by the thread that has the arena's lock. First: it is unmapped
+    /// before the rest is closed.
+    pub(crate) aside: OwnSpace,
     pub(crate) uffd: Uffd<ReservedFd>,
     /// Has threads wait for memory that a thaw maps anew. Moves of what is registered with it are no events.
     pub(crate) hold: Uffd<ReservedFd>,
-    /// Address space for the pages of what is held, used by the thread that has the arena's lock.
-    pub(crate) aside: VirtRange,
     wake: ReservedFd,
     /// What the descriptors that are read and written were opened as: of the userfaultfd, and of `wake`.
     identities: [FileIdentity; 2],
@@ -90,7 +93,7 @@ impl Service {
         Ok(Self {
             uffd,
             hold,
-            aside: memory::reserve_apart(ASIDE_BYTES, CHUNK_BYTES).during(operation)?,
+            aside: OwnSpace::reserve_apart(ASIDE_BYTES, CHUNK_BYTES).during(operation)?,
             wake,
             identities,
             scanner: Scanner::new(pagemap),
@@ -207,14 +210,6 @@ impl Service {
         // A child that was forked around us may keep the file open, and with it what is registered.
         let _ = self.uffd.unregister(arena);
         self.uffd.get_ref().give_up_for(&self.wake);
-    }
-}
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        #[allow(unsafe_code)]
-        // SAFETY: the place is this value's own.
-        let _ = unsafe { memory::unmap(self.aside) };
     }
 }
 

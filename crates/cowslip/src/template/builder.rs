@@ -139,13 +139,7 @@ impl TemplateBuilder {
         let file = memfile::memfd("cowslip-shared", MemfdKind::Shmem, layout.file_len())?;
         memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW)?;
         for region in layout.regions().iter().filter(|r| r.inherit == Inherit::Shared) {
-            let start = self.frozen.view_address(region.range.start);
-            let shown = VirtRange::new(start, region.range.len);
-            #[allow(unsafe_code)]
-            // SAFETY: the view maps all of the arena, readable, and nobody writes it.
-            unsafe {
-                memfile::write_range_at(file.as_fd(), shown, layout.offset(*region))?;
-            }
+            self.frozen.shown(region.range).write_to(file.as_fd(), layout.offset(*region))?;
         }
         File::new(ReservedFd::hold(file))
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 
 use bytemuck::Pod;
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
-use cowslip_sys::memory::{self, Prot, Sharing};
+use cowslip_sys::memory::{Prot, Sharing};
 use cowslip_sys::reserved_fd::same_file;
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange};
 use cowslip_sys::{AsFd, BorrowedFd, Errno};
@@ -20,6 +20,7 @@ use super::identity::{Hooks, Identity};
 use super::layout::{Inherit, Region};
 use super::{Base, File};
 use crate::arena::ArenaSlice;
+use crate::arena::mapping::{OwnSpace, OwnedRange};
 
 /// Where a clone goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,14 +33,36 @@ pub enum Place {
     Original,
 }
 
+impl Place {
+    /// Reserves `original`, or as much anywhere.
+    pub(crate) fn reserve(
+        self,
+        operation: &'static str,
+        original: VirtRange,
+        align: usize,
+    ) -> Result<OwnSpace> {
+        match self {
+            Self::Anywhere => OwnSpace::reserve(original.len, align).during(operation),
+            Self::Original => OwnSpace::reserve_at(original).map_err(|errno| match errno {
+                Errno::EXIST => Error::new(ErrorKind::Busy, operation)
+                    .on(original)
+                    .because("something else is mapped there in this process")
+                    .advise("let it go anywhere"),
+                errno => Error::from_errno(operation, errno).on(original),
+            }),
+        }
+    }
+}
+
 /// A private copy of a [`Template`](super::Template), in this process.
 ///
 /// A child that the process forks has it too, with what it holds then, and may use and reset it as its
 /// own (see [`Self::after_fork`]).
 #[derive(Debug)]
 pub struct TemplateClone {
+    /// First: it is unmapped before the base is let go.
+    pub(super) place: OwnSpace,
     pub(super) base: Arc<Base>,
-    place: VirtRange,
     pub(super) identity: Identity,
     pub(super) hooks: Hooks,
     /// The kernel tells what was written.
@@ -53,34 +76,20 @@ impl TemplateClone {
         const OPERATION: &str = "map a clone";
         let identity = Identity::new(&base)?;
         let extent = base.layout.extent();
-        let place = match place {
-            Place::Anywhere => {
-                let align = if extent.len >= GIB_BYTES { GIB_BYTES } else { CHUNK_BYTES };
-                memory::reserve(extent.len, align).during(OPERATION)?
-            }
-            Place::Original => match memory::reserve_at(extent) {
-                Ok(()) => extent,
-                Err(Errno::EXIST) => {
-                    return Err(Error::new(ErrorKind::Busy, OPERATION)
-                        .on(extent)
-                        .because("something else is mapped there in this process")
-                        .advise("let it go anywhere"));
-                }
-                Err(errno) => return Err(Error::from_errno(OPERATION, errno).on(extent)),
-            },
-        };
+        let align = if extent.len >= GIB_BYTES { GIB_BYTES } else { CHUNK_BYTES };
+        let place = place.reserve(OPERATION, extent, align)?;
         let (hooks, dropped) = (Hooks::default(), Vec::new());
-        let clone = Self { base, place, identity, hooks, scans: true, dropped };
+        let clone = Self { place, base, identity, hooks, scans: true, dropped };
         clone.map_regions(|_| true).map_err(|errno| {
             Error::from_errno(OPERATION, errno)
-                .on(place)
+                .on(clone.range())
                 .because("there are too many mappings, or vm.overcommit_memory=2 leaves no room")
                 .advise("raise vm.max_map_count, or set vm.overcommit_memory=0")
         })?;
         Ok(clone)
     }
 
-    /// Maps, for the first time or anew, the regions of the kinds that are wanted.
+    /// Maps, for the first time or anew, the regions of the kinds that are wanted. No reference into them is left.
     pub(super) fn map_regions(&self, wanted: impl Fn(Inherit) -> bool) -> Result<(), Errno> {
         let base = &*self.base;
         let file = base.file.fd()?;
@@ -88,18 +97,14 @@ impl TemplateClone {
         for region in base.layout.regions().iter().filter(|region| wanted(region.inherit)) {
             let Region { range, prot, inherit } = *region;
             let (here, at) = (self.here(range), base.layout.offset(*region));
-            // SAFETY: a part of the place that this clone owns, and nobody has a reference into it:
-            // it was just reserved, or is being reset.
-            unsafe {
-                match inherit {
-                    Inherit::Copied => memory::map_file(here, file, at, Sharing::Private, prot),
-                    Inherit::Fresh => memory::map_anonymous(here, prot),
-                    Inherit::Shared => {
-                        let shared = shared.ok_or(Errno::BADF)?;
-                        memory::map_file(here, shared, at, Sharing::Shared, prot)
-                    }
+            match inherit {
+                Inherit::Copied => here.map_file(file, at, Sharing::Private, prot)?,
+                Inherit::Fresh => here.map_anonymous(prot)?,
+                Inherit::Shared => {
+                    let shared = shared.ok_or(Errno::BADF)?;
+                    here.map_file(shared, at, Sharing::Shared, prot)?;
                 }
-            }?;
+            }
         }
         Ok(())
     }
@@ -111,7 +116,7 @@ impl TemplateClone {
 
     /// Its addresses in this process.
     pub fn range(&self) -> VirtRange {
-        self.place
+        **self.place
     }
 
     /// Where this clone has what the arena has at `address`.
@@ -124,8 +129,8 @@ impl TemplateClone {
         self.place.start + (address - extent.start)
     }
 
-    pub(super) fn here(&self, range: VirtRange) -> VirtRange {
-        VirtRange::new(self.address(range.start), range.len)
+    pub(super) fn here(&self, range: VirtRange) -> OwnedRange {
+        self.place.part(VirtRange::new(self.address(range.start), range.len))
     }
 
     /// What the clone has of `slice`.
@@ -180,13 +185,6 @@ impl TemplateClone {
         let len = self.base.layout.check::<u64>(range, Prot::RW, true);
         // SAFETY: see the module; checked just now.
         unsafe { std::slice::from_raw_parts(self.address(range.start) as *const AtomicU64, len) }
-    }
-}
-
-impl Drop for TemplateClone {
-    fn drop(&mut self) {
-        // SAFETY: the place is this clone's own, and no reference into it outlives it.
-        let _ = unsafe { memory::unmap(self.place) };
     }
 }
 

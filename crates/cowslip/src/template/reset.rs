@@ -9,13 +9,11 @@
 //! A kernel that cannot do so (before 6.13) has everything mapped anew, which drops it as fast but costs
 //! every chunk a fault at its next touch.
 //!
-//! # Safety
-//! Everything here is done to the clone's own mappings, and `&mut` says that nobody has a reference into
-//! them. Only copies of the base are dropped, or zeroes take the place of zeroes.
-#![allow(unsafe_code)]
+//! `&mut` says that there is no reference into the clone's mappings. Only copies of the base are dropped, or zeroes take
+//! the place of zeroes.
 
 use cowslip_sys::error::{During, Result};
-use cowslip_sys::memory::{self, Advice};
+use cowslip_sys::memory::Advice;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{Errno, memfile};
@@ -47,8 +45,7 @@ impl TemplateClone {
         let mut dropped = std::mem::take(&mut self.dropped);
         dropped.clear();
         let found = self.find_written(&scanner, &mut dropped);
-        // SAFETY: see the module.
-        let done = found.and_then(|()| unsafe { memory::advise_all(&dropped, Advice::DontNeed) });
+        let done = found.and_then(|()| self.place.advise_all(&dropped, Advice::DontNeed));
         self.dropped = dropped;
         done
     }
@@ -59,7 +56,7 @@ impl TemplateClone {
         dropped: &mut Vec<VirtRange>,
     ) -> Result<(), Errno> {
         for region in self.base.layout.regions() {
-            let here = self.here(region.range);
+            let here = *self.here(region.range);
             match region.inherit {
                 Inherit::Shared => {}
                 Inherit::Fresh => dropped.push(here),

@@ -6,7 +6,6 @@
 //!   own file        ◀─MAP_SHARED─── R     an ordinary live arena; the template's base is free
 //! ```
 //! Without userfaultfd nothing could hold writers off while their pages are copied, so that all is copied first.
-#![allow(unsafe_code)]
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result, errno_of};
 use cowslip_sys::memory::Prot;
@@ -226,8 +225,7 @@ fn map(
 ) -> Result<(), Errno> {
     for run in borrowed {
         for (piece, prot) in state.pieces(*run) {
-            // SAFETY: nobody has the arena yet.
-            unsafe { lender.map(shared.range, piece, prot) }?;
+            lender.map(shared.piece(piece), prot)?;
         }
     }
     for region in base.layout.regions().iter().filter(|it| it.inherit == Inherit::Copied) {

@@ -1,16 +1,14 @@
-#![allow(unsafe_code)]
 //! The base of a chunk, copied to the file that the chunk moves to: from one mapping into another where one huge page holds
 //! the copy, else by `write(2)`, which takes twice as long.
 //!
 //! Slow steps come before threads are kept from the chunk: room for the copy's page, and reads from swap.
 //!
-//! # Safety
 //! A base that has readers is written by no thread; that of live memory is copied while threads are kept from it. The place
 //! that it is copied to has no readers: no chunk maps it.
 
 use std::sync::Arc;
 
-use cowslip_sys::memory::{self, Advice};
+use cowslip_sys::memory::Advice;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
@@ -18,6 +16,7 @@ use cowslip_sys::{Errno, memfile};
 
 use super::stream;
 use crate::arena::backing_file::{BackingFile, copy_data, offset};
+use crate::arena::mapping::OwnedRange;
 use crate::arena::state::{Chunk, Shared, State};
 use crate::service::Window;
 
@@ -27,9 +26,9 @@ pub(super) struct Base<'a> {
     file: Arc<BackingFile>,
     /// Its offset, in either file.
     start: u64,
-    shown: VirtRange,
+    shown: OwnedRange,
     /// The copy's place, if a huge page was to be had.
-    place: Option<VirtRange>,
+    place: Option<OwnedRange>,
 }
 
 impl<'a> Base<'a> {
@@ -78,14 +77,12 @@ impl<'a> Base<'a> {
     /// Copies the base to its place in `target`.
     pub(super) fn copy_to(&self, target: &BackingFile) -> Result<(), Errno> {
         let Some(place) = self.place else {
-            // SAFETY: the base is shown there, and see the module.
-            return unsafe { copy_data(&self.file, target, self.start, self.shown) };
+            return copy_data(&self.file, target, self.start, self.shown);
         };
         self.each_part(|part, after| {
+            // The part is in memory, and one huge page maps its place in the target. Data begins and ends with a page.
             let to = VirtRange::new(place.start + after, part.len);
-            // SAFETY: the window shows the part, which is in memory, and its place in the target, which one huge page maps.
-            // Data begins and ends with a page. See the module for readers and writers.
-            unsafe { stream::copy(part, to, None) };
+            stream::copy(part, place.part(to), None);
             Ok(())
         })?;
         stream::finish();
@@ -95,15 +92,15 @@ impl<'a> Base<'a> {
     /// Calls `act` with each part of the base that is no hole, once it is in memory, and where it begins.
     fn each_part(
         &self,
-        mut act: impl FnMut(VirtRange, usize) -> Result<(), Errno>,
+        mut act: impl FnMut(OwnedRange, usize) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let (mut at, end) = (self.start, self.start + self.shown.len as u64);
         while let Some((first, last)) = memfile::next_data(self.file.fd(), at, end)? {
             let after = (first - self.start) as usize;
             let part = VirtRange::new(self.shown.start + after, (last - first) as usize);
+            let part = self.shown.part(part);
             // A load from a page that cannot be read in would be a SIGBUS.
-            // SAFETY: the base is shown there; the advice changes no content.
-            unsafe { memory::advise(part, Advice::PopulateRead) }?;
+            part.advise(Advice::PopulateRead)?;
             act(part, after)?;
             at = last;
         }

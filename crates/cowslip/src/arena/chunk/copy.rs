@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! How private pages get into the file.
 //!
 //! A few with `pwrite(2)`. Many through a *window*: a part of the file, mapped for as long as the arena
@@ -6,11 +5,9 @@
 //! through the window: it is mapped as a whole or not at all, so that no store into it can fault (and
 //! a file without room for it is an errno, not a SIGBUS).
 //!
-//! # Safety
-//! The runs are mapped parts of an arena whose writers are held off (see [`super`]), so that
-//! they do not change while they are read.
+//! Writers of the runs are held off (see [`super`]), so that they do not change while they are read.
 
-use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::memory::Prot;
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -18,6 +15,7 @@ use cowslip_sys::{Errno, memfile};
 
 use super::stream;
 use crate::arena::backing_file::{BackingFile, Pages, offset};
+use crate::arena::mapping::OwnedRange;
 use crate::service::Window;
 
 /// Number of pages that `pwrite` copies sooner than a window shows their chunk.
@@ -27,7 +25,7 @@ const FEW_PAGES: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     /// Where they are.
-    pub(super) from: VirtRange,
+    pub(super) from: OwnedRange,
     /// Where the arena has them.
     pub(super) to: VirtRange,
     /// What the program may do to them.
@@ -49,8 +47,7 @@ pub(super) fn copy_out(
         if !prot.contains(Prot::READ) {
             // Guarded memory may hold content too. Nobody can write it, and it is mapped anew,
             // guarded, as soon as it is copied.
-            // SAFETY: see the module.
-            unsafe { memory::protect(*from, Prot::READ) }?;
+            from.protect(Prot::READ)?;
         }
     }
     let chunk = VirtRange::new(first.to.start & !(CHUNK_BYTES - 1), CHUNK_BYTES);
@@ -79,15 +76,11 @@ pub(super) fn copy_out(
             Some(place) => {
                 let to = VirtRange::new(place.start + (to.start - chunk.start), to.len);
                 let next = runs.get(i + 1).map(|next| next.from.start);
-                // SAFETY: the run is mapped and held from writers (see the module). The window maps
-                // the same part of the file, by one huge page that is there. Only the file's pages are
-                // written, and nobody has another mapping of them: the arena maps them privately.
-                unsafe { stream::copy(*from, to, next) };
+                // The window maps the same part of the file, by one huge page that is there. Only the
+                // file's pages are written, which the arena maps privately and nothing else does.
+                stream::copy(*from, place.part(to), next);
             }
-            None => {
-                // SAFETY: see the module.
-                unsafe { memfile::write_range_at(backing_file.fd(), *from, offset(arena, *to)) }?
-            }
+            None => from.write_to(backing_file.fd(), offset(arena, *to))?,
         }
         pages += (from.len / page_size_bytes()) as u64;
     }

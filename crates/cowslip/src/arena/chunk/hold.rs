@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! How threads are kept from memory that is about to be mapped anew.
 //!
 //! ```text
@@ -13,19 +12,19 @@
 //! What has not been mapped anew when a [`Hold`] ends moves back. If the kernel refuses that, what the program wrote would
 //! be lost, and the process is aborted.
 //!
-//! # Safety
-//! The pieces are parts of an arena, which this library owns. No thread sees them between 1 and 2. The place aside is known
-//! to the thread alone that has the arena locked.
+//! No thread sees the pieces between 1 and 2. The place aside is used by the thread alone that has the arena locked.
 
 use std::io::Write;
 
 use cowslip_sys::Errno;
-use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{RegisterMode, Uffd};
 use cowslip_sys::units::{VirtRange, page_size_bytes};
 
 use super::{halves, write_protect};
+use crate::arena::mapping::OwnedRange;
+use crate::arena::state::Shared;
 use crate::insist::insist;
 use crate::service::Service;
 
@@ -40,10 +39,11 @@ pub(super) enum By {
 
 /// Pieces of an arena that threads are kept from. They are let go when this is dropped.
 pub(super) struct Hold<'a> {
+    shared: &'a Shared,
     uffd: &'a Uffd<ReservedFd>,
     part: VirtRange,
     pieces: Vec<VirtRange>,
-    aside: Option<VirtRange>,
+    aside: Option<OwnedRange>,
     /// Up to here pages are aside.
     moved_to: usize,
     /// Up to here all is mapped anew.
@@ -53,6 +53,7 @@ pub(super) struct Hold<'a> {
 impl<'a> Hold<'a> {
     /// Keeps threads from `pieces` of `part`, which is no longer than [`Service::aside`]. On an error nothing has changed.
     pub(super) fn begin(
+        shared: &'a Shared,
         service: &'a Service,
         part: VirtRange,
         pieces: &[(VirtRange, Prot)],
@@ -62,7 +63,7 @@ impl<'a> Hold<'a> {
         let (moved_to, done_to) = (part.start, part.start);
         if let By::Protection(mode) = by {
             let uffd = &service.uffd;
-            let hold = Self { uffd, part, pieces, aside: None, moved_to, done_to };
+            let hold = Self { shared, uffd, part, pieces, aside: None, moved_to, done_to };
             for piece in &hold.pieces {
                 uffd.register(*piece, mode)?;
                 write_protect(uffd, *piece, true)?;
@@ -75,23 +76,23 @@ impl<'a> Hold<'a> {
             _ => RegisterMode::MISSING,
         };
         let uffd = &service.hold;
-        let aside = Some(VirtRange::new(service.aside.start, part.len));
-        let mut hold = Self { uffd, part, pieces, aside, moved_to, done_to };
+        let aside = Some(service.aside.first(part.len));
+        let mut hold = Self { shared, uffd, part, pieces, aside, moved_to, done_to };
         for piece in hold.pieces.clone() {
             uffd.register(piece, mode)?;
-            // A child that is made around us meanwhile lacks this memory, as it lacks live memory.
-            // SAFETY: see the module; the advice changes no content.
-            let _ = unsafe { memory::advise(piece, Advice::DontFork) };
             let place = hold.content(piece);
-            move_pages(piece, place, &mut hold.moved_to)?;
+            let piece = shared.piece(piece);
+            // A child that is made around us meanwhile lacks this memory, as it lacks live memory.
+            let _ = piece.advise(Advice::DontFork);
+            move_pages(*piece, place, &mut hold.moved_to)?;
         }
         Ok(hold)
     }
 
     /// Where the content of a piece is while it is held.
-    pub(super) fn content(&self, piece: VirtRange) -> VirtRange {
-        let start = self.aside.map_or(self.part.start, |aside| aside.start);
-        VirtRange::new(start + (piece.start - self.part.start), piece.len)
+    pub(super) fn content(&self, piece: VirtRange) -> OwnedRange {
+        let Some(aside) = self.aside else { return *self.shared.piece(piece) };
+        aside.part(VirtRange::new(aside.start + (piece.start - self.part.start), piece.len))
     }
 
     /// All up to `end` is mapped anew.
@@ -124,13 +125,12 @@ impl<'a> Hold<'a> {
         let _ = insist(|| self.uffd.wake(self.part));
         if let Some(aside) = self.aside {
             // If it fails, the next hold replaces what is there.
-            // SAFETY: see the module.
-            let _ = unsafe { memory::map_anonymous(aside, Prot::NONE) };
+            let _ = aside.map_anonymous(Prot::NONE);
         }
     }
 
     fn move_back(&self, moved: VirtRange) {
-        if move_back(self.content(moved), moved).is_err() {
+        if move_back(self.content(moved), *self.shared.piece(moved)).is_err() {
             let _ = std::io::stderr().write_all(
                 b"cowslip: the kernel would not move memory back after a thaw that failed: too many mappings \
                   (vm.max_map_count)\n",
@@ -147,34 +147,37 @@ impl Drop for Hold<'_> {
 }
 
 /// Moves the pages of `from` back to `to`, and tries until the kernel agrees, within reason.
-pub(crate) fn move_back(from: VirtRange, to: VirtRange) -> Result<(), Errno> {
+pub(crate) fn move_back(from: OwnedRange, to: OwnedRange) -> Result<(), Errno> {
     let mut done = from.start;
     insist(|| {
         let rest = VirtRange::between(done, from.end());
         let target = VirtRange::new(to.start + (rest.start - from.start), rest.len);
-        if rest.is_empty() { Ok(()) } else { move_pages(rest, target, &mut done) }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        move_pages(from.part(rest), to.part(target), &mut done)
     })
 }
 
 /// Moves the pages of `from` to `to`, and `moved_to` with what is moved of `from`: what was frozen at different times may be
 /// several mappings to the kernel, as each has a history of copies of its own.
 pub(crate) fn move_pages(
-    from: VirtRange,
-    to: VirtRange,
+    from: OwnedRange,
+    to: OwnedRange,
     moved_to: &mut usize,
 ) -> Result<(), Errno> {
-    // SAFETY: see the module.
-    match unsafe { memory::move_pages_out(from, to) } {
+    match from.move_pages_to(to) {
         Ok(()) => {
             *moved_to = from.end();
             Ok(())
         }
         Err(Errno::FAULT) if from.len > page_size_bytes() => {
-            let (left, right) = halves(from);
-            let target =
-                |part: VirtRange| VirtRange::new(to.start + (part.start - from.start), part.len);
-            move_pages(left, target(left), moved_to)?;
-            move_pages(right, target(right), moved_to)
+            let (left, right) = halves(*from);
+            let target = |part: VirtRange| {
+                to.part(VirtRange::new(to.start + (part.start - from.start), part.len))
+            };
+            move_pages(from.part(left), target(left), moved_to)?;
+            move_pages(from.part(right), target(right), moved_to)
         }
         Err(errno) => Err(errno),
     }

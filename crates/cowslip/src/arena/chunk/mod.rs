@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! One chunk, or a run of clean ones, from private to shared.
 //!
 //! ```text
@@ -11,10 +10,8 @@
 //! the parts shared keeps its small entries; so the chunk, which is shared throughout by then, is mapped once more at the
 //! end, and its next touch finds room for a huge one.
 //!
-//! # Safety
-//! The ranges are frozen parts of an arena, which this library owns. Nobody reads their base any more
-//! (the callers of [`Thawing::thaw`] made sure), and no store to them completes while they are [held](hold)
-//! (I1), so that every address shows the same content throughout.
+//! Nobody reads the base of what is thawed any more (the callers of [`Thawing::thaw`] made sure), and no store to it
+//! completes while it is [held](hold) (I1), so that every address shows the same content throughout.
 
 mod base;
 mod copy;
@@ -212,7 +209,7 @@ impl<'a> Thawing<'a> {
         piece: VirtRange,
         prot: Prot,
     ) -> Result<(), Errno> {
-        file.map_live(self.shared.range, piece, prot)?;
+        file.map_live(self.shared.piece(piece), prot)?;
         self.shared.mark_base(state, piece);
         Ok(())
     }
@@ -239,7 +236,7 @@ impl<'a> Thawing<'a> {
             // What is held is kept from children, and stays so after an error.
             state.inheritance = ForkInheritance::Part;
         }
-        let hold = self.guard.map(|service| Hold::begin(service, part, &pieces, by));
+        let hold = self.guard.map(|service| Hold::begin(shared, service, part, &pieces, by));
         let (mut hold, refused) = match hold.transpose() {
             Ok(hold) => (hold, None),
             Err(errno) => (None, Some(errno)),
@@ -294,12 +291,12 @@ impl<'a> Thawing<'a> {
         let shared = self.shared;
         let mut runs = Vec::new();
         for (piece, prot) in pieces {
-            let content = hold.map_or(*piece, |hold| hold.content(*piece));
-            self.scanner.private_runs(content, |source| {
+            let content = hold.map_or_else(|| *shared.piece(*piece), |hold| hold.content(*piece));
+            self.scanner.private_runs(*content, |source| {
                 let place = piece.start + (source.start - content.start);
                 for (_, to) in shared.by_chunk(VirtRange::new(place, source.len)) {
-                    let from = source.start + (to.start - place);
-                    runs.push(Run { from: VirtRange::new(from, to.len), to, prot: *prot });
+                    let from = VirtRange::new(source.start + (to.start - place), to.len);
+                    runs.push(Run { from: content.part(from), to, prot: *prot });
                 }
             })?;
         }

@@ -6,18 +6,15 @@
 //! the next page, and writing whole lines past the caches, takes three quarters of `memcpy`'s time.
 //!
 //! # Safety
-//! See [`copy`].
+//! Both ranges are the core's own, and the callers mapped them: `from` to be read and `to` to be written, without a fault
+//! that cannot be served. Until the [`finish`] no thread writes to `from`, and none uses `to`.
 
-use cowslip_sys::units::VirtRange;
+use crate::arena::mapping::OwnedRange;
 
 /// Copies the pages of `from` to `to`, as long; `next` begins what is copied after them. A [`finish`]
 /// follows the last.
-///
-/// # Safety
-/// Both are whole pages, `from` readable and `to` writable. Until the [`finish`] nobody writes to
-/// `from`, and nobody uses `to`.
 #[cfg(target_arch = "x86_64")]
-pub(super) unsafe fn copy(from: VirtRange, to: VirtRange, next: Option<usize>) {
+pub(super) fn copy(from: OwnedRange, to: OwnedRange, next: Option<usize>) {
     use std::arch::x86_64::{__m128i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_stream_si128};
 
     use cowslip_sys::units::page_size_bytes;
@@ -25,11 +22,11 @@ pub(super) unsafe fn copy(from: VirtRange, to: VirtRange, next: Option<usize>) {
     const LINE_BYTES: usize = 64;
     // The rest is fetched when its turn comes. More would be fetched at the cost of this page.
     const AHEAD_BYTES: usize = 8 * LINE_BYTES;
-    debug_assert_eq!(from.len, to.len);
     let page = page_size_bytes();
+    assert!(from.len == to.len && (from.start | from.len | to.start).is_multiple_of(page));
     for start in (0..from.len).step_by(page) {
         let next = if start + page < from.len { Some(from.start + start + page) } else { next };
-        // SAFETY: as the caller promised. A page is whole lines, and a prefetch reads nothing.
+        // SAFETY: see the module. A page is whole lines, and a prefetch reads nothing.
         unsafe {
             for line in next.iter().flat_map(|at| (*at..at + AHEAD_BYTES).step_by(LINE_BYTES)) {
                 _mm_prefetch::<_MM_HINT_T0>(line as *const i8);
@@ -54,15 +51,9 @@ pub(super) fn finish() {
 }
 
 /// As the other, in the ordinary way.
-///
-/// # Safety
-/// As the other.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) unsafe fn copy(from: VirtRange, to: VirtRange, _next: Option<usize>) {
-    // SAFETY: as the caller promised.
-    unsafe {
-        core::ptr::copy_nonoverlapping(from.start as *const u8, to.start as *mut u8, from.len);
-    }
+pub(super) fn copy(from: OwnedRange, to: OwnedRange, _next: Option<usize>) {
+    to.with_bytes(|bytes| from.copy_to(bytes));
 }
 
 #[cfg(not(target_arch = "x86_64"))]
@@ -71,34 +62,31 @@ pub(super) fn finish() {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cowslip_sys::memory::{self, Prot};
-    use cowslip_sys::units::{CHUNK_BYTES, page_size_bytes};
+    use crate::arena::mapping::OwnSpace;
+    use cowslip_sys::memory::Prot;
+    use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
 
     #[test]
     fn copies_every_byte_of_a_run_and_none_beside_it() {
         let page = page_size_bytes();
-        let place = memory::reserve(CHUNK_BYTES, CHUNK_BYTES).unwrap();
-        // SAFETY: the place was reserved for this test alone, and so is the slice of it.
-        let bytes = unsafe {
-            memory::map_anonymous(place, Prot::RW).unwrap();
-            std::slice::from_raw_parts_mut(place.start as *mut u8, place.len)
-        };
-        for (i, byte) in bytes[..4 * page].iter_mut().enumerate() {
-            *byte = (i.wrapping_mul(0x9e37_79b9) >> 16) as u8;
-        }
-        let part = |first, pages| VirtRange::new(place.start + first * page, pages * page);
-        // SAFETY: whole pages of the place, the first ones apart from the others.
-        unsafe {
-            copy(part(0, 1), part(5, 1), Some(place.start + page));
-            copy(part(1, 3), part(7, 3), None);
-        }
+        let place = OwnSpace::reserve(CHUNK_BYTES, CHUNK_BYTES).unwrap();
+        place.map_anonymous(Prot::RW).unwrap();
+        place.with_bytes(|bytes| {
+            for (i, byte) in bytes[..4 * page].iter_mut().enumerate() {
+                *byte = (i.wrapping_mul(0x9e37_79b9) >> 16) as u8;
+            }
+        });
+        let part =
+            |first, pages| place.part(VirtRange::new(place.start + first * page, pages * page));
+        copy(part(0, 1), part(5, 1), Some(place.start + page));
+        copy(part(1, 3), part(7, 3), None);
         finish();
-        let (from, to) = bytes.split_at(4 * page);
-        assert!(to[page..2 * page] == from[..page]);
-        assert!(to[3 * page..6 * page] == from[page..]);
-        let beside = [&to[..page], &to[2 * page..3 * page], &to[6 * page..]];
-        assert!(beside.concat().iter().all(|&byte| byte == 0));
-        // SAFETY: reserved above; the slices are not used any more.
-        unsafe { memory::unmap(place) }.unwrap();
+        place.with_bytes(|bytes| {
+            let (from, to) = bytes.split_at(4 * page);
+            assert!(to[page..2 * page] == from[..page]);
+            assert!(to[3 * page..6 * page] == from[page..]);
+            let beside = [&to[..page], &to[2 * page..3 * page], &to[6 * page..]];
+            assert!(beside.concat().iter().all(|&byte| byte == 0));
+        });
     }
 }

@@ -5,10 +5,8 @@
 //!                └─ without userfaultfd: one mapping over the other
 //! ```
 //!
-//! # Safety
-//! Everything here maps parts of an arena, which this library owns. Under each address the program
-//! sees the same content before and after: the pages of the file as they are at the instant in which
-//! no thread can reach them. Views are reserved here and handed out when all is done.
+//! Under each address the program sees the same content before and after: the pages of the file as they are at the
+//! instant in which no thread can reach them. Views are reserved here and handed out when all is done.
 
 mod plan;
 mod private;

@@ -1,21 +1,18 @@
-#![allow(unsafe_code)]
 //! What of an arena a freeze makes private, worked out while it is locked.
-//!
-//! # Safety
-//! As in [`super`].
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 
 use cowslip_sys::Errno;
 use cowslip_sys::error::{During, Error, Result};
-use cowslip_sys::memory::{self, Advice, Prot};
+use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::Uffd;
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
 use crate::arena::backing_file::{CLOSED, Pages};
 use crate::arena::chunk::at_once;
+use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::arena::state::{Chunk, Event, Shared, State};
 use crate::arena::vma_map::Usage;
 use crate::freeze::pinned::Copies;
@@ -50,7 +47,7 @@ pub(crate) struct Snapshot<'a> {
     pub(super) done: usize,
     /// Of what is frozen now.
     pub(super) generation: u64,
-    pub(super) view: VirtRange,
+    pub(super) view: OwnSpace,
     /// The address of the arena that the view begins with, a multiple of 1 GiB.
     pub(super) view_of: usize,
     /// What children get instead of what would have been frozen.
@@ -91,7 +88,7 @@ impl<'a> Snapshot<'a> {
         if keeps_view || !snapshot.pieces.is_empty() {
             snapshot.generation = snapshot.state.generations.begin()?;
             let whole = if keeps_view { shared.range } else { snapshot.moved_range() };
-            snapshot.view = memory::reserve_apart(whole.len, GIB_BYTES).during(OPERATION)?;
+            snapshot.view = OwnSpace::reserve_apart(whole.len, GIB_BYTES).during(OPERATION)?;
             snapshot.view_of = whole.start;
         }
         Ok(snapshot)
@@ -120,7 +117,7 @@ impl<'a> Snapshot<'a> {
             let run = run.expect("one chunk at least");
             from = run.end;
             if let Some(range) = used_part(shared, state, run) {
-                open_free_space(state, range)?;
+                open_free_space(shared, state, range)?;
                 let of_run = state.pieces(range);
                 if kind != Chunk::Live {
                     private.extend(of_run.iter().map(|(piece, _)| *piece));
@@ -155,7 +152,7 @@ impl<'a> Snapshot<'a> {
             moved_to: 0,
             done: 0,
             generation: 0,
-            view: VirtRange::default(),
+            view: OwnSpace::default(),
             view_of: shared.range.start,
             copies: Copies::default(),
         }
@@ -178,8 +175,8 @@ impl<'a> Snapshot<'a> {
             let mut used = self.state.vma_map.within(*piece);
             if let Some(used) = used.find(|span| span.usage == Usage::Used) {
                 let page = VirtRange::new(used.range.start, page_size_bytes());
-                // SAFETY: no content changes. If it fails, a dump lacks the mapping.
-                let _ = unsafe { memory::advise(page, Advice::PopulateWrite) };
+                // If it fails, a dump lacks the mapping.
+                let _ = self.shared.piece(page).advise(Advice::PopulateWrite);
             }
         }
     }
@@ -194,8 +191,9 @@ impl<'a> Snapshot<'a> {
         self.shared.service(&self.state)
     }
 
-    pub(super) fn in_view(&self, piece: VirtRange) -> VirtRange {
-        VirtRange::new(self.view.start + (piece.start - self.view_of), piece.len)
+    pub(super) fn in_view(&self, piece: VirtRange) -> OwnedRange {
+        let start = self.view.start + (piece.start - self.view_of);
+        self.view.part(VirtRange::new(start, piece.len))
     }
 
     /// True if chunks are frozen for readers of earlier freezes.
@@ -319,7 +317,7 @@ fn used_part(shared: &Shared, state: &State, run: std::ops::Range<usize>) -> Opt
 
 /// Gives free space between used memory the protection of its neighbours, so that all of it is one
 /// mapping to the kernel, which moves at once. Until it is used again an access to it is not caught.
-fn open_free_space(state: &mut State, range: VirtRange) -> Result<()> {
+fn open_free_space(shared: &Shared, state: &mut State, range: VirtRange) -> Result<()> {
     let closed: Vec<_> = state
         .vma_map
         .within(range)
@@ -327,11 +325,9 @@ fn open_free_space(state: &mut State, range: VirtRange) -> Result<()> {
         .map(|span| span.range)
         .collect();
     for free in closed {
-        // SAFETY: see the module; nobody's memory.
-        unsafe {
-            memory::protect(free, Prot::RW).during(OPERATION)?;
-            memory::advise(free, Advice::DoDump).during(OPERATION)?;
-        }
+        let piece = shared.piece(free);
+        piece.protect(Prot::RW).during(OPERATION)?;
+        piece.advise(Advice::DoDump).during(OPERATION)?;
         state.vma_map.set(free, Usage::Free, Prot::RW);
     }
     Ok(())

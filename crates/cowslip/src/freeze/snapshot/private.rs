@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! Chunks that are private before a freeze, and their private pages: *clean* ones, and, while views or children of earlier
 //! freezes live, *frozen* ones.
 //!
@@ -13,26 +12,24 @@
 //! Under V nothing changes between 1 and 3: where a copy is, the file gets its content. Nothing else reads the base of a clean
 //! chunk (I2). That of a frozen one has readers, and stays. If anything fails before 3, the copies move back to R, newer than
 //! whatever of them is in the file (I1, I4).
-//!
-//! # Safety
-//! As in [`super`].
 
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use cowslip_sys::Errno;
 use cowslip_sys::units::VirtRange;
-use cowslip_sys::{Errno, memfile};
 
 use super::plan::Snapshot;
 use crate::arena::backing_file::offset;
 use crate::arena::chunk::{self, fill_base};
+use crate::arena::mapping::OwnedRange;
 use crate::arena::state::Chunk;
 use crate::service::Service;
 
 /// Private pages that follow one another: where the view shows them, and where the arena has them.
 struct Written {
-    shown: VirtRange,
+    shown: OwnedRange,
     in_arena: VirtRange,
 }
 
@@ -43,11 +40,12 @@ pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
     let mut pages = 0;
     for piece in &snapshot.private {
         let shown = snapshot.in_view(*piece);
-        pages += service.scanner.private_runs(shown, |run| {
+        pages += service.scanner.private_runs(*shown, |run| {
             let place = VirtRange::new(piece.start + (run.start - shown.start), run.len);
             written.extend(snapshot.shared.by_chunk(place).map(|(chunk, in_arena)| {
                 let start = run.start + (in_arena.start - place.start);
-                (chunk, Written { shown: VirtRange::new(start, in_arena.len), in_arena })
+                let shown = shown.part(VirtRange::new(start, in_arena.len));
+                (chunk, Written { shown, in_arena })
             }));
         })?;
     }
@@ -61,8 +59,7 @@ pub(super) fn settle(snapshot: &mut Snapshot<'_>) -> Result<(), Errno> {
         };
         let (arena, file) = (snapshot.shared.range, snapshot.state.files.get(target).fd());
         of_chunk.iter().try_for_each(|(_, Written { shown, in_arena })| {
-            // SAFETY: the view is mapped there, and no other thread knows it yet.
-            unsafe { memfile::write_range_at(file, *shown, offset(arena, *in_arena)) }
+            shown.write_to(file, offset(arena, *in_arena))
         })
     });
     service.window.close();
@@ -94,7 +91,8 @@ pub(super) fn move_back(snapshot: &Snapshot<'_>, start: usize) {
         if moved.is_empty() {
             continue;
         }
-        if chunk::move_back(snapshot.in_view(moved), moved).is_err() {
+        let place = snapshot.shared.piece(moved);
+        if chunk::move_back(snapshot.in_view(moved), *place).is_err() {
             // To go on would be to lose the program's writes (I1).
             let _ = std::io::stderr().write_all(
                 b"cowslip: the kernel would not move memory back after a freeze that failed: too many mappings \
@@ -116,7 +114,7 @@ mod tests {
     use crate::freeze::snapshot::{Snapshot, take};
     use cowslip_sys::Errno;
     use cowslip_sys::failpoints::{Op, fail};
-    use cowslip_sys::units::{ByteCount, CHUNK_BYTES};
+    use cowslip_sys::units::{ByteCount, CHUNK_BYTES, VirtRange};
 
     const PATIENCE: Duration = Duration::from_secs(60);
     const CHUNK_WORDS: usize = CHUNK_BYTES / 8;
@@ -159,12 +157,10 @@ mod tests {
             let generation = it.generation;
             let view = it.into_view(method).unwrap();
             words[5 * CHUNK_WORDS + 10] = 3;
-            #[allow(unsafe_code)]
-            // SAFETY: the view is mapped, readable, until it is given up below.
-            let shown = unsafe {
-                let start = view.start + (words.range().start - arena.range().start);
-                std::slice::from_raw_parts(start as *const u64, expected.len())
-            };
+            let start = view.start + (words.range().start - arena.range().start);
+            let mut shown = vec![0; expected.len()];
+            view.part(VirtRange::new(start, 8 * expected.len()))
+                .copy_to(bytemuck::cast_slice_mut(&mut shown));
             assert!(shown == expected, "{op:?} {pass}");
             let mut state = shared.lock();
             state.generations.end_view(generation);

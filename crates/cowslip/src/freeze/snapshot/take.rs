@@ -1,20 +1,16 @@
-#![allow(unsafe_code)]
 //! The step itself: all of the snapshots at one instant.
-//!
-//! # Safety
-//! As in [`super`].
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::Errno;
 use cowslip_sys::error::{Error, ErrorKind, Result};
-use cowslip_sys::memory::{self, Sharing};
+use cowslip_sys::memory::Sharing;
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::uffd::RegisterMode;
 
 use super::plan::{OPERATION, Snapshot, not_mapped};
 use super::{private, without_userfaultfd};
-use crate::arena::backing_file::{Pages, offset};
+use crate::arena::backing_file::Pages;
 use crate::arena::chunk::move_pages;
 use crate::freeze::colocate::Colocate;
 use crate::freeze::method::FreezeMethod;
@@ -106,12 +102,11 @@ fn try_move(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
     }
     for snapshot in snapshots {
         for (piece, _) in &snapshot.pieces {
+            let (from, to) = (*snapshot.shared.piece(*piece), snapshot.in_view(*piece));
             if snapshot.is_private(*piece) {
-                let place = snapshot.in_view(*piece);
-                move_pages(*piece, place, &mut snapshot.moved_to)?;
+                move_pages(from, to, &mut snapshot.moved_to)?;
             } else {
-                // SAFETY: see the module.
-                unsafe { memory::move_pages_out(*piece, snapshot.in_view(*piece)) }?;
+                from.move_pages_to(to)?;
             }
         }
     }
@@ -138,7 +133,7 @@ fn map_all(snapshots: &mut [Snapshot<'_>]) -> Result<()> {
         }
         // The view took the registration along; a reader of it must not wait for anybody.
         for (piece, _) in &snapshot.pieces {
-            _ = insist(|| service.uffd.unregister(snapshot.in_view(*piece)));
+            _ = insist(|| service.uffd.unregister(*snapshot.in_view(*piece)));
         }
     }
     mapped.map_err(not_mapped)
@@ -148,17 +143,8 @@ fn try_map(snapshots: &mut [Snapshot<'_>]) -> Result<(), Errno> {
     for snapshot in snapshots.iter_mut() {
         let mut done = 0;
         let mapped = snapshot.pieces.iter().try_for_each(|(piece, prot)| {
-            let at = offset(snapshot.shared.range, *piece);
-            // SAFETY: see the module.
-            unsafe {
-                memory::map_file(
-                    *piece,
-                    snapshot.state.files.get(snapshot.file_of(*piece)).fd(),
-                    at,
-                    Sharing::Private,
-                    *prot,
-                )
-            }?;
+            let file = snapshot.state.files.get(snapshot.file_of(*piece));
+            snapshot.shared.piece(*piece).map(file.fd(), Sharing::Private, *prot)?;
             snapshot.shared.mark_base(&snapshot.state, *piece);
             done += 1;
             Ok(())

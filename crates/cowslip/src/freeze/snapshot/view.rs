@@ -1,22 +1,19 @@
-#![allow(unsafe_code)]
 //! The view of a snapshot: kept for a reader, or given up.
-//!
-//! # Safety
-//! As in [`super`].
 
 use cowslip_sys::error::{During, Result};
-use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::units::VirtRange;
 
 use super::plan::Snapshot;
 use crate::arena::backing_file::offset;
 use crate::arena::inheritance::set_inherited;
+use crate::arena::mapping::OwnSpace;
 use crate::freeze::method::FreezeMethod;
 use crate::freeze::thaw;
 
 impl Snapshot<'_> {
     /// Keeps the view for a reader in this process.
-    pub(crate) fn into_view(mut self, method: FreezeMethod) -> Result<VirtRange> {
+    pub(crate) fn into_view(mut self, method: FreezeMethod) -> Result<OwnSpace> {
         self.state.generations.begin_view(self.generation);
         // If it fails, a fork that goes around us shares what a thaw will change.
         let _ = set_inherited(self.shared, &self.state, Advice::DontFork);
@@ -27,27 +24,21 @@ impl Snapshot<'_> {
             };
             for (piece, _) in &self.pieces {
                 if is_mapped_anew(*piece) {
-                    let place = self.in_view(*piece);
+                    let file = self.state.file_at(piece.start).fd();
                     let at = offset(self.shared.range, *piece);
-                    // SAFETY: see the module.
-                    unsafe {
-                        memory::map_file(
-                            place,
-                            self.state.file_at(piece.start).fd(),
-                            at,
-                            Sharing::Shared,
-                            Prot::READ,
-                        )
-                    }
-                    .during("map a view")?;
+                    self.in_view(*piece)
+                        .map_file(file, at, Sharing::Shared, Prot::READ)
+                        .during("map a view")?;
                 }
             }
             // What is allocated later was free at the freeze, and shows zeroes. What was writable stays
             // so: taking that away would walk every entry of the page tables, and nobody is handed
             // more than a shared reference.
-            let mut rest = self.view;
+            let make_readable =
+                |part| self.view.part(part).protect(Prot::READ).during("make a view readable");
+            let mut rest = **self.view;
             for (piece, prot) in &self.pieces {
-                let shown = self.in_view(*piece);
+                let shown = *self.in_view(*piece);
                 let gap = VirtRange::between(rest.start, shown.start);
                 let guarded = if prot.contains(Prot::READ) { VirtRange::default() } else { shown };
                 for part in [gap, guarded].into_iter().filter(|part| !part.is_empty()) {
@@ -77,9 +68,6 @@ impl Snapshot<'_> {
         let is_left = moved_bytes > thaw::VIEW_STEP_BYTES && self.service().is_some();
         if is_left {
             self.state.retired_views.push(view);
-        } else {
-            // SAFETY: nobody has this view.
-            let _ = unsafe { memory::unmap(view) };
         }
         is_left
     }
@@ -91,9 +79,4 @@ impl Drop for Snapshot<'_> {
             self.shared.notify(&self.state);
         }
     }
-}
-
-fn make_readable(part_of_view: VirtRange) -> Result<()> {
-    // SAFETY: the view was made by this freeze and nobody has it yet.
-    unsafe { memory::protect(part_of_view, Prot::READ) }.during("make a view readable")
 }

@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! Thaw: private copies go back into the file, chunk by chunk, while threads write.
 //!
 //! ```text
@@ -7,9 +6,6 @@
 //! ```
 //! This file says what is done next; [`chunk`] how a chunk is thawed. Runs of clean chunks go in one step; a chunk with private pages goes alone, so that a
 //! writer waits for one chunk's copies at most, and a part of them if they are many.
-//!
-//! # Safety
-//! Only views that nobody has any more are unmapped here.
 
 pub(crate) mod clean;
 mod step;
@@ -20,8 +16,8 @@ use std::time::Duration;
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::pagemap::Scanner;
 use cowslip_sys::reserved_fd::ReservedFd;
-use cowslip_sys::units::{VirtRange, page_size_bytes};
-use cowslip_sys::{Errno, memfile, memory, process};
+use cowslip_sys::units::page_size_bytes;
+use cowslip_sys::{Errno, memfile, process};
 
 use crate::arena::backing_file::{CLOSED, Pages};
 use crate::arena::backoff::backoff;
@@ -169,10 +165,7 @@ fn thaw_step(shared: &Shared, state: &mut State, is_short: bool) -> Step {
 /// Unmaps a part of a view that nobody has any more. Whether there was one.
 fn unmap_retired(state: &mut State) -> bool {
     let Some(view) = state.retired_views.last_mut() else { return false };
-    let part = VirtRange::new(view.start, view.len.min(VIEW_STEP_BYTES));
-    // SAFETY: nobody has this view any more.
-    let _ = unsafe { memory::unmap(part) };
-    *view = VirtRange::between(part.end(), view.end());
+    drop(view.split_front(view.len.min(VIEW_STEP_BYTES)));
     if view.is_empty() {
         state.retired_views.pop();
     }

@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! A restore of an arena that is in use already: chunks come in as they are touched, and on their own.
 //!
 //! ```text
@@ -22,9 +21,6 @@
 //! * **I6, nobody hangs.** A chunk is claimed once, and who claimed it makes it live or lost, on every path,
 //!   and wakes. The threads that do so touch no arena, and wait for no lock but the arena's, which is
 //!   never held while waiting for a chunk.
-//!
-//! # Safety
-//! The ranges are chunks of an arena, which this library owns, and that nobody can have seen content of.
 
 use std::ops::ControlFlow;
 use std::panic::{self, AssertUnwindSafe};
@@ -39,7 +35,7 @@ use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::thread::Thread;
 use cowslip_sys::uffd::{self, Features, RegisterMode, Uffd};
 use cowslip_sys::units::CHUNK_BYTES;
-use cowslip_sys::{AsFd, Errno, memfile, memory, process, waiting};
+use cowslip_sys::{AsFd, Errno, memfile, process, waiting};
 
 use super::schedule::RestoreSchedule;
 use super::source::{Desk, Source};
@@ -268,13 +264,9 @@ impl Work {
         }
         let mut state = shared.lock();
         for (piece, prot) in state.pieces(range) {
-            // SAFETY: see the module.
-            let mapped = insist(|| unsafe {
-                memory::map_file(piece, self.nothing.as_fd(), 0, Sharing::Shared, prot)
-            });
-            if mapped.is_err() {
-                // SAFETY: see the module.
-                let _ = insist(|| unsafe { memory::unmap(piece) });
+            let (piece, nothing) = (shared.piece(piece), self.nothing.as_fd());
+            if insist(|| piece.map_file(nothing, 0, Sharing::Shared, prot)).is_err() {
+                let _ = insist(|| piece.unmap());
             }
         }
         settle(shared, &mut state, chunk, Event::Lose)
@@ -306,7 +298,7 @@ fn fetch(source: &Source, chunk: u32, desk: &mut Desk) -> Result<()> {
 fn show(shared: &Shared, chunk: usize) -> Result<Option<Box<dyn Restoring>>, Errno> {
     let mut state = shared.lock();
     for (piece, prot) in state.pieces(shared.chunk_range(chunk, 1)) {
-        insist(|| state.file_at(piece.start).map_live(shared.range, piece, prot))?;
+        insist(|| state.file_at(piece.start).map_live(shared.piece(piece), prot))?;
     }
     Ok(settle(shared, &mut state, chunk, Event::Show))
 }

@@ -1,4 +1,3 @@
-#![allow(unsafe_code)]
 //! Chunks from an image into the file behind an arena, which nobody can see them in before they are
 //! [shown](super::lazy) or the arena is handed out.
 
@@ -6,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cowslip_sys::error::{During, Result};
-use cowslip_sys::memory::{self, Advice};
-use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
+use cowslip_sys::memory::Advice;
+use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, cache, memfile};
 
 use crate::arena::backing_file::BackingFile;
+use crate::arena::mapping::OwnedRange;
 use crate::arena::state::Shared;
 use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
@@ -114,13 +114,13 @@ impl Source {
             && arena.pages.is_huge()
             && let Some(read) = read_of_cached(image.as_fd(), stored)
         {
-            let copy = arena.chunk_range(chunk as usize, 1);
-            if read_into(copy, image.as_fd(), stored, read) == Ok(true) {
+            let copy = arena.piece(arena.chunk_range(chunk as usize, 1));
+            if read_into(*copy, image.as_fd(), stored, read) == Ok(true) {
                 return true;
             }
-            // SAFETY: nobody uses the arena yet, and the file keeps its content. Were the hole refused, who
-            // touches this would have to see nothing of it: without an entry here it is a minor fault.
-            let _ = unsafe { memory::advise(copy, Advice::DontNeed) };
+            // Were the hole refused, who touches this would have to see nothing of it: without an entry here it
+            // is a minor fault.
+            let _ = copy.advise(Advice::DontNeed);
             let _ = memfile::punch_hole(self.file.fd(), place(chunk), CHUNK_BYTES as u64);
         }
         self.will_need(&[chunk]);
@@ -177,19 +177,17 @@ fn read_of_cached(image: BorrowedFd<'_>, stored: &Entry) -> Option<Read> {
 /// Reads what is stored of a chunk to where a file of huge pages is mapped, which nobody else looks at, and
 /// checks it there. Whether it is right.
 fn read_into(
-    copy: VirtRange,
+    copy: OwnedRange,
     image: BorrowedFd<'_>,
     stored: &Entry,
     read: Read,
 ) -> Result<bool, Errno> {
-    // SAFETY: the advice changes no content.
-    unsafe { memory::advise(VirtRange::new(copy.start, PAGE_BYTES), Advice::PopulateWrite) }?;
-    // SAFETY: 2 MiB of a file that is as long as the arena, and that nobody else looks at as long as
-    // nobody can see them. The kernel writes there: what there is no memory for is an error, not a
-    // signal.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(copy.start as *mut u8, copy.len) };
-    read_all(image, bytes, stored.offset_bytes, read)?;
-    Ok(Checksum::of(bytes) == stored.content)
+    copy.first(PAGE_BYTES).advise(Advice::PopulateWrite)?;
+    // The file is as long as the arena. The kernel writes there: what there is no memory for is an error, not a signal.
+    copy.with_bytes(|bytes| {
+        read_all(image, bytes, stored.offset_bytes, read)?;
+        Ok(Checksum::of(bytes) == stored.content)
+    })
 }
 
 /// Fills `rest`; `EIO` if the file ends before.

@@ -14,13 +14,13 @@ mod mapped;
 
 use std::ops::ControlFlow;
 
-use cowslip_sys::Errno;
-use cowslip_sys::error::{During, Error, ErrorKind, Result};
-use cowslip_sys::memory::{self, Prot};
+use cowslip_sys::error::{Error, ErrorKind, Result};
+use cowslip_sys::memory::Prot;
 use cowslip_sys::units::{CHUNK_BYTES, GIB_BYTES, VirtRange, page_size_bytes};
 
 use self::faulting::Server;
 use super::{OnDamage, RestoreOptions, Strategy};
+use crate::arena::mapping::OwnSpace;
 use crate::image::Image;
 use crate::image::description::ArenaDescription;
 use crate::template::{Place, TemplateClone};
@@ -61,13 +61,13 @@ pub struct Standalone {
 #[derive(Debug)]
 enum Kept {
     Mapped {
-        _space: Space,
+        _space: OwnSpace,
     },
     /// Dropped in this order: the server has stopped, the memory is gone, and only then does the
     /// descriptor let go of who waits. They must not find zeroes.
     Faulting {
         _server: Server,
-        _space: Space,
+        _space: OwnSpace,
         _uffd: faulting::Lifeline,
     },
     Resident {
@@ -118,17 +118,17 @@ impl Image {
         if way == StandaloneMode::Resident {
             return resident(self, arena, described, place);
         }
-        let space = Space::reserve(described, place)?;
-        let range = space.0;
+        let space = reserve(described, place)?;
+        let range = **space;
         let pieces = pieces(described, range)?;
         let kept = match way {
             StandaloneMode::Map | StandaloneMode::Populate => {
-                mapped::map(self, arena, range, &pieces, way == StandaloneMode::Populate)?;
+                mapped::map(self, arena, *space, &pieces, way == StandaloneMode::Populate)?;
                 Kept::Mapped { _space: space }
             }
             _ => {
                 let (server, uffd) =
-                    Server::start(self.clone(), arena, way, range, pieces, on_damage)?;
+                    Server::start(self.clone(), arena, way, *space, pieces, on_damage)?;
                 Kept::Faulting { _server: server, _space: space, _uffd: uffd }
             }
         };
@@ -162,38 +162,13 @@ fn resident(
     Ok(Standalone { range, _kept: Kept::Resident { _clone: clone } })
 }
 
-/// Addresses that are this value's, and all that is mapped there.
-#[derive(Debug)]
-struct Space(VirtRange);
-
-impl Space {
-    fn reserve(described: &ArenaDescription, place: Place) -> Result<Self> {
-        let (start, len) = (described.start_address as usize, described.length_bytes as usize);
-        if !(start | len).is_multiple_of(CHUNK_BYTES) || start.checked_add(len).is_none() {
-            return Err(Error::new(ErrorKind::Corrupt, OPERATION)
-                .because("its description has an arena that is not whole chunks"));
-        }
-        let range = VirtRange::new(start, len);
-        match place {
-            Place::Anywhere => memory::reserve(len, GIB_BYTES).during(OPERATION).map(Self),
-            Place::Original => match memory::reserve_at(range) {
-                Ok(()) => Ok(Self(range)),
-                Err(Errno::EXIST) => Err(Error::new(ErrorKind::Busy, OPERATION)
-                    .on(range)
-                    .because("something else is mapped there in this process")
-                    .advise("let it go anywhere")),
-                Err(errno) => Err(Error::from_errno(OPERATION, errno).on(range)),
-            },
-        }
+fn reserve(described: &ArenaDescription, place: Place) -> Result<OwnSpace> {
+    let (start, len) = (described.start_address as usize, described.length_bytes as usize);
+    if !(start | len).is_multiple_of(CHUNK_BYTES) || start.checked_add(len).is_none() {
+        return Err(Error::new(ErrorKind::Corrupt, OPERATION)
+            .because("its description has an arena that is not whole chunks"));
     }
-}
-
-impl Drop for Space {
-    fn drop(&mut self) {
-        #[allow(unsafe_code)]
-        // SAFETY: reserved for this value; who used the memory needed the value for it.
-        let _ = unsafe { memory::unmap(self.0) };
-    }
+    place.reserve(OPERATION, VirtRange::new(start, len), GIB_BYTES)
 }
 
 type Pieces = Vec<(VirtRange, Prot)>;

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use cowslip_sys::error::{During, Error, ErrorKind, Result};
 use cowslip_sys::memfile::{self, MemfdKind};
-use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::reserved_fd::ReservedFd;
 use cowslip_sys::uffd::{self, Features, Outcome, RegisterMode, Uffd};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange, page_size_bytes};
@@ -33,6 +33,7 @@ use cowslip_sys::{AsFd, Errno, process, waiting};
 
 use super::super::OnDamage;
 use super::{OPERATION, Pieces, StandaloneMode, parts};
+use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::image::Image;
 use crate::image::chunk::Scratch;
 
@@ -65,7 +66,7 @@ impl Server {
         image: Image,
         arena: u32,
         way: StandaloneMode,
-        space: VirtRange,
+        space: OwnedRange,
         pieces: Pieces,
         on_damage: Option<OnDamage>,
     ) -> Result<(Self, Lifeline)> {
@@ -75,13 +76,11 @@ impl Server {
             _ => Advice::HugePage,
         };
         for (piece, prot) in &pieces {
-            // SAFETY: the caller's space, whose address nobody has yet.
-            unsafe {
-                memory::map_anonymous(*piece, *prot).during(OPERATION)?;
-                // Best effort: it is only faster.
-                let _ = memory::advise(*piece, advice);
-                memory::advise(*piece, Advice::DontFork).during(OPERATION)?;
-            }
+            let place = space.part(*piece);
+            place.map_anonymous(*prot).during(OPERATION)?;
+            // Best effort: it is only faster.
+            let _ = place.advise(advice);
+            place.advise(Advice::DontFork).during(OPERATION)?;
             uffd.register(*piece, RegisterMode::MISSING).during(OPERATION)?;
         }
         let wake = ReservedFd::hold(process::eventfd().during(OPERATION)?);
@@ -143,7 +142,7 @@ struct Filling {
     arena: u32,
     /// Bytes that a fault brings in.
     step: usize,
-    space: VirtRange,
+    space: OwnedRange,
     pieces: Pieces,
     on_damage: Option<OnDamage>,
     scratch: Scratch,
@@ -191,10 +190,9 @@ impl Filling {
         }
         for (part, prot) in parts(&self.pieces, rest) {
             let at = (part.start - self.space.start) as u64;
-            // SAFETY: missing pages of the space. The file is empty: every access is beyond its end.
-            let buried =
-                unsafe { memory::map_file(part, self.grave.as_fd(), at, Sharing::Shared, prot) };
-            if buried.is_err() {
+            // The file is empty: every access is beyond its end.
+            let (part, grave) = (self.space.part(part), self.grave.as_fd());
+            if part.map_file(grave, at, Sharing::Shared, prot).is_err() {
                 std::process::abort();
             }
         }
@@ -275,19 +273,16 @@ impl Filling {
 }
 
 /// Memory of one chunk whose pages are moved away.
-struct Stage(VirtRange);
+struct Stage(OwnSpace);
 
 impl Stage {
     fn new() -> Result<Self> {
-        let stage = Self(memory::reserve(CHUNK_BYTES, CHUNK_BYTES).during(OPERATION)?);
-        // SAFETY: reserved just now for this.
-        unsafe {
-            memory::map_anonymous(stage.0, Prot::RW).during(OPERATION)?;
-            let _ = memory::advise(stage.0, Advice::HugePage);
-            // A page that a child shares could not be moved.
-            memory::advise(stage.0, Advice::DontFork).during(OPERATION)?;
-        }
-        Ok(stage)
+        let space = OwnSpace::reserve(CHUNK_BYTES, CHUNK_BYTES).during(OPERATION)?;
+        space.map_anonymous(Prot::RW).during(OPERATION)?;
+        let _ = space.advise(Advice::HugePage);
+        // A page that a child shares could not be moved.
+        space.advise(Advice::DontFork).during(OPERATION)?;
+        Ok(Self(space))
     }
 
     fn content(&self) -> &[u8] {
@@ -298,12 +293,5 @@ impl Stage {
     fn content_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.0.start as *mut u8, self.0.len) }
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        // SAFETY: this value's own.
-        let _ = unsafe { memory::unmap(self.0) };
     }
 }

@@ -1,18 +1,16 @@
-#![allow(unsafe_code)]
 //! The file itself as memory.
 //!
-//! # Safety
-//! The ranges lie in a space reserved for this, which nobody has the address of yet. The file may change
-//! behind the mapping; what it shows are bytes, which is all that is promised.
+//! The file may change behind the mapping; what it shows are bytes, which is all that is promised.
 
 use std::fs::File;
 
 use cowslip_sys::error::{During, Error, Result};
-use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::memory::{Advice, Prot, Sharing};
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{AsFd, AsRawFd, Errno};
 
 use super::{OPERATION, Pieces, parts};
+use crate::arena::mapping::OwnedRange;
 use crate::image::Image;
 use crate::image::chunk::Scratch;
 
@@ -27,16 +25,15 @@ struct Run<'a> {
 pub(super) fn map(
     image: &Image,
     arena: u32,
-    space: VirtRange,
+    space: OwnedRange,
     pieces: &Pieces,
     populate: bool,
 ) -> Result<()> {
     for (piece, _) in pieces {
-        // SAFETY: see the module.
-        unsafe { memory::map_anonymous(*piece, Prot::RW) }
-            .map_err(|errno| refused(errno, *piece))?;
-        // SAFETY: see the module. Best effort: it is only faster with huge pages.
-        let _ = unsafe { memory::advise(*piece, Advice::HugePage) };
+        let place = space.part(*piece);
+        place.map_anonymous(Prot::RW).map_err(|errno| refused(errno, *piece))?;
+        // Best effort: it is only faster with huge pages.
+        let _ = place.advise(Advice::HugePage);
     }
     let mut runs: Vec<Run<'_>> = Vec::new();
     let (mut content, mut scratch) = (vec![0; CHUNK_BYTES], Scratch::default());
@@ -55,25 +52,20 @@ pub(super) fn map(
         image.read_chunk_with(&mut scratch, arena, chunk, &mut content)?;
         for (part, _) in parts(pieces, range) {
             let content = &content[part.start - range.start..][..part.len];
-            // SAFETY: mapped above, writable, and not yet anybody else's.
-            unsafe {
-                (part.start as *mut u8).copy_from_nonoverlapping(content.as_ptr(), part.len);
-            }
+            space.part(part).with_bytes(|bytes| bytes.copy_from_slice(content));
         }
     }
     for run in &runs {
-        run.map(pieces)?;
+        run.map(space, pieces)?;
     }
     for (piece, prot) in pieces.iter().filter(|(_, prot)| *prot != Prot::RW) {
-        // SAFETY: see the module.
-        unsafe { memory::protect(*piece, *prot) }.map_err(|errno| refused(errno, *piece))?;
+        space.part(*piece).protect(*prot).map_err(|errno| refused(errno, *piece))?;
     }
     if populate {
         let readable = |(_, prot): &(VirtRange, Prot)| prot.contains(Prot::READ);
         for (part, _) in runs.iter().flat_map(|run| parts(pieces, run.range)).filter(readable) {
-            // SAFETY: see the module. (MAP_POPULATE would copy every page of a mapping that can be
-            // written.)
-            unsafe { memory::advise(part, Advice::PopulateRead) }.during(OPERATION)?;
+            // MAP_POPULATE would copy every page of a mapping that can be written.
+            space.part(part).advise(Advice::PopulateRead).during(OPERATION)?;
         }
     }
     Ok(())
@@ -86,15 +78,16 @@ impl Run<'_> {
             && self.offset_bytes + self.range.len as u64 == offset_bytes
     }
 
-    fn map(&self, pieces: &Pieces) -> Result<()> {
+    fn map(&self, space: OwnedRange, pieces: &Pieces) -> Result<()> {
         for (part, _) in parts(pieces, self.range) {
             let at = self.offset_bytes + (part.start - self.range.start) as u64;
-            // SAFETY: see the module.
-            unsafe { memory::map_file(part, self.file.as_fd(), at, Sharing::Private, Prot::RW) }
+            let place = space.part(part);
+            place
+                .map_file(self.file.as_fd(), at, Sharing::Private, Prot::RW)
                 .map_err(|errno| refused(errno, part))?;
-            // SAFETY: the advice changes no content. Best effort: the kernel then reads the file by 2 MiB,
-            // and maps that at once, where the file system has such pages in its cache.
-            let _ = unsafe { memory::advise(part, Advice::HugePage) };
+            // Best effort: the kernel then reads the file by 2 MiB, and maps that at once, where the file system
+            // has such pages in its cache.
+            let _ = place.advise(Advice::HugePage);
         }
         Ok(())
     }

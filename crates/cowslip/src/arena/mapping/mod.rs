@@ -1,0 +1,171 @@
+#![allow(unsafe_code)]
+//! Addresses that the core may map as it likes: parts of an arena, and space of its own.
+//!
+//! ```text
+//!   Shared::piece      ──▶ ArenaPiece ──┐
+//!                                       ├──▶ OwnedRange: map, protect, advise, move, unmap, copy
+//!   OwnSpace::reserve  ──▶ OwnSpace ────┘
+//! ```
+//! # Safety
+//! The functions of [`memory`] want a caller that owns the range: no other code relies on what is mapped there, and no
+//! reference is held across a change that it would show.
+//! * **Nothing beside the range changes.** An [`OwnedRange`] lies in an arena or in an [`OwnSpace`]: its constructors check
+//!   that. Both begin and end with a page, and the kernel changes whole pages. An arena's addresses are its own until it
+//!   ends, but for those that its [`VmaMap`](super::vma_map::VmaMap) calls foreign or holes: the program's, which are
+//!   changed only when the program asks for that. An [`OwnSpace`] is unmapped when it is dropped. Its parts are used while it
+//!   is there, and are not kept beyond that.
+//! * **No reference shows the change.** Under an arena's addresses the content stays the same, but for what its user gave
+//!   up by a call that says so. The state machine behind the arena's lock sees to that: I1 to I6 of [`crate::freeze`].
+//!   References into an [`OwnSpace`] are lent by the value that holds it, and end before its mapping changes.
+//!
+//! The types carry the first. The second is the logic of the callers, like an allocator's: each method says what they have
+//! decided before they call it.
+
+mod own_space;
+
+use std::ops::Deref;
+
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::units::VirtRange;
+use cowslip_sys::{BorrowedFd, Errno, memfile};
+
+use super::state::Shared;
+
+pub(crate) use own_space::OwnSpace;
+
+/// A part of an arena or of an [`OwnSpace`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct OwnedRange(VirtRange);
+
+/// A part of one arena, with its place in the arena's files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArenaPiece {
+    range: OwnedRange,
+    pub(crate) offset: u64,
+}
+
+impl Deref for OwnedRange {
+    type Target = VirtRange;
+
+    fn deref(&self) -> &VirtRange {
+        &self.0
+    }
+}
+
+impl Deref for ArenaPiece {
+    type Target = OwnedRange;
+
+    fn deref(&self) -> &OwnedRange {
+        &self.range
+    }
+}
+
+impl Shared {
+    /// The part of the arena at `range`.
+    ///
+    /// # Panics
+    /// If it is not in the arena.
+    pub(crate) fn piece(&self, range: VirtRange) -> ArenaPiece {
+        let offset = (range.start.wrapping_sub(self.range.start)) as u64;
+        ArenaPiece { range: OwnedRange(self.range).part(range), offset }
+    }
+}
+
+impl ArenaPiece {
+    /// Maps its place in a file of the arena, or in one that the arena borrows, like [`OwnedRange::map_file`].
+    pub(crate) fn map(
+        self,
+        file: BorrowedFd<'_>,
+        sharing: Sharing,
+        prot: Prot,
+    ) -> Result<(), Errno> {
+        self.map_file(file, self.offset, sharing, prot)
+    }
+}
+
+impl OwnedRange {
+    /// The part at `range`.
+    ///
+    /// # Panics
+    /// If it is not in here.
+    pub(crate) fn part(self, range: VirtRange) -> Self {
+        let at = range.start.wrapping_sub(self.start);
+        assert!(at <= self.len && range.len <= self.len - at, "{range} is not in {}", *self);
+        Self(range)
+    }
+
+    /// The first `len` bytes.
+    pub(crate) fn first(self, len: usize) -> Self {
+        self.part(VirtRange::new(self.start, len))
+    }
+
+    /// Maps `file` from an offset on. The file holds what the range is to show, or its content is given up.
+    pub(crate) fn map_file(
+        self,
+        file: BorrowedFd<'_>,
+        at: u64,
+        sharing: Sharing,
+        prot: Prot,
+    ) -> Result<(), Errno> {
+        // SAFETY: see the module.
+        unsafe { memory::map_file(self.0, file, at, sharing, prot) }
+    }
+
+    /// Maps private memory of zeroes. Content of the range is given up, or is not here any more.
+    pub(crate) fn map_anonymous(self, prot: Prot) -> Result<(), Errno> {
+        // SAFETY: see the module.
+        unsafe { memory::map_anonymous(self.0, prot) }
+    }
+
+    /// Unmaps the range, for good or until it is claimed again: its content is given up.
+    pub(crate) fn unmap(self) -> Result<(), Errno> {
+        // SAFETY: see the module.
+        unsafe { memory::unmap(self.0) }
+    }
+
+    /// Changes what may be done to the memory. Its users asked for that, or hold nothing there, or cannot run meanwhile.
+    pub(crate) fn protect(self, prot: Prot) -> Result<(), Errno> {
+        // SAFETY: see the module.
+        unsafe { memory::protect(self.0, prot) }
+    }
+
+    /// Advises the kernel. `DontNeed`, `Free` and `WipeOnFork` drop content, which is given up then; no other does.
+    pub(crate) fn advise(self, advice: Advice) -> Result<(), Errno> {
+        // SAFETY: see the module.
+        unsafe { memory::advise(self.0, advice) }
+    }
+
+    /// Moves its pages to `to`, and leaves an empty mapping. Threads that look here meanwhile wait in a userfaultfd.
+    pub(crate) fn move_pages_to(self, to: Self) -> Result<(), Errno> {
+        // SAFETY: see the module. The kernel refuses a range that is more than one mapping.
+        unsafe { memory::move_pages_out(self.0, to.0) }
+    }
+
+    /// Writes its content to `file`. An unmapped page is an error of the kernel's; what threads store meanwhile may be missing.
+    pub(crate) fn write_to(self, file: BorrowedFd<'_>, at: u64) -> Result<(), Errno> {
+        // SAFETY: mapped by the caller, who keeps writers off or shows a base that has none; only the kernel reads it.
+        unsafe { memfile::write_range_at(file, self.0, at) }
+    }
+
+    /// Copies its content, which is mapped readable. A store that comes meanwhile is in the copy or is not.
+    pub(crate) fn copy_to(self, target: &mut [u8]) {
+        assert_eq!(self.len, target.len());
+        // SAFETY: see the module. The target is as long, and borrowed exclusively, therefore elsewhere.
+        unsafe {
+            (self.start as *const u8).copy_to_nonoverlapping(target.as_mut_ptr(), self.len);
+        }
+    }
+
+    /// Lends bytes that are mapped readable and writable, and that only the caller looks at until `act` returns.
+    pub(crate) fn with_bytes<T>(self, act: impl FnOnce(&mut [u8]) -> T) -> T {
+        // SAFETY: the caller has them for itself, and any bytes are a u8.
+        act(unsafe { core::slice::from_raw_parts_mut(self.start as *mut u8, self.len) })
+    }
+
+    /// True if whole pages, mapped readable, hold nothing but zeroes. No thread writes them meanwhile.
+    pub(crate) fn is_zero(self) -> bool {
+        // SAFETY: the caller mapped them and keeps writers off; a page is aligned for u64, and any bytes are one.
+        let words = unsafe { core::slice::from_raw_parts(self.start as *const u64, self.len / 8) };
+        words.iter().all(|word| *word == 0)
+    }
+}

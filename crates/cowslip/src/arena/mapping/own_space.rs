@@ -1,0 +1,154 @@
+//! Address space that the core has for itself.
+//!
+//! # Safety
+//! See [`super`].
+
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::atomic::AtomicU64;
+
+use cowslip_sys::memory::{self, Advice, Prot, Sharing};
+use cowslip_sys::units::{VirtRange, page_size_bytes};
+use cowslip_sys::{BorrowedFd, Errno};
+
+use super::{ArenaPiece, OwnedRange};
+use crate::arena::backing_file::{BackingFile, Pages};
+
+/// Address space that the core reserved for itself, and that only the holder of the value knows.
+#[derive(Debug, Default)]
+pub(crate) struct OwnSpace(OwnedRange);
+
+impl Deref for OwnSpace {
+    type Target = OwnedRange;
+
+    fn deref(&self) -> &OwnedRange {
+        &self.0
+    }
+}
+
+impl OwnSpace {
+    /// Reserves space in the midst of the program's mappings.
+    pub(crate) fn reserve(len: usize, align: usize) -> Result<Self, Errno> {
+        memory::reserve(len, align).map(|range| Self(OwnedRange(range)))
+    }
+
+    /// Reserves space far from the program's mappings.
+    pub(crate) fn reserve_apart(len: usize, align: usize) -> Result<Self, Errno> {
+        memory::reserve_apart(len, align).map(|range| Self(OwnedRange(range)))
+    }
+
+    /// Reserves exactly `range`, if nothing is mapped there (else `EXIST`).
+    pub(crate) fn reserve_at(range: VirtRange) -> Result<Self, Errno> {
+        memory::reserve_at(range).map(|()| Self(OwnedRange(range)))
+    }
+
+    /// Maps a file of hugetlb pages: the pool sets aside what the mapping may need.
+    pub(crate) fn of_hugetlb(
+        len: usize,
+        file: BorrowedFd<'_>,
+        at: u64,
+        sharing: Sharing,
+    ) -> Result<Self, Errno> {
+        memory::map_file_reserved(len, file, at, sharing).map(|range| Self(OwnedRange(range)))
+    }
+
+    /// Maps elsewhere, privately, what `file` has of a piece.
+    pub(crate) fn private_of(
+        file: &BackingFile,
+        piece: ArenaPiece,
+        prot: Prot,
+    ) -> Result<Self, Errno> {
+        if file.pages == Pages::Hugetlb {
+            let it = Self::of_hugetlb(piece.len, file.fd(), piece.offset, Sharing::Private)?;
+            return it.protect(prot).map(|()| it);
+        }
+        let it = Self::reserve_apart(piece.len, page_size_bytes())?;
+        it.map_file(file.fd(), piece.offset, Sharing::Private, prot).map(|()| it)
+    }
+
+    /// Takes the first `len` bytes off.
+    pub(crate) fn split_front(&mut self, len: usize) -> Self {
+        let front = self.first(len);
+        self.0 = OwnedRange(VirtRange::between(front.end(), self.end()));
+        Self(front)
+    }
+
+    /// Moves the first bytes, one mapping, over all of `to`, and has no part in them any more. They hold what `to` is to show.
+    pub(crate) fn move_front_to(&mut self, to: OwnedRange) -> Result<(), Errno> {
+        // SAFETY: see the module.
+        unsafe { memory::move_mapping(*self.first(to.len), *to) }?;
+        self.split_front(to.len).leak();
+        Ok(())
+    }
+
+    /// Unmaps it, and says if the kernel refused.
+    pub(crate) fn unmap(self) -> Result<(), Errno> {
+        self.leak().unmap()
+    }
+
+    /// Leaves it mapped for good.
+    pub(crate) fn leak(self) -> OwnedRange {
+        ManuallyDrop::new(self).0
+    }
+
+    /// Advises the kernel of many parts at once, like [`OwnedRange::advise`].
+    pub(crate) fn advise_all(&self, parts: &[VirtRange], advice: Advice) -> Result<(), Errno> {
+        for part in parts {
+            let _ = self.part(*part);
+        }
+        // SAFETY: see the module.
+        unsafe { memory::advise_all(parts, advice) }
+    }
+
+    /// A word of a mapping that is readable and writable, and whose words are used in this way only. Where nothing is mapped
+    /// an access ends the process.
+    ///
+    /// # Panics
+    /// If it is not in here, or not aligned.
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(size_of::<u64>()) && at < self.len);
+        // SAFETY: aligned, and in space that stays reserved as long as the borrow; all access is atomic, or the kernel's.
+        unsafe { AtomicU64::from_ptr((self.start + at) as *mut u64) }
+    }
+}
+
+impl Drop for OwnSpace {
+    fn drop(&mut self) {
+        if !self.is_empty() {
+            // If it fails the addresses stay taken.
+            let _ = self.0.unmap();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_lie_inside() {
+        let page = page_size_bytes();
+        let space = OwnSpace::reserve(4 * page, page).unwrap();
+        let (whole, end) = (*space, space.end());
+        assert_eq!(*whole.part(VirtRange::new(end, 0)), VirtRange::new(end, 0));
+        for (start, len) in [(space.start - page, page), (end - page, 2 * page), (end, usize::MAX)]
+        {
+            let beyond = std::panic::catch_unwind(|| whole.part(VirtRange { start, len }));
+            assert!(beyond.is_err(), "{start:#x} {len:#x}");
+        }
+    }
+
+    #[test]
+    fn what_is_split_off_is_apart_from_the_rest() {
+        let page = page_size_bytes();
+        let mut space = OwnSpace::reserve(3 * page, page).unwrap();
+        space.map_anonymous(Prot::RW).unwrap();
+        space.with_bytes(|bytes| bytes.fill(7));
+        let whole = **space;
+        let front = space.split_front(page);
+        assert_eq!((**front, space.start), (VirtRange::new(whole.start, page), front.end()));
+        drop(front);
+        space.move_front_to(space.part(VirtRange::new(whole.end() - page, page))).unwrap();
+        assert!(space.with_bytes(|bytes| bytes == vec![7; page]));
+    }
+}
