@@ -9,7 +9,7 @@ use support::{COWSLIP, Folder, compile, run};
 /// Of two threads each may have other rights than a thaw takes.
 const TWO_THREADS: &str = "two threads";
 
-const WAYS: [&str; 10] = [
+const WAYS: [&str; 11] = [
     "users",
     "users by libc",
     "capabilities",
@@ -19,6 +19,7 @@ const WAYS: [&str; 10] = [
     "user namespace",
     "mount namespace",
     "descriptors",
+    "descriptors by range",
     TWO_THREADS,
 ];
 

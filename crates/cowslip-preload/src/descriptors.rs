@@ -40,6 +40,8 @@ pub(crate) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: 
             return -1;
         }
     }
+    // Done: asked for again, it would give this thread another table than the service thread has.
+    let flags = flags & !CLOSE_RANGE_UNSHARE;
     let mut from = first;
     while let Some(held) = next_held(clamp(from), clamp(last)) {
         let held = held as c_uint;

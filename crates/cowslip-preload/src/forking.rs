@@ -258,6 +258,9 @@ static HAS_NO_SERVICE: AtomicBool = AtomicBool::new(false);
 
 /// Starts the service threads that do not run.
 pub(crate) fn start_services() {
+    if leaving::is_closed() {
+        return;
+    }
     start(|| {
         rights::renew();
         let refused = owned().filter(|arena| !arena.raw().start_service()).count();
@@ -268,7 +271,7 @@ pub(crate) fn start_services() {
 /// Calls `start`, which starts service threads, unless this is the `pthread_create` of such a start.
 pub(crate) fn start(start: impl FnOnce()) {
     static STARTING: AtomicBool = AtomicBool::new(false);
-    if !leaving::is_closed() && !STARTING.swap(true, Ordering::Relaxed) {
+    if !STARTING.swap(true, Ordering::Relaxed) {
         start();
         STARTING.store(false, Ordering::Relaxed);
     }

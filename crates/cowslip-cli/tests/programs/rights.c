@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/kcmp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -65,13 +66,14 @@ static void describe(const char *thread, char *text, size_t size) {
 
 static void compare_threads(void) {
     char own[16], mine[8192], theirs[8192];
-    snprintf(own, sizeof own, "%ld", syscall(SYS_gettid));
+    snprintf(own, sizeof own, "%ld", (long)syscall(SYS_gettid));
     describe(own, mine, sizeof mine);
     DIR *threads = opendir("/proc/self/task");
     if (!threads) check(-1, "opendir");
     for (struct dirent *it; (it = readdir(threads));) {
         if (it->d_name[0] == '.') continue;
         describe(it->d_name, theirs, sizeof theirs);
+        if (syscall(SYS_kcmp, getpid(), atoi(it->d_name), KCMP_FILES, 0, 0) > 0) puts("another table of descriptors");
         if (theirs[0] && strcmp(mine, theirs)) printf("this thread:\n%s\nanother:\n%s\n", mine, theirs);
     }
     closedir(threads);
@@ -121,6 +123,8 @@ static void change(const char *how) {
         check(unshare(CLONE_NEWNS), "unshare");
     } else if (!strcmp(how, "descriptors")) {
         check(unshare(CLONE_FILES), "unshare");
+    } else if (!strcmp(how, "descriptors by range")) {
+        check(syscall(SYS_close_range, 3, ~0U, 2 /* CLOSE_RANGE_UNSHARE */), "close_range");
     } else {
         printf("%s is not known\n", how);
         exit(2);
