@@ -39,7 +39,7 @@ fn a_program_that_gives_up_rights_has_no_thread_that_keeps_them() {
         let ran = run(command.arg(way));
         let said = std::fs::read_to_string(&log).unwrap();
         assert_eq!((ran.status, &ran.stdout), (native.status, &native.stdout), "{way}: {said}");
-        // What its thaw takes was opened in time.
+        // The descriptors of a thaw were opened in time.
         let stays = way == TWO_THREADS || !said.contains("left the arena");
         assert!(said.contains("frozen in") && stays, "{way}: {said}");
         std::fs::remove_file(log).unwrap();

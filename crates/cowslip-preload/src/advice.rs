@@ -326,7 +326,7 @@ pub(crate) unsafe extern "C" fn prctl(
             0
         }
         PR_GET_THP_DISABLE if ANSWERED.load(Ordering::Relaxed) => 1,
-        _ if rights::is_changed_by(option) => {
+        _ if rights::is_changed_by(option, a) => {
             // SAFETY: the program's own call.
             rights::change(|| unsafe { passthrough::prctl(option, a, b, c, d) })
         }

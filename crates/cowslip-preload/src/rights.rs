@@ -1,12 +1,12 @@
 //! Rights: the service thread never has more of them than the program.
 //!
-//! Most of what a thread gives up, user ids by number, capabilities, a namespace, it gives up for itself alone; libc does so
-//! for all threads, ours too. Programs with one thread rely on the first, as it is all they are. So the service thread
-//! ends before such a call, and another starts after it, by the program's thread, whose rights it inherits. Calls that need
-//! a process of one thread find one.
+//! User ids by number, capabilities and namespaces are a thread's own: a call that gives them up acts on the calling thread
+//! alone. (libc's functions act on all threads, ours too.) A program with one thread relies on that. The service thread ends
+//! before such a call. Another starts after it, by the program's thread, and inherits the rights of that. Calls that need a
+//! process of one thread find one.
 //!
-//! The rights of a program with several threads are those of each of them: whoever has one has the memory of all. There the
-//! service thread is replaced at the next fork, by the thread that forks.
+//! In a program with several threads each has the memory of all, and with it the rights of all. There the service thread is
+//! replaced at the next fork, by the thread that forks.
 //!
 //! Filters of system calls are looked at in [`crate::filters`].
 //!
@@ -57,22 +57,24 @@ pub(crate) fn renew() {
     }
 }
 
-/// True of what `prctl(2)` changes for the calling thread alone, and for good.
-pub(crate) fn is_changed_by(option: c_int) -> bool {
-    matches!(
-        option,
+/// True of a `prctl(2)` that changes rights of the calling thread.
+pub(crate) fn is_changed_by(option: c_int, argument: usize) -> bool {
+    match option {
         libc::PR_SET_NO_NEW_PRIVS
-            | libc::PR_CAPBSET_DROP
-            | libc::PR_SET_SECUREBITS
-            | libc::PR_CAP_AMBIENT
-            | libc::PR_SET_KEEPCAPS
-    )
+        | libc::PR_CAPBSET_DROP
+        | libc::PR_SET_SECUREBITS
+        | libc::PR_SET_KEEPCAPS => true,
+        libc::PR_CAP_AMBIENT => argument != libc::PR_CAP_AMBIENT_IS_SET as usize,
+        _ => false,
+    }
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     // SAFETY: the program's own call.
-    change(|| unsafe { passthrough::setns(fd, kind) })
+    let call = || unsafe { passthrough::setns(fd, kind) };
+    // It concerns children, and after it no thread can be started.
+    if kind == libc::CLONE_NEWPID { call() } else { change(call) }
 }
 
 #[unsafe(no_mangle)]

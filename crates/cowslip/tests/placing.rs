@@ -153,6 +153,9 @@ fn a_closed_arena_takes_nothing_in_and_gives_its_space_back() {
         assert_eq!((kept.start as *const u64).read(), 7);
     }
     assert_eq!((arena.metrics().used_bytes, arena.metrics().left_bytes), (0, 4 << 20));
+    let view = arena.freeze().unwrap();
+    let (_view, error) = view.into_copy(&[kept]).expect_err("it shows nothing");
+    assert_eq!(error.kind(), cowslip::ErrorKind::Usage);
     drop(arena);
     let taken = cowslip_sys::memory::reserve_at(freed);
     assert_eq!(taken, Err(cowslip_sys::Errno::EXIST), "what is not the arena's stays");

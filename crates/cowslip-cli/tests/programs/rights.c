@@ -44,7 +44,7 @@ static void fork_once(char expected) {
     printf("child: %d\n", status);
 }
 
-/* What /proc says of a thread, and of the namespaces that it is in. */
+/* The lines of /proc about a thread's rights, and its namespaces. */
 static void describe(const char *thread, char *text, size_t size) {
     static const char *const keys[] = {"Uid:", "Gid:", "Groups:", "CapEff:", "CapPrm:", "CapBnd:", "NoNewPrivs:"};
     char path[96], line[4096];

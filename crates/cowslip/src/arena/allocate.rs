@@ -331,7 +331,7 @@ impl Shared {
                 (Usage::Used, Role::Reader) if self.puts_zero_pages(state, span.range) => {}
                 (Usage::Left, _) | (Usage::Used, Role::Reader) => {
                     let piece = self.piece(span.range);
-                    // First: what is locked the kernel refuses. The base stays as it is for its other readers.
+                    // First: the kernel refuses to drop locked memory. The base stays for its other readers.
                     piece.advise(Advice::DontNeed).during(DISCARD)?;
                     piece.map_anonymous(span.prot).during(DISCARD)?;
                     self.keep_wiped(state, span.range);
@@ -515,7 +515,7 @@ impl Shared {
     }
 
     /// Overwrites memory with zeroes, page by page, where it is not zero: while frozen, private copies. Its user gave the
-    /// content up, and no other thread uses it until this returns.
+    /// content up, and no other thread uses it meanwhile.
     fn zero_in_place(&self, state: &State, part: VirtRange) -> Result<()> {
         let writable = state.vma_map.within(part).all(|span| span.prot.contains(Prot::RW));
         if !writable {

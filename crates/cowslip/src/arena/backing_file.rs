@@ -144,7 +144,7 @@ impl BackingFile {
         }
     }
 
-    /// Maps a piece of the arena so that writes reach the file, which holds what the program last saw there.
+    /// Maps a piece of the arena so that writes reach the file. The file holds the content that the program saw there last.
     pub(crate) fn map_live(&self, piece: ArenaPiece, prot: Prot) -> Result<(), Errno> {
         piece.map(self.fd(), Sharing::Shared, prot)?;
         self.advise_live(piece);
@@ -214,8 +214,8 @@ pub(crate) fn read_part(
     read_file(file.fd(), start, content)
 }
 
-/// Copies what `from` holds from an offset on, which `shown` maps and nothing writes, to the same place of `to`. Holes stay
-/// holes.
+/// Copies a part of `from` to the same place of `to`. The part begins at an offset, `shown` maps it, and nothing writes it.
+/// Holes stay holes.
 pub(crate) fn copy_data(
     from: &BackingFile,
     to: &BackingFile,

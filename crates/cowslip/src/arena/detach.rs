@@ -11,6 +11,7 @@
 //! in a process that has other threads, and where the caller stands on it, memory is *left*: it is mapped privately where it lies, in one step that nobody
 //! has to wait for, and never thawed. Its base stays in the file as long as the arena, and its place is never handed out
 //! again: children that inherited it read that base, and are not counted for it.
+//!
 //! Every address shows the same content before and after.
 
 use std::fmt;
@@ -190,7 +191,7 @@ impl Shared {
                 base.set_inherited(Advice::DoFork)?;
             }
             let piece = self.piece(part);
-            // The base under it is not written any more: an arena writes what is under live memory, and under what it thaws.
+            // The base under it is not written any more: an arena writes bases of live memory and of memory that it thaws.
             if state.chunk(i) == Chunk::Live {
                 piece.map(state.file_at(part.start).fd(), Sharing::Private, span.prot)?;
             } else {
@@ -328,7 +329,7 @@ impl Shared {
         copied.during("copy memory of an arena")
     }
 
-    /// Copies what `range`, handed out with one protection, shows to `target`, which is as long and all zeroes.
+    /// Copies the content of `range`, handed out with one protection, to `target`, which is as long and all zeroes.
     fn copy_content(
         &self,
         state: &State,
@@ -341,7 +342,7 @@ impl Shared {
         let is_left = span.is_some_and(|span| matches!(span.usage, Usage::Left | Usage::Detached));
         let is_hidden = !prot.contains(Prot::READ);
         if is_hidden {
-            // Those who may not read it may see it for a moment, instead of dying.
+            // A thread that may not read it sees it for a moment, instead of dying.
             self.piece(range).protect(Prot::READ)?;
         }
         let copied = self.by_chunk(range).try_for_each(|(i, part)| {

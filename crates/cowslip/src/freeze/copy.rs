@@ -29,7 +29,8 @@ impl Frozen {
     /// programs hold on to what they took from a view. The arena may be frozen again at once.
     ///
     /// # Errors
-    /// The view, which is as before, with the kernel's reason; [`ErrorKind::Busy`] in a child of the process that froze it.
+    /// The view, which is as before, with the kernel's reason; [`ErrorKind::Busy`] in a child of the process that froze it;
+    /// [`ErrorKind::Usage`] if it shows nothing, as the arena was closed and empty.
     ///
     /// # Panics
     /// If a part is not of the arena.
@@ -38,6 +39,13 @@ impl Frozen {
         if self.pid != process::pid() {
             let error = Error::new(ErrorKind::Busy, OPERATION);
             return Err((self, error.because("the view is of this process' parent")));
+        }
+        if self.view.is_empty() && !parts.is_empty() {
+            let error = Error::new(ErrorKind::Usage, OPERATION);
+            return Err((
+                self,
+                error.because("the arena was closed and empty, so that it shows nothing"),
+            ));
         }
         let parts = whole_pages(parts, self.handle.shared.unit());
         if let Err(error) = parts.iter().try_for_each(|part| self.copy_in_place(*part)) {

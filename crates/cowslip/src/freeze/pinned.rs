@@ -51,7 +51,7 @@ impl Copies {
     pub(super) fn place(&mut self, shared: &Shared, state: &mut State) {
         for Copied { range, mut copy } in self.0.drain(..) {
             let prot = state.vma_map.within(range).next().map_or(Prot::RW, |span| span.prot);
-            // The fork left out what was live there.
+            // The fork left live memory out: nothing is mapped there.
             match copy.move_front_to(*shared.piece(range)) {
                 Ok(()) => shared.set_detached(state, range, prot),
                 Err(_) => _ = copy.leak(),

@@ -107,8 +107,8 @@ fn install(shared: &Shared, running: Running) {
     }
 }
 
-/// Ends the service thread, and waits until the kernel has no such thread: what another one will work with, if there was one
-/// and all of it can be had.
+/// Ends the service thread, and waits until the kernel has no such thread. Opens the descriptors of the next one; `None` if
+/// there was no thread, or one of them is refused.
 pub(crate) fn park(shared: &Shared) -> Option<Service> {
     let running = {
         let _locked = shared.lock();

@@ -1,7 +1,7 @@
 //! Memory that probes try things on.
 //!
-//! A [`Scratch`] lends nothing of its addresses but atomics, which show whatever is mapped there. What is done to
-//! it can therefore surprise only the probe.
+//! A [`Scratch`] lends nothing of its addresses but atomics, which show whatever is mapped there. A change of the mapping
+//! can therefore surprise only the probe.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -38,7 +38,22 @@ impl RawArena<'_> {
     }
 
     /// Ends the service thread, and waits for it, before the only thread of a program changes its rights. `None` if there was
-    /// none.
+    /// none, or the descriptors of another are not to be had.
+    ///
+    /// ```
+    /// use cowslip::{Arena, units::ByteCount};
+    ///
+    /// let arena = Arena::new(ByteCount::mib(4))?;
+    /// arena.raw().start_service();
+    /// let parked = arena.raw().park_service();
+    /// assert!(!arena.raw().has_service());
+    /// // Now setresuid(2), capset(2), landlock_restrict_self(2), …
+    /// if let Some(parked) = parked {
+    ///     arena.raw().resume_service(parked);
+    ///     assert!(arena.raw().has_service());
+    /// }
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
     pub fn park_service(&self) -> Option<ParkedService> {
         serve::park(self.shared()).map(ParkedService)
     }

@@ -46,8 +46,8 @@ const ASIDE_BYTES: usize = RUN_CHUNKS * CHUNK_BYTES;
 /// What the service thread shares with those who rely on it.
 #[derive(Debug)]
 pub(crate) struct Service {
-    /// Address space for the pages of what is held, used by the thread that has the arena's lock. First: it is unmapped
-    /// before the rest is closed.
+    /// Address space for pages of held memory, used by the thread that has the arena's lock. First: it is unmapped before
+    /// the rest is closed.
     pub(crate) aside: OwnSpace,
     pub(crate) uffd: Uffd<ReservedFd>,
     /// Has threads wait for memory that a thaw maps anew. Moves of what is registered with it are no events.

@@ -10,7 +10,7 @@
 //! the parts shared keeps its small entries; so the chunk, which is shared throughout by then, is mapped once more at the
 //! end, and its next touch finds room for a huge one.
 //!
-//! Nobody reads the base of what is thawed any more (the callers of [`Thawing::thaw`] made sure), and no store to it
+//! The base of a thawed chunk has no readers any more: the callers of [`Thawing::thaw`] made sure. No store to the chunk
 //! completes while it is [held](hold) (I1), so that every address shows the same content throughout.
 
 mod base;

@@ -7,19 +7,19 @@
 //!   OwnSpace::reserve  ──▶ OwnSpace ────┘
 //! ```
 //! # Safety
-//! The functions of [`memory`] want a caller that owns the range: no other code relies on what is mapped there, and no
-//! reference is held across a change that it would show.
+//! The functions of [`memory`] want a caller that owns the range: no other code relies on a mapping there, and no reference
+//! is held across a change that it would show.
 //! * **Nothing beside the range changes.** An [`OwnedRange`] lies in an arena or in an [`OwnSpace`]: its constructors check
 //!   that. Both begin and end with a page, and the kernel changes whole pages. An arena's addresses are its own until it
 //!   ends, but for those that its [`VmaMap`](super::vma_map::VmaMap) calls foreign or holes: the program's, which are
 //!   changed only when the program asks for that. An [`OwnSpace`] is unmapped when it is dropped. Its parts are used while it
 //!   is there, and are not kept beyond that.
-//! * **No reference shows the change.** Under an arena's addresses the content stays the same, but for what its user gave
-//!   up by a call that says so. The state machine behind the arena's lock sees to that: I1 to I6 of [`crate::freeze`].
+//! * **No reference shows the change.** Under an arena's addresses the content stays the same, except where its user gave
+//!   it up by a call that says so. The state machine behind the arena's lock sees to that: I1 to I6 of [`crate::freeze`].
 //!   References into an [`OwnSpace`] are lent by the value that holds it, and end before its mapping changes.
 //!
-//! The types carry the first. The second is the logic of the callers, like an allocator's: each method says what they have
-//! decided before they call it.
+//! The types carry the first. The second is the logic of the callers, like an allocator's: the doc of each method names the
+//! decision that comes before its call.
 
 mod own_space;
 
@@ -99,7 +99,7 @@ impl OwnedRange {
         self.part(VirtRange::new(self.start, len))
     }
 
-    /// Maps `file` from an offset on. The file holds what the range is to show, or its content is given up.
+    /// Maps `file` from an offset on. The file holds the content of the range, or that is given up.
     pub(crate) fn map_file(
         self,
         file: BorrowedFd<'_>,
@@ -123,7 +123,7 @@ impl OwnedRange {
         unsafe { memory::unmap(self.0) }
     }
 
-    /// Changes what may be done to the memory. Its users asked for that, or hold nothing there, or cannot run meanwhile.
+    /// Changes the protection. The memory's users asked for that, or hold nothing there, or cannot run meanwhile.
     pub(crate) fn protect(self, prot: Prot) -> Result<(), Errno> {
         // SAFETY: see the module.
         unsafe { memory::protect(self.0, prot) }
@@ -141,9 +141,9 @@ impl OwnedRange {
         unsafe { memory::move_pages_out(self.0, to.0) }
     }
 
-    /// Writes its content to `file`. An unmapped page is an error of the kernel's; what threads store meanwhile may be missing.
+    /// Writes its content to `file`. An unmapped page is an error of the kernel's; a store that comes meanwhile may be missing.
     pub(crate) fn write_to(self, file: BorrowedFd<'_>, at: u64) -> Result<(), Errno> {
-        // SAFETY: mapped by the caller, who keeps writers off or shows a base that has none; only the kernel reads it.
+        // SAFETY: mapped by the caller, and without writers: they are kept off, or it is a base. Only the kernel reads it.
         unsafe { memfile::write_range_at(file, self.0, at) }
     }
 

@@ -42,7 +42,7 @@ impl OwnSpace {
         memory::reserve_at(range).map(|()| Self(OwnedRange(range)))
     }
 
-    /// Maps a file of hugetlb pages: the pool sets aside what the mapping may need.
+    /// Maps a file of hugetlb pages: the pool sets pages aside for all of the mapping.
     pub(crate) fn of_hugetlb(
         len: usize,
         file: BorrowedFd<'_>,
@@ -52,7 +52,7 @@ impl OwnSpace {
         memory::map_file_reserved(len, file, at, sharing).map(|range| Self(OwnedRange(range)))
     }
 
-    /// Maps elsewhere, privately, what `file` has of a piece.
+    /// Maps the place of a piece in `file` elsewhere, privately.
     pub(crate) fn private_of(
         file: &BackingFile,
         piece: ArenaPiece,
@@ -73,7 +73,7 @@ impl OwnSpace {
         Self(front)
     }
 
-    /// Moves the first bytes, one mapping, over all of `to`, and has no part in them any more. They hold what `to` is to show.
+    /// Moves the first bytes, one mapping, over all of `to`, and has no part in them any more. They hold the content of `to`.
     pub(crate) fn move_front_to(&mut self, to: OwnedRange) -> Result<(), Errno> {
         // SAFETY: see the module.
         unsafe { memory::move_mapping(*self.first(to.len), *to) }?;

@@ -118,8 +118,8 @@ impl Source {
             if read_into(*copy, image.as_fd(), stored, read) == Ok(true) {
                 return true;
             }
-            // Were the hole refused, who touches this would have to see nothing of it: without an entry here it
-            // is a minor fault.
+            // Were the hole refused, a touch of this must not show it: without an entry in the page table it is a
+            // minor fault.
             let _ = copy.advise(Advice::DontNeed);
             let _ = memfile::punch_hole(self.file.fd(), place(chunk), CHUNK_BYTES as u64);
         }
@@ -183,7 +183,7 @@ fn read_into(
     read: Read,
 ) -> Result<bool, Errno> {
     copy.first(PAGE_BYTES).advise(Advice::PopulateWrite)?;
-    // The file is as long as the arena. The kernel writes there: what there is no memory for is an error, not a signal.
+    // The file is as long as the arena. The kernel writes there: a lack of memory is an error, not a signal.
     copy.with_bytes(|bytes| {
         read_all(image, bytes, stored.offset_bytes, read)?;
         Ok(Checksum::of(bytes) == stored.content)

@@ -33,7 +33,7 @@ impl Window {
         let window = Self { range, is_closed: AtomicBool::new(false) };
         let shown = range.first(len);
         shown.map_file(backing_file.fd(), 0, Sharing::Shared, Prot::RW)?;
-        // A child, also one that nobody told of, has no business with it.
+        // No child has any business with it, not even one made by a system call.
         shown.advise(Advice::DontFork)?;
         let _ = shown.advise(Advice::DontDump);
         if backing_file.pages == Pages::HugeMemfd {

@@ -1,6 +1,6 @@
 //! The file itself as memory.
 //!
-//! The file may change behind the mapping; what it shows are bytes, which is all that is promised.
+//! The file may change behind the mapping. It shows bytes, and more is not promised.
 
 use std::fs::File;
 
