@@ -24,7 +24,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::summary::{entries, parse, results};
+use super::summary::{entries, parse, standings};
 use super::units;
 
 const BEGIN: &str = "<!-- figures ";
@@ -50,19 +50,19 @@ pub fn fill(folder: &Path, page: &str) -> io::Result<String> {
     filled += rest;
     let Some((before, after)) = filled.split_once(RESULTS) else { return Ok(filled) };
     let (table, after) = after.split_once(END).ok_or_else(|| wrong("results have no end"))?;
-    let results = results(folder)?;
-    let table: String = table.lines().map(|row| with_result(row, &results)).collect();
+    let standings = standings(folder)?;
+    let table: String = table.lines().map(|row| with_standing(row, &standings)).collect();
     Ok(format!("{before}{RESULTS}{table}{END}{after}"))
 }
 
-/// A row whose first cell is the name of a ratio, with that ratio's result in its last cell.
-fn with_result(row: &str, results: &BTreeMap<String, String>) -> String {
+/// A row whose first cell is the name of a ratio, with the standing of that ratio's promise in its last cell.
+fn with_standing(row: &str, standings: &BTreeMap<String, &str>) -> String {
     let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
     let name = cells.first().and_then(|cell| cell.strip_prefix('`')?.strip_suffix('`'));
     match (name, cells.as_slice()) {
         (Some(name), [promise, bound, held_by, ..]) => {
-            let result = results.get(name).map_or("not held: not measured", String::as_str);
-            format!("| {promise} | {bound} | {held_by} | {result} |\n")
+            let standing = standings.get(name).unwrap_or(&"not measured");
+            format!("| {promise} | {bound} | {held_by} | {standing} |\n")
         }
         _ => format!("{row}\n"),
     }

@@ -27,16 +27,14 @@ struct Measured {
     at_least: Option<f64>,
     at_most: Option<f64>,
     is_fit: bool,
-    /// The folder of its result.
-    run: String,
 }
 
 impl Measured {
-    fn of(ratio: &Value, run: &str) -> Self {
+    fn of(ratio: &Value) -> Self {
         let number = |name| ratio.get(name).and_then(Value::as_f64);
         let (at_least, at_most) = (number("at_least"), number("at_most"));
         let is_fit = ratio.get("host_fit").and_then(Value::as_bool).unwrap_or(true);
-        Self { value: number("value"), at_least, at_most, is_fit, run: run.to_owned() }
+        Self { value: number("value"), at_least, at_most, is_fit }
     }
 
     /// How far it is beyond what was promised, as a share of it: below zero it holds.
@@ -99,15 +97,13 @@ impl Ratio {
         }
     }
 
-    /// The committed result that holds the promise, or "not held" and what there is.
-    fn result(&self) -> String {
+    /// The promise's standing by the committed results, in a word or two.
+    fn standing(&self) -> &'static str {
         let measured = self.quiet.as_ref().or(self.worst()).filter(|it| it.value.is_some());
-        let Some(it) = measured else { return "not held: not measured".to_owned() };
-        let (value, run) = (it.told(), &it.run);
-        match self.status() {
-            "holds" | "holds when busy" => format!("{value} in {run}"),
-            "" => format!("not held: {value} in {run}, which has no such bound"),
-            _ => format!("not held: {value} in {run}"),
+        match (self.status(), measured) {
+            (_, None) => "not measured",
+            ("holds" | "holds when busy", _) => "holds",
+            _ => "not held",
         }
     }
 }
@@ -133,10 +129,10 @@ pub fn markdown(folder: &Path) -> io::Result<String> {
     Ok(page(&hosts, ratios, &reasons))
 }
 
-/// The result of each ratio, by its name.
-pub(super) fn results(folder: &Path) -> io::Result<BTreeMap<String, String>> {
+/// The standing of each promise, by the ratio's name.
+pub(super) fn standings(folder: &Path) -> io::Result<BTreeMap<String, &'static str>> {
     let (_, ratios) = read(folder)?;
-    Ok(ratios.into_values().flatten().map(|(name, ratio)| (name, ratio.result())).collect())
+    Ok(ratios.into_values().flatten().map(|(name, ratio)| (name, ratio.standing())).collect())
 }
 
 fn read(folder: &Path) -> io::Result<(Vec<Host>, Ratios)> {
@@ -156,7 +152,7 @@ fn read(folder: &Path) -> io::Result<(Vec<Host>, Ratios)> {
             let known = ratios.entry((order, bench)).or_default();
             for ratio in report["ratios"].as_array().into_iter().flatten() {
                 let name = ratio["name"].as_str().unwrap_or_default();
-                let measured = Measured::of(ratio, &run);
+                let measured = Measured::of(ratio);
                 let index = known.iter().position(|(it, _)| it == name).unwrap_or_else(|| {
                     known.push((name.to_owned(), Ratio::default()));
                     known.len() - 1
@@ -267,7 +263,7 @@ mod tests {
     use super::*;
 
     fn measured(value: f64, at_least: Option<f64>, at_most: Option<f64>) -> Measured {
-        Measured { value: Some(value), at_least, at_most, is_fit: true, run: "a".to_owned() }
+        Measured { value: Some(value), at_least, at_most, is_fit: true }
     }
 
     #[test]
@@ -279,12 +275,12 @@ mod tests {
         ratio.quiet = Some(measured(1.0, Some(0.97), Some(1.03)));
         assert_eq!(ratio.status(), "missed when busy");
         ratio.busy.clear();
-        assert_eq!((ratio.status(), ratio.result().as_str()), ("holds", "1 in a"));
+        assert_eq!((ratio.status(), ratio.standing()), ("holds", "holds"));
         ratio.quiet = Some(measured(3.0, None, Some(0.0)));
-        assert_eq!((ratio.status(), ratio.result().as_str()), ("missed", "not held: 3 in a"));
-        assert_eq!(Ratio::default().result(), "not held: not measured");
+        assert_eq!((ratio.status(), ratio.standing()), ("missed", "not held"));
+        assert_eq!(Ratio::default().standing(), "not measured");
         let unfit = serde_json::json!({ "value": 0.5, "at_most": 1.0, "host_fit": false });
-        ratio.quiet = Some(Measured::of(&unfit, "b"));
+        ratio.quiet = Some(Measured::of(&unfit));
         assert_eq!(ratio.status(), "host unfit");
         assert_eq!(ratio.quiet.as_ref().map(Measured::told).as_deref(), Some("0.500 ‡"));
     }
