@@ -35,7 +35,7 @@ def branch_point(name: str | None = None, timeout: float | None = None) -> Branc
     # With the interpreter's lock held, as a fork needs it.
     library = ctypes.PyDLL(None, use_errno=True)
     try:
-        point, descriptor = library.cowslip_branch_point, library.cowslip_branch_fd
+        point, descriptor = library.cowslip_branch_point_atfork, library.cowslip_branch_fd
     except AttributeError:
         raise OSError(errno.ENOSYS, "not started with `cowslip run`, whose library makes the copies") from None
     encoded = None if name is None else name.encode()
@@ -68,20 +68,16 @@ def _error() -> OSError:
     return OSError(number, f"be ready to be branched: {os.strerror(number)}")
 
 
-def _forked(point: Callable[[bytes | None, int], int], name: bytes | None) -> int:
-    """Answers who waits, as ``os.fork`` would: the interpreter is told before and after."""
+def _forked(point: Callable[..., int], name: bytes | None) -> int:
+    """Copies the process as ``os.fork`` would.
+
+    A copy runs no bytecode before ``PyOS_AfterFork_Child``: the interpreter could wait for a thread that is not there.
+    """
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    ctypes.pythonapi.PyOS_BeforeFork()
-    index = point(name, 0)
-    number = ctypes.get_errno()
-    if index >= 0:
-        ctypes.pythonapi.PyOS_AfterFork_Child()
-    else:
-        ctypes.pythonapi.PyOS_AfterFork_Parent()
-    ctypes.set_errno(number)
-    return index
+    python = ctypes.pythonapi
+    return point(name, 0, python.PyOS_BeforeFork, python.PyOS_AfterFork_Parent, python.PyOS_AfterFork_Child)
 
 
 def _this_copy(index: int) -> BranchCopy:

@@ -134,13 +134,14 @@ fn each_query_changes_a_database_of_its_own() {
 }
 
 const PYTHON: &str = r#"
-import os, sys, threading, time
+import os, sys, threading
 from _branch_point import branch_point
 state, ticks = list(range(200_000)), [0]
 def tick():
     while True:
         ticks[0] += 1
-        time.sleep(0.001)
+# The interpreter's lock is asked for all the time: a copy must not hand it over.
+sys.setswitchinterval(1e-6)
 threading.Thread(target=tick, daemon=True).start()
 print("ready", flush=True)
 sys.stdout.write("held back ")

@@ -23,6 +23,21 @@ use crate::forking;
 /// How long a command that has connected may take to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+type Handler = Option<unsafe extern "C" fn()>;
+
+/// What runs in the program around its fork.
+struct Handlers {
+    prepare: Handler,
+    in_parent: Handler,
+}
+
+fn call(handler: Handler) {
+    if let Some(handler) = handler {
+        // SAFETY: C's contract: a function that may be called here.
+        unsafe { handler() };
+    }
+}
+
 /// How a call ends.
 enum Outcome {
     /// In the program.
@@ -35,10 +50,28 @@ enum Outcome {
 /// this process is, from 0 on; in the program itself -1 and an errno.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cowslip_branch_point(name: *const c_char, timeout_ms: c_int) -> c_int {
-    let serve = |listener: &Listener| serve(listener, timeout_ms).unwrap_or_else(Outcome::GoOn);
+    // SAFETY: C's contract.
+    unsafe { cowslip_branch_point_atfork(name, timeout_ms, None, None, None) }
+}
+
+/// `cowslip_branch_point` for runtimes that prepare a fork, as `pthread_atfork(3)`: `prepare` runs before each fork of
+/// the program, `in_parent` after it, and `in_child` in each copy, before any other code of the program. Null is none.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cowslip_branch_point_atfork(
+    name: *const c_char,
+    timeout_ms: c_int,
+    prepare: Handler,
+    in_parent: Handler,
+    in_child: Handler,
+) -> c_int {
+    let handlers = Handlers { prepare, in_parent };
+    let serve = |it: &Listener| serve(it, timeout_ms, &handlers).unwrap_or_else(Outcome::GoOn);
     // SAFETY: C's contract.
     match unsafe { with_listener(name, serve) } {
-        Ok(Outcome::Copy(index)) => index.cast_signed(),
+        Ok(Outcome::Copy(index)) => {
+            call(in_child);
+            index.cast_signed()
+        }
         Ok(Outcome::GoOn(errno)) | Err(errno) => fail(errno),
     }
 }
@@ -61,7 +94,7 @@ fn fail(errno: Errno) -> c_int {
 }
 
 /// Answers those who come until the time is up.
-fn serve(listener: &Listener, timeout_ms: c_int) -> Result<Outcome, Errno> {
+fn serve(listener: &Listener, timeout_ms: c_int, handlers: &Handlers) -> Result<Outcome, Errno> {
     let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
     let began_ns = process::now_ns();
     loop {
@@ -77,7 +110,7 @@ fn serve(listener: &Listener, timeout_ms: c_int) -> Result<Outcome, Errno> {
                 return Err(Errno::CANCELED);
             }
             Request::Branch { version, copies } if version == VERSION && copies > 0 => {
-                if let Some(index) = branch(connection, copies) {
+                if let Some(index) = branch(connection, copies, handlers) {
                     return Ok(Outcome::Copy(index));
                 }
             }
@@ -95,7 +128,8 @@ fn refuse(connection: &OwnedFd, errno: Errno) {
 /// Forks who makes the copies; which of them this is, or `None` in the program.
 ///
 /// It is not the program's child, whose end the program would hear of: its parent ends at once.
-fn branch(connection: OwnedFd, copies: u32) -> Option<u32> {
+fn branch(connection: OwnedFd, copies: u32, handlers: &Handlers) -> Option<u32> {
+    call(handlers.prepare);
     copy::flush_output();
     let blocked = BlockedSignals::enter();
     let index = match fork() {
@@ -124,6 +158,9 @@ fn branch(connection: OwnedFd, copies: u32) -> Option<u32> {
     };
     drop(connection);
     drop(blocked);
+    if index.is_none() {
+        call(handlers.in_parent);
+    }
     index
 }
 
