@@ -205,6 +205,8 @@ unsafe extern "C-unwind" fn handle(
             | libc::SYS_setregid
             | libc::SYS_setresuid
             | libc::SYS_setresgid
+            | libc::SYS_setfsuid
+            | libc::SYS_setfsgid
             | libc::SYS_setgroups
             | libc::SYS_capset
             | libc::SYS_landlock_restrict_self => {

@@ -10,7 +10,7 @@ use cowslip::raw::Departure;
 use cowslip_sys::process::BlockedSignals;
 
 use crate::program::{arenas, config, guarded};
-use crate::{branch_socket, leaving, log, report};
+use crate::{branch_socket, leaving, log, report, rights};
 
 /// `PR_SET_SECCOMP`
 pub(crate) const SET_BY_PRCTL: c_int = 22;
@@ -33,6 +33,7 @@ pub(crate) fn before(operation: c_long, filter: usize) {
     let _blocked = BlockedSignals::enter();
     let _ = guarded(|| leaving::everything(Departure::Filter).is_ok(), || false);
     arenas().for_each(|arena| arena.raw().retire());
+    rights::renounce();
     report::write();
     branch_socket::close();
     log::close();

@@ -215,6 +215,7 @@ static INIT: extern "C" fn() = {
         crate::rings::look_up();
         crate::futexes::look_up_all();
         crate::poked::look_up_all();
+        crate::rights::look_up_all();
         crate::exec::look_up();
         // The first look at the clock asks for it where the kernel has it, by a function of libc's.
         process::now_ns();

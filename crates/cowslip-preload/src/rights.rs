@@ -8,25 +8,38 @@
 //! In a program with several threads each has the memory of all, and with it the rights of all. There the service thread is
 //! replaced at the next fork, by the thread that forks.
 //!
+//! # Inherited arenas
+//! A child has descriptors of its parent's arenas, by which it takes them over once the parent is gone. With them it could read
+//! and change what the parent's memory holds later, which a process with fewer rights must not be able to. So it
+//! [renounces](cowslip::raw::RawArena::renounce) them before such a call, libc's functions too.
+//!
 //! Filters of system calls are looked at in [`crate::filters`].
 //!
 //! # Safety
 //! See [`crate::mapping`].
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use cowslip_sys::passthrough;
 use cowslip_sys::process::BlockedSignals;
+use cowslip_sys::{memfile, passthrough};
+use libc::{gid_t, uid_t};
 
-use crate::program::{self, config, owned};
-use crate::{forking, say, threads};
+use crate::next::in_front_of;
+use crate::program::{self, arenas, config, owned};
+use crate::{forking, making, say, threads};
 
 /// The service threads may have rights that a thread of the program gave up.
 static ARE_STALE: AtomicBool = AtomicBool::new(false);
 
 /// Makes a call that changes the calling thread's rights.
 pub(crate) fn change<T>(call: impl FnOnce() -> T) -> T {
+    renounce();
+    without_service(call)
+}
+
+/// Makes a call that changes something of the calling thread alone, which the service thread is to have too.
+pub(crate) fn without_service<T>(call: impl FnOnce() -> T) -> T {
     if config().off || !program::is_own_process() {
         return call();
     }
@@ -48,6 +61,38 @@ pub(crate) fn change<T>(call: impl FnOnce() -> T) -> T {
         });
     }
     answer
+}
+
+/// Gives up the ways to what the parents of this process hold from here on, if it does not own what it inherited.
+pub(crate) fn renounce() {
+    if config().off || !program::is_own_process() || arenas().all(|it| !it.raw().is_reader()) {
+        return;
+    }
+    let _blocked = BlockedSignals::enter();
+    making::adopt_all();
+    for arena in arenas().filter(|arena| arena.raw().is_reader()) {
+        if let Err(error) = arena.raw().renounce() {
+            say!("{error}");
+        }
+    }
+    if threads::is_alone() {
+        memfile::close_mount();
+    }
+}
+
+in_front_of! {
+    setuid(user: uid_t) -> c_int, if true => renounce();
+    setgid(group: gid_t) -> c_int, if true => renounce();
+    seteuid(user: uid_t) -> c_int, if true => renounce();
+    setegid(group: gid_t) -> c_int, if true => renounce();
+    setreuid(real: uid_t, effective: uid_t) -> c_int, if true => renounce();
+    setregid(real: gid_t, effective: gid_t) -> c_int, if true => renounce();
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int, if true => renounce();
+    setresgid(real: gid_t, effective: gid_t, saved: gid_t) -> c_int, if true => renounce();
+    setfsuid(user: uid_t) -> c_int, if true => renounce();
+    setfsgid(group: gid_t) -> c_int, if true => renounce();
+    setgroups(count: usize, groups: *const gid_t) -> c_int, if true => renounce();
+    initgroups(name: *const c_char, group: gid_t) -> c_int, if true => renounce();
 }
 
 /// Before service threads are started: ends those that may have other rights than this thread.

@@ -33,7 +33,8 @@ pub(crate) unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if flags & FOR_CHILDREN != 0 && flags & libc::CLONE_NEWUSER == 0 {
         return call();
     }
-    rights::change(call)
+    const NO_RIGHTS: c_int = libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_SYSVSEM;
+    if flags & !NO_RIGHTS == 0 { rights::without_service(call) } else { rights::change(call) }
 }
 
 /// Before this thread gets a table of its own, if others use this one.

@@ -43,8 +43,23 @@ pub fn memfd(name: &str, kind: MemfdKind, len_bytes: u64) -> Result<OwnedFd> {
         flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     }
     let fd = fs::memfd_create(name, flags)?;
+    // The kernel gives a memfd all permissions: who is handed it for reading could open it for writing.
+    set_mode(fd.as_fd(), OWNERS_ALONE)?;
     fs::ftruncate(&fd, len_bytes)?;
     Ok(fd)
+}
+
+/// Mode of a file that its owner alone may open.
+const OWNERS_ALONE: u32 = 0o600;
+
+/// `fchmod(2)`
+pub fn set_mode(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
+    fs::fchmod(fd, Mode::from_raw_mode(mode))
+}
+
+/// Permissions of the file (`fstat(2)`).
+pub fn mode(fd: BorrowedFd<'_>) -> Result<u32> {
+    Ok(Mode::from_raw_mode(fs::fstat(fd)?.st_mode).as_raw_mode())
 }
 
 /// Opens an unnamed file of `len_bytes` in a tmpfs mounted for this process alone, with huge pages whatever
@@ -76,6 +91,11 @@ pub fn may_mount_tmpfs() -> bool {
 /// Kept as long as the process lives: to close a mount takes as long as the rest of making an arena, as the
 /// kernel waits until nobody can be looking at it.
 static MOUNT: Kept = Kept::none();
+
+/// Closes the mount of [`huge_tmpfs_file`]; the next call makes one anew. No other thread is in such a call.
+pub fn close_mount() {
+    MOUNT.close();
+}
 
 fn mount_huge_tmpfs() -> Result<OwnedFd> {
     let context = mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;

@@ -179,6 +179,18 @@ impl Kept {
         (Self::pack(fd.as_raw_fd(), identity.device) == kept).then_some(fd)
     }
 
+    /// Closes it, while no other thread asks for it.
+    pub(crate) fn close(&self) {
+        if let Some(fd) = self.get()
+            && let Some(slot) =
+                TABLE.iter().find(|slot| slot.load(Ordering::Relaxed) == fd.as_raw_fd())
+        {
+            slot.store(FREE, Ordering::Relaxed);
+            close_now(fd.as_raw_fd());
+        }
+        self.0.store(0, Ordering::Release);
+    }
+
     /// Keeps `fd`, which is alone on its device, unless another thread was faster.
     pub(crate) fn set(&self, fd: OwnedFd) {
         let before = self.0.load(Ordering::Acquire);

@@ -408,6 +408,9 @@ impl Shared {
         if let Some(base) = &state.borrowed_base {
             base.forget_filled();
         }
+        if let Some(target) = self.other_file(state, chunk)? {
+            self.vacate(state, chunk, target);
+        }
         self.clean(state, range)?;
         state.density.forget(chunk);
         // A borrowed chunk is one piece: what was live already would be filled again after an error.

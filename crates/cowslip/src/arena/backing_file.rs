@@ -1,6 +1,7 @@
 //! The file behind an arena.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cowslip_sys::error::{During, Error, Result};
 use cowslip_sys::memfile::{self, MemfdKind, Seals};
@@ -56,11 +57,16 @@ impl fmt::Display for Pages {
     }
 }
 
+/// Mode of a file that is [exposed](BackingFile::expose). A reader that cannot open the file cannot change it.
+const EXPOSED: u32 = 0o400;
+
 #[derive(Debug)]
 pub(crate) struct BackingFile {
     file: ReservedFd,
     identity: FileIdentity,
     pub(crate) pages: Pages,
+    /// As [`Self::look`] found last.
+    is_exposed: AtomicBool,
 }
 
 impl BackingFile {
@@ -116,7 +122,27 @@ impl BackingFile {
         // A file of a tmpfs refuses seals. Its inode has no name, and no seal is needed.
         let _ = memfile::seal(file.as_fd(), Seals::SHRINK | Seals::GROW);
         let identity = FileIdentity::of(file.as_fd())?;
-        Ok(Self { file: ReservedFd::hold(file), identity, pages })
+        let is_exposed = AtomicBool::new(false);
+        Ok(Self { file: ReservedFd::hold(file), identity, pages, is_exposed })
+    }
+
+    /// In a reader: tells the owner for good that a process which is not to be trusted may map any part of the file.
+    pub(crate) fn expose(&self) -> Result<(), Errno> {
+        self.check_identity()?;
+        memfile::set_mode(self.fd(), EXPOSED)
+    }
+
+    /// In the owner: finds out if a reader has exposed the file. What cannot be asked is taken for exposed.
+    pub(crate) fn look(&self) {
+        if memfile::mode(self.fd()) != Ok(EXPOSED) && self.check_identity().is_ok() {
+            return;
+        }
+        self.is_exposed.store(true, Relaxed);
+    }
+
+    /// True if nothing may become live in the file any more, whatever becomes of its readers.
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.is_exposed.load(Relaxed)
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -216,6 +216,12 @@ impl BorrowedBase {
         read_file(self.fd()?, offset(arena, part), content)
     }
 
+    /// In a reader: what it maps stays, without a descriptor.
+    pub(crate) fn renounce(&self) {
+        self.file.close_early();
+        self.pin.close_early();
+    }
+
     /// In a child: its descriptors are the parent's, or go with the arena.
     pub(crate) fn in_child(&self, shares_descriptors: bool) {
         self.forget_filled();

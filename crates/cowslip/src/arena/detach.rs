@@ -351,6 +351,15 @@ impl Shared {
                 self.piece(part).copy_to(place);
                 return Ok(());
             }
+            if state.files.are_renounced() {
+                // What is mapped shows it, too. What reads as zeroes stays so without a page.
+                let is_wanted = |page: &VirtRange| !self.piece(*page).is_zero();
+                pages_of(part).filter(is_wanted).for_each(|page| {
+                    let place = &mut place[page.start - part.start..][..page.len];
+                    self.piece(page).copy_to(place);
+                });
+                return Ok(());
+            }
             if state.chunk(i) != Chunk::Anonymous {
                 match &state.borrowed_base {
                     Some(base) if state.chunk(i) == Chunk::Borrowed => {

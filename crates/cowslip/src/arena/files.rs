@@ -7,9 +7,13 @@
 //! ```
 //! * A file with private chunks, or with places that were moved out of, may have readers. Nothing becomes live in it but
 //!   by a thaw, which comes after the last reader. So a child has no mapping of anything that its parent writes later.
+//! * A reader that [renounces](crate::raw::RawArena::renounce) the arena, as it is about to have fewer rights, marks the
+//!   files that it maps as *exposed*. Its mappings are not believed to end: nothing becomes live in such a file ever again.
+//!   What is frozen in it moves out instead of being thawed, and it is closed when nothing maps it.
 //! * A *vacated* place keeps its content as long as generations that read it are there. Then it is punched out, or its
 //!   file is closed if no chunk maps it any more.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -55,6 +59,27 @@ impl Files {
     pub(crate) fn all(&self) -> impl Iterator<Item = (u8, &Arc<BackingFile>)> {
         let numbered = self.slots.iter().enumerate();
         numbered.filter_map(|(i, slot)| slot.as_ref().map(|file| (i as u8, file)))
+    }
+
+    /// Finds out which of them readers have exposed.
+    pub(crate) fn look(&self) {
+        self.all().for_each(|(_, file)| file.look());
+    }
+
+    /// True if readers have exposed one of them.
+    pub(crate) fn has_exposed(&self) -> bool {
+        self.all().any(|(_, file)| file.is_exposed())
+    }
+
+    /// In a reader: closes all of them.
+    pub(crate) fn renounce(&mut self) {
+        self.slots.clear();
+        self.target = None;
+    }
+
+    /// True once the descriptors are closed: what a reader has is what it maps.
+    pub(crate) fn are_renounced(&self) -> bool {
+        self.slots.is_empty()
     }
 
     pub(crate) fn is_single(&self) -> bool {
@@ -149,7 +174,8 @@ impl Shared {
     /// Before free space is handed out: has chunks of which nothing is in use map a file without readers. Where there is none
     /// to be had they stay in theirs, at a place that no reader maps: an error while there are views, which show it.
     pub(crate) fn place_new(&self, state: &mut State, range: VirtRange) -> Result<(), Errno> {
-        if state.not_live() == 0 && state.files.vacated.is_empty() {
+        let has_readers = state.not_live() > 0 || state.files.has_vacated();
+        if !has_readers && !state.files.has_exposed() {
             return Ok(());
         }
         let is_new = |state: &State, chunk: usize| match state.chunk(chunk) {
@@ -171,7 +197,7 @@ impl Shared {
                     (first..at).for_each(|chunk| self.vacate(state, chunk, target));
                 }
                 Ok(target) => state.map.set_file(first..at, target),
-                Err(errno) if has_views => return Err(errno),
+                Err(errno) if has_views || self.is_exposed(state, first..at) => return Err(errno),
                 Err(_) => {}
             }
             for (piece, prot) in state.pieces(self.chunk_range(first, at - first)) {
@@ -184,6 +210,24 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// True if one of these chunks maps an exposed file.
+    fn is_exposed(&self, state: &State, mut chunks: Range<usize>) -> bool {
+        chunks.any(|chunk| state.files.get(state.map.file(chunk)).is_exposed())
+    }
+
+    /// Where a chunk is to become live: a file without readers if its own is exposed; `None` stands for its own.
+    ///
+    /// # Errors
+    /// As [`Self::target`].
+    pub(crate) fn other_file(&self, state: &mut State, chunk: usize) -> Result<Option<u8>, Errno> {
+        // A borrowed chunk's content is not in the file that it is to have.
+        match state.files.get(state.map.file(chunk)).is_exposed() {
+            true if state.chunk(chunk) == Chunk::Borrowed => Err(Errno::NOTSUP),
+            true => self.target(state).map(Some),
+            false => Ok(None),
+        }
     }
 
     /// A chunk maps `target` from here on. Readers of what it mapped before may be left.
@@ -218,7 +262,8 @@ impl Shared {
             let is_better = best.as_ref().is_none_or(|(_, fewest, _)| there.len() < *fewest);
             let is_free =
                 || !state.files.vacated.iter().any(is_taken) && !there.iter().any(is_mapped);
-            if is_better && is_free() {
+            let is_safe = there.is_empty() || !file.is_exposed();
+            if is_better && is_safe && is_free() {
                 best = Some((number, there.len(), Arc::clone(file)));
             }
         }
@@ -292,9 +337,10 @@ impl Shared {
 }
 
 impl State {
-    /// Whether a file has no readers: no private chunk maps it, and nothing was moved out of it for any.
+    /// Whether a file has no readers: no private chunk maps it, nothing was moved out of it for any, and none has exposed it.
     fn is_writable(&self, number: u8) -> bool {
         let is_vacated = || self.files.vacated.iter().any(|place| place.file == number);
-        self.map.private_in_file(number) == 0 && !is_vacated()
+        let is_exposed = || self.files.get(number).is_exposed();
+        self.map.private_in_file(number) == 0 && !is_exposed() && !is_vacated()
     }
 }

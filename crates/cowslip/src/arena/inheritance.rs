@@ -9,7 +9,13 @@ use super::state::{Chunk, ForkInheritance, Shared, State};
 /// on, but by a [`PreparedFork`](crate::raw::PreparedFork), have nothing of what is frozen.
 pub(crate) fn youngest_read(shared: &Shared, state: &mut State) -> Option<u64> {
     match withdraw(shared, state) {
-        Ok(()) => state.generations.youngest_read(),
+        Ok(()) => {
+            let read = state.generations.youngest_read();
+            if state.generations.has_ended() {
+                state.files.look();
+            }
+            read
+        }
         // As long as the token stays mapped here everything counts as read.
         Err(_) => Some(u64::MAX),
     }

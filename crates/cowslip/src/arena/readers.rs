@@ -259,6 +259,11 @@ impl Generations {
         None
     }
 
+    /// True if [`Self::take_ended`] has something to tell.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
     /// Whether one of them has lost its last reader since the last call.
     pub(crate) fn take_ended(&mut self) -> bool {
         std::mem::take(&mut self.has_ended)
@@ -310,6 +315,11 @@ impl Pin {
         self.0.file.leave_open();
     }
 
+    /// As [`ReservedFd::close_early`]; the mapping stays.
+    pub(crate) fn close_early(&self) {
+        self.0.file.close_early();
+    }
+
     /// Whether children get the mapping, and keep the base with it. They do unless they are told not to.
     pub(crate) fn set_inherited(&self, advice: Advice) -> Result<(), Errno> {
         self.0.page.advise(advice)
@@ -344,6 +354,11 @@ impl UsersToken {
         if !self.is_lost.load(Relaxed) {
             self.token.word(IS_PINNED).store(1, Relaxed);
         }
+    }
+
+    /// In a reader that never takes the file over: its mapping counts it as long as it lives.
+    pub(crate) fn renounce(self) {
+        self.token.keep_mapping(false);
     }
 
     /// Whether this process is the only one left. If it is, the token is spent: there has to be a new one.

@@ -6,11 +6,13 @@
 //! Each run of one file is a mapping that a freeze has to move, and each file a descriptor. A writer that meets a move waits
 //! for the copy of one chunk.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cowslip_sys::{Errno, process};
 
 use super::thaw::Step;
+use crate::arena::backing_file::BackingFile;
 use crate::arena::backoff::backoff;
 use crate::arena::chunk::{Pace, Thawing};
 use crate::arena::chunk_map::MOST_FILES;
@@ -71,7 +73,7 @@ pub(super) fn step(shared: &Shared, state: &mut State) -> Step {
     }
 }
 
-/// The file that holds the most of what is in use.
+/// The file that holds the most of what is in use. One that is exposed holds nothing.
 fn fullest(shared: &Shared, state: &State) -> u8 {
     let mut used = [0; MOST_FILES];
     for span in state.vma_map.within(shared.range).filter(|span| span.usage == Usage::Used) {
@@ -79,8 +81,9 @@ fn fullest(shared: &Shared, state: &State) -> u8 {
             used[usize::from(state.map.file(state.vma_map.chunk_at(part.start)))] += part.len;
         }
     }
-    let files = state.files.all().map(|(number, _)| number);
-    files.max_by_key(|&number| used[usize::from(number)]).expect("an arena has a file")
+    let key =
+        |(number, file): &(u8, &Arc<BackingFile>)| (!file.is_exposed(), used[usize::from(*number)]);
+    state.files.all().max_by_key(key).expect("an arena has a file").0
 }
 
 /// Moves the next chunk in use that lies in another file; after the last, what is free. Whether there may be more.

@@ -42,6 +42,11 @@ impl RawArena<'_> {
         if !has_token || !state.users.as_ref().is_some_and(UsersToken::is_sole) {
             return Ok(false);
         }
+        // Such a reader's mapping of the token proves nothing.
+        state.files.look();
+        if state.files.has_exposed() {
+            return Ok(false);
+        }
         // At once: children of this process are to be counted, whatever fails below. Without a token they never take over.
         state.users = UsersToken::new().ok();
         // A child reads what it borrowed of the lender. What the parent made of it since is in the file.
@@ -75,6 +80,44 @@ impl RawArena<'_> {
         }
         shared.counters.is_owner.store(1, Relaxed);
         Ok(true)
+    }
+
+    /// In a forked child that is about to have other rights: closes all descriptors by which it could reach what others
+    /// make of the arena. It stays a reader, and never takes the arena over. Its mappings stay. What is frozen is not
+    /// thawed where this child could see it, even if it changes its mappings by system calls of its own (`mremap(2)`).
+    /// Nothing is done in the owner.
+    ///
+    /// The call comes before the rights change: it takes those of the process that made the arena (`fchmod(2)`).
+    ///
+    /// # Errors
+    /// The kernel's, if the owner could not be told. The descriptors are closed.
+    ///
+    /// ```
+    /// use cowslip::{Arena, units::ByteCount};
+    ///
+    /// let arena = Arena::new(ByteCount::mib(64))?;
+    /// arena.raw().renounce()?;
+    /// assert!(!arena.raw().is_reader());
+    /// # Ok::<(), cowslip::Error>(())
+    /// ```
+    pub fn renounce(&self) -> Result<()> {
+        let mut state = self.shared().lock();
+        if state.role == Role::Owner {
+            return Ok(());
+        }
+        let state = &mut *state;
+        let is_mapped = |number: &u8| state.map.private_in_file(*number) > 0;
+        let mapped = state.files.all().filter(|(number, _)| is_mapped(number));
+        // Each of them, whatever becomes of the others.
+        let told = mapped.map(|(_, file)| file.expose()).fold(Ok(()), Result::and);
+        state.files.renounce();
+        if let Some(base) = &state.borrowed_base {
+            base.renounce();
+        }
+        if let Some(users) = state.users.take() {
+            users.renounce();
+        }
+        told.during("tell an arena's owner of a reader with other rights")
     }
 
     /// Has the youngest child that still reads frozen memory ended as soon as this process has more private copies than

@@ -85,14 +85,20 @@ impl<'a> Thawing<'a> {
         Self { shared, guard: Some(service), scanner, window }
     }
 
-    /// Makes chunks live in their file: one, or several without private pages.
-    pub(crate) fn thaw(&self, state: &mut State, chunks: Range<usize>) -> Result<(), Errno> {
+    /// Makes chunks of one file live in it: one, or several without private pages. If the file is exposed they move out of it.
+    pub(crate) fn thaw(&self, state: &mut State, mut chunks: Range<usize>) -> Result<(), Errno> {
+        if let Some(target) = self.shared.other_file(state, chunks.start)? {
+            return chunks.try_for_each(|it| self.move_out(state, it, target, Pace::AtOnce));
+        }
         let range = self.shared.chunk_range(chunks.start, chunks.len());
         self.in_parts(state, chunks, [range], None, Pace::AtOnce)
     }
 
     /// As [`Self::thaw`], for a chunk with many private pages.
     pub(crate) fn thaw_gently(&self, state: &mut State, chunk: usize) -> Result<(), Errno> {
+        if let Some(target) = self.shared.other_file(state, chunk)? {
+            return self.move_out(state, chunk, target, Pace::Gently);
+        }
         self.in_parts(state, chunk..chunk + 1, self.parts(chunk), None, Pace::Gently)
     }
 

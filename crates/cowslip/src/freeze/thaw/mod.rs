@@ -226,8 +226,11 @@ fn thaw_run(
         (false, false) => state.chunk(i) != Chunk::Borrowed,
     };
     let is_one_file = |i| state.map.file(i) == state.map.file(first);
+    // It moves, which takes longer.
+    let is_exposed = state.file_at(shared.chunk_range(first, 1).start).is_exposed();
     let mut end = first + 1;
     while private == 0
+        && !is_exposed
         && run.contains(&end)
         && is_plain(end)
         && is_one_file(end)
@@ -236,7 +239,7 @@ fn thaw_run(
     {
         end += 1;
     }
-    if tracks && private == 0 && state.chunk(first) == Chunk::Frozen {
+    if tracks && !is_exposed && private == 0 && state.chunk(first) == Chunk::Frozen {
         state.change_all(first..end, Event::Keep);
         return Ok(());
     }

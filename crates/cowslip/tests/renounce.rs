@@ -1,0 +1,146 @@
+#![allow(unsafe_code)]
+//! A child that is about to have fewer rights renounces its parent's arena: its memory works on, without a descriptor, and
+//! nothing of the parent's becomes live in a file that the child could show.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering::Relaxed;
+
+use cowslip::raw::Departure;
+use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
+use cowslip::{Arena, Prot};
+use support::{
+    Counters, PATIENCE, Watchdog, alone, eventually, fork_child, scaled, skip, status_of,
+};
+
+fn fill(counters: &Counters, value: u64) {
+    (0..counters.len()).for_each(|i| counters.at(i).store(value + i as u64, Relaxed));
+}
+
+fn holds(counters: &Counters, value: u64) -> bool {
+    (0..counters.len()).all(|i| counters.at(i).load(Relaxed) == value + i as u64)
+}
+
+/// Device, as `/proc/self/maps` has it, and inode.
+type File = (String, u64);
+
+/// The files that a range is mapped from.
+fn mapped_files(range: VirtRange) -> Vec<File> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut found: Vec<File> = maps
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (start, end) = words.next()?.split_once('-')?;
+            let start = usize::from_str_radix(start, 16).ok()?;
+            let end = usize::from_str_radix(end, 16).ok()?;
+            let is_inside = !VirtRange::between(start, end).intersect(range).is_empty();
+            let file = (words.nth(2)?.to_owned(), words.next()?.parse().ok()?);
+            (is_inside && file.1 != 0).then_some(file)
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// True if none of the files is open.
+fn are_closed(files: &[File]) -> bool {
+    let is_one = |entry: std::fs::DirEntry| {
+        let Ok(it) = std::fs::metadata(entry.path()) else { return false };
+        let device = format!("{:02x}:{:02x}", libc::major(it.dev()), libc::minor(it.dev()));
+        files.contains(&(device, it.ino()))
+    };
+    !std::fs::read_dir("/proc/self/fd").unwrap().flatten().any(is_one)
+}
+
+#[test]
+fn a_reader_that_renounced_keeps_its_memory_without_a_descriptor() {
+    let _watchdog = Watchdog::start("a reader that renounced");
+    let arena = Arena::new(ByteCount::mib(64)).unwrap();
+    let (counters, more) =
+        (Counters::new(&arena, ByteCount::mib(8)), Counters::new(&arena, ByteCount::mib(4)));
+    fill(&counters, 1);
+    fill(&more, 2);
+    let range = counters.slice().range();
+    let child = fork_child(&[&arena], || {
+        let files = mapped_files(arena.range());
+        let was_open = !are_closed(&files);
+        arena.raw().renounce().unwrap();
+        let closed = was_open && are_closed(&files);
+        let is_reader = !arena.raw().adopt().unwrap() && arena.raw().is_reader();
+        fill(&more, 3);
+        // A part reads as zeroes, another leaves, the rest stays.
+        let part = VirtRange::new(range.start, 3 * page_size_bytes());
+        // SAFETY: nothing refers to what is in there meanwhile.
+        unsafe { arena.discard(part) }.unwrap();
+        let words = part.len / 8;
+        let is_zero = (0..words).all(|i| counters.at(i).load(Relaxed) == 0);
+        (0..words).for_each(|i| counters.at(i).store(1 + i as u64, Relaxed));
+        let chunk = VirtRange::new(range.start + CHUNK_BYTES, CHUNK_BYTES + page_size_bytes());
+        // SAFETY: its content stays.
+        unsafe { arena.raw().detach(chunk, Departure::Advice) }.unwrap();
+        let grandchild = fork_child(&[&arena], || {
+            arena.raw().renounce().unwrap();
+            holds(&counters, 1) && holds(&more, 3)
+        });
+        let right = status_of(grandchild.unwrap()) == 0;
+        closed && is_reader && is_zero && right && holds(&counters, 1) && holds(&more, 3)
+    });
+    let child = child.unwrap();
+    fill(&counters, 4);
+    assert_eq!(status_of(child), 0);
+    assert!(holds(&counters, 4) && holds(&more, 2));
+}
+
+#[test]
+fn the_owner_renounces_nothing() {
+    let arena = Arena::new(ByteCount::mib(8)).unwrap();
+    let counters = Counters::new(&arena, ByteCount::mib(2));
+    arena.raw().renounce().unwrap();
+    fill(&counters, 1);
+    assert!(holds(&counters, 1) && !arena.raw().is_reader());
+}
+
+#[test]
+fn nothing_becomes_live_in_a_file_that_a_reader_exposed() {
+    let _watchdog = Watchdog::start("an exposed file");
+    let _alone = alone();
+    let arena = Arena::new(ByteCount::mib(128)).unwrap();
+    if !arena.raw().start_service() {
+        skip("userfaultfd", "nothing is thawed in the background");
+        return;
+    }
+    let counters = Counters::new(&arena, ByteCount::mib(16));
+    let freed = arena.allocate(ByteCount::mib(8), Prot::RW).unwrap();
+    for round in 0..scaled(20) as u64 {
+        fill(&counters, round);
+        let before = mapped_files(arena.range());
+        let (hear, tell) = std::io::pipe().unwrap();
+        let (child_hears, parent_tells) = std::io::pipe().unwrap();
+        let child = fork_child(&[&arena], || {
+            arena.raw().renounce().unwrap();
+            (&tell).write_all(&[1]).unwrap();
+            let heard = (&child_hears).read_exact(&mut [0]).is_ok();
+            heard && holds(&counters, round)
+        });
+        let child = child.unwrap();
+        (&hear).read_exact(&mut [0]).unwrap();
+        // Some of it is written while the child reads, some after it, and some never.
+        (0..counters.len() / 4).for_each(|i| counters.at(i).store(round + i as u64, Relaxed));
+        (&parent_tells).write_all(&[1]).unwrap();
+        assert_eq!(status_of(child), 0, "round {round}");
+        if round == 0 {
+            // SAFETY: nothing refers to it.
+            unsafe { arena.release(freed) }.unwrap();
+        }
+        assert!(arena.wait_live(PATIENCE), "round {round}");
+        let now = Counters::new(&arena, ByteCount::mib(2));
+        let used = [counters.slice().range(), now.slice().range()].map(mapped_files);
+        assert!(used.iter().flatten().all(|file| !before.contains(file)), "round {round}");
+        assert!(holds(&counters, round) && (0..now.len()).all(|i| now.at(i).load(Relaxed) == 0));
+        eventually("the exposed file is closed", || are_closed(&before));
+    }
+}
