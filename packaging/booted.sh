@@ -72,6 +72,25 @@ the_daemon() {
   systemctl disable --now --quiet cowslip-promote
 }
 
+# An image of the example in C, served by the unit.
+the_server() {
+  local socket=/run/cowslip-serve.socket
+  mkdir /opt/image && cd /opt/image
+  cc /usr/share/doc/cowslip/examples/store.c $(pkg-config --cflags --libs cowslip) -lpthread -o store
+  printf 'set colour yellow\nsave\nwait\nquit\n' | ./store image >/dev/null
+  ! systemctl is-active --quiet cowslip-serve.socket || fail "nothing is to be served, and there is a socket"
+  echo 'IMAGES="/opt/image/image"' >/etc/cowslip/serve.env
+  systemctl enable --now --quiet cowslip-serve.socket || fail "the socket does not start"
+  cowslip restore image --dump 0:2M >/opt/read
+  cowslip restore image --via "$socket" --dump 0:2M | cmp - /opt/read || fail "what is served differs"
+  # A client that gets no answer reads the file.
+  cowslip serve --metrics >/opt/said || fail "no server: $(journalctl -u cowslip-serve --no-pager | tail -5)"
+  grep -Eq '^cowslip_serve_(templates|lent)_total [1-9]' /opt/said || fail "it served nothing: $(cat /opt/said)"
+  systemctl disable --now --quiet cowslip-serve.socket cowslip-serve.service
+  rm /etc/cowslip/serve.env
+  cd / && rm -r /opt/image
+}
+
 # What setup may change, and gives back.
 prepared() {
   find /etc -name '*cowslip*' -not -path '/etc/cowslip*'
@@ -104,4 +123,5 @@ a_service() {
 }
 
 the_daemon
+the_server
 a_service
