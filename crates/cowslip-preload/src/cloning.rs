@@ -11,27 +11,19 @@ use core::ptr;
 use cowslip_sys::process::{self, BlockedSignals};
 use cowslip_sys::{given, passthrough};
 
-use crate::forking::{in_child, in_parent, prepare, set_shares_descriptors, watch};
+use crate::forking::{in_child, in_parent, prepare, set_flags, watch};
 use crate::next::Next;
 use crate::program::config;
 use crate::{futexes, refusals, tables};
 
-fn shares_descriptors(flags: u64) -> bool {
-    flags & libc::CLONE_FILES as u64 != 0
-}
-
-/// `fork`s by `call`, which answers with 0 in the child if it returns there at all.
-fn forked(
-    blocked: &mut BlockedSignals,
-    shares_descriptors: bool,
-    call: impl FnOnce() -> c_long,
-) -> c_long {
+/// `fork`s by `call` with these flags of `clone(2)`, which answers with 0 in the child if it returns there at all.
+fn forked(blocked: &mut BlockedSignals, flags: u64, call: impl FnOnce() -> c_long) -> c_long {
     prepare();
     if let Some(errno) = refusals::take() {
         blocked.set_errno(errno);
         return -1;
     }
-    set_shares_descriptors(shares_descriptors);
+    set_flags(flags);
     let pid = call();
     if pid == 0 {
         in_child();
@@ -40,7 +32,7 @@ fn forked(
     if pid < 0 {
         blocked.set_errno(process::current_errno());
     }
-    set_shares_descriptors(false);
+    set_flags(0);
     in_parent();
     if pid > 0 {
         watch(pid as c_int);
@@ -67,7 +59,7 @@ unsafe extern "C" fn _Fork() -> c_int {
     if config().off {
         return call();
     }
-    forked(&mut BlockedSignals::enter(), false, || call().into()) as c_int
+    forked(&mut BlockedSignals::enter(), 0, || call().into()) as c_int
 }
 
 type Main = extern "C" fn(*mut c_void) -> c_int;
@@ -127,7 +119,7 @@ unsafe extern "C" fn clone(
     let start = ptr::from_ref(&start).cast_mut().cast();
     // SAFETY: the program's own call, by way of `begin`.
     let call = || unsafe { real(begin, stack, flags, start, parent_tid, tls, child_tid) };
-    forked(&mut blocked, shares_descriptors(flags as u64), || call().into()) as c_int
+    forked(&mut blocked, flags as u32 as u64, || call().into()) as c_int
 }
 
 /// Whether a call that starts something is a fork: a child with memory of its own. Before it starts a thread, what the
@@ -183,5 +175,5 @@ pub(crate) extern "C" fn forking_call(
         libc::SYS_clone3 => unsafe { ptr::read_unaligned(a as *const u64) },
         _ => 0,
     };
-    forked(&mut BlockedSignals::enter(), shares_descriptors(flags), call)
+    forked(&mut BlockedSignals::enter(), flags, call)
 }

@@ -46,6 +46,16 @@ unsafe impl Sync for Pending {}
 /// closing the parent's. Written by the thread that holds the arenas' locks, and read in the child, once.
 static SHARES_DESCRIPTORS: AtomicBool = AtomicBool::new(false);
 
+/// The child of the fork that is under way has other rights. As above.
+static HAS_OTHER_RIGHTS: AtomicBool = AtomicBool::new(false);
+
+/// This process shares its table of descriptors with its parent.
+static IS_SHARING: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn shares_descriptors() -> bool {
+    IS_SHARING.load(Ordering::Relaxed)
+}
+
 static PENDING: Pending = Pending(UnsafeCell::new(None));
 
 /// Prepare handlers run in the reverse order of their registration, and ours, which takes the arena's
@@ -83,9 +93,10 @@ unsafe extern "C" fn __register_atfork(
     }
 }
 
-/// Of the fork that this thread has prepared.
-pub(crate) fn set_shares_descriptors(shares: bool) {
-    SHARES_DESCRIPTORS.store(shares, Ordering::Relaxed);
+/// Of the fork that this thread has prepared: flags of `clone(2)`.
+pub(crate) fn set_flags(flags: u64) {
+    SHARES_DESCRIPTORS.store(flags & libc::CLONE_FILES as u64 != 0, Ordering::Relaxed);
+    HAS_OTHER_RIGHTS.store(rights::are_changed_by_clone(flags), Ordering::Relaxed);
 }
 
 pub(crate) extern "C" fn prepare() {
@@ -178,13 +189,18 @@ pub(crate) extern "C" fn in_child() {
     making::begin_child();
     alloc::unlock();
     if let Some((prepared, blocked)) = pending {
-        if SHARES_DESCRIPTORS.swap(false, Ordering::Relaxed) {
+        let shares = SHARES_DESCRIPTORS.swap(false, Ordering::Relaxed);
+        IS_SHARING.store(shares, Ordering::Relaxed);
+        if shares {
             prepared.in_child_sharing_descriptors();
         } else {
             prepared.in_child();
         }
         meeting::come();
         children::begin();
+        if HAS_OTHER_RIGHTS.swap(false, Ordering::Relaxed) {
+            rights::renounce();
+        }
         drop(blocked);
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn change<T>(call: impl FnOnce() -> T) -> T {
     without_service(call)
 }
 
-/// Makes a call that changes something of the calling thread alone, which the service thread is to have too.
+/// Makes a call after which the calling thread differs from others, while there is no service thread. One starts after it.
 pub(crate) fn without_service<T>(call: impl FnOnce() -> T) -> T {
     if config().off || !program::is_own_process() {
         return call();
@@ -63,21 +63,35 @@ pub(crate) fn without_service<T>(call: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Gives up the ways to what the parents of this process hold from here on, if it does not own what it inherited.
+/// Gives up every way to later memory of this process' parents, if it does not own the arenas that it inherited.
 pub(crate) fn renounce() {
+    // First: a signal's handler may come here too, and wait for a lock that this thread has.
+    let _blocked = BlockedSignals::enter();
     if config().off || !program::is_own_process() || arenas().all(|it| !it.raw().is_reader()) {
         return;
     }
-    let _blocked = BlockedSignals::enter();
     making::adopt_all();
-    for arena in arenas().filter(|arena| arena.raw().is_reader()) {
-        if let Err(error) = arena.raw().renounce() {
-            say!("{error}");
-        }
+    let inherited = arenas().filter(|arena| arena.raw().is_reader());
+    let failed = inherited.filter_map(|arena| arena.raw().renounce().err());
+    for error in failed {
+        say!("{error}");
     }
-    if threads::is_alone() {
+    // The mount may be in use by a service thread, or be the parent's too.
+    if threads::ours() == 0 && threads::is_alone() && !forking::shares_descriptors() {
         memfile::close_mount();
     }
+}
+
+/// Before a process that shares no memory with this one is made by `clone(2)`: true if it is to renounce.
+pub(crate) fn are_changed_by_clone(flags: u64) -> bool {
+    const NAMESPACES: c_int = libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP;
+    flags & NAMESPACES as u64 != 0
 }
 
 in_front_of! {

@@ -31,6 +31,7 @@ pub(crate) unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     // No thread can be started after these: the one that there is stays.
     const FOR_CHILDREN: c_int = libc::CLONE_NEWPID | libc::CLONE_NEWTIME;
     if flags & FOR_CHILDREN != 0 && flags & libc::CLONE_NEWUSER == 0 {
+        rights::renounce();
         return call();
     }
     const NO_RIGHTS: c_int = libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_SYSVSEM;

@@ -43,23 +43,22 @@ pub fn memfd(name: &str, kind: MemfdKind, len_bytes: u64) -> Result<OwnedFd> {
         flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     }
     let fd = fs::memfd_create(name, flags)?;
-    // The kernel gives a memfd all permissions: who is handed it for reading could open it for writing.
-    set_mode(fd.as_fd(), OWNERS_ALONE)?;
+    // The kernel gives a memfd all permissions: another user who gets it for reading could open it for writing.
+    fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
     fs::ftruncate(&fd, len_bytes)?;
     Ok(fd)
 }
 
-/// Mode of a file that its owner alone may open.
-const OWNERS_ALONE: u32 = 0o600;
-
-/// `fchmod(2)`
-pub fn set_mode(fd: BorrowedFd<'_>, mode: u32) -> Result<()> {
-    fs::fchmod(fd, Mode::from_raw_mode(mode))
+/// Sets `O_NONBLOCK` of the open file description, which a forked process shares: see it by [`is_marked`]. To a file in memory
+/// the flag means nothing, and it takes no rights (`fcntl(2)`, `F_SETFL`).
+pub fn mark(fd: BorrowedFd<'_>) -> Result<()> {
+    let flags = fs::fcntl_getfl(fd)?;
+    fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)
 }
 
-/// Permissions of the file (`fstat(2)`).
-pub fn mode(fd: BorrowedFd<'_>) -> Result<u32> {
-    Ok(Mode::from_raw_mode(fs::fstat(fd)?.st_mode).as_raw_mode())
+/// True if this process, or one that shares the open file description, has [marked](mark) it.
+pub fn is_marked(fd: BorrowedFd<'_>) -> Result<bool> {
+    Ok(fs::fcntl_getfl(fd)?.contains(OFlags::NONBLOCK))
 }
 
 /// Opens an unnamed file of `len_bytes` in a tmpfs mounted for this process alone, with huge pages whatever
@@ -88,11 +87,12 @@ pub fn may_mount_tmpfs() -> bool {
     mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok()
 }
 
-/// Kept as long as the process lives: to close a mount takes as long as the rest of making an arena, as the
+/// Kept until [`close_mount`], or the end of the process: to close a mount takes as long as the rest of making an arena, as the
 /// kernel waits until nobody can be looking at it.
 static MOUNT: Kept = Kept::none();
 
-/// Closes the mount of [`huge_tmpfs_file`]; the next call makes one anew. No other thread is in such a call.
+/// Closes the mount of [`huge_tmpfs_file`]; the next call makes one anew. It is for a process in which no other thread makes
+/// such a call meanwhile.
 pub fn close_mount() {
     MOUNT.close();
 }

@@ -152,7 +152,7 @@ impl Drop for ReservedFd {
     }
 }
 
-/// A directory or mount of ours that stays open as long as the process. Who asks for it never waits, not even
+/// A directory or mount of ours that stays open until it is [closed](Self::close). To ask for it is never to wait, not even
 /// in a child that was forked while another thread opened it.
 #[derive(Debug)]
 pub(crate) struct Kept(AtomicU64);
@@ -172,14 +172,14 @@ impl Kept {
         if kept == 0 {
             return None;
         }
-        // SAFETY: `set` gave up the descriptor that has this number, and nothing here closes it. If the program
-        // did, what the number means now is found out before anybody uses it.
+        // SAFETY: `set` gave up the descriptor that has this number, and `close`, the only function here that closes it, is
+        // not called while another thread may be here. If the program closed it, the identity below tells.
         let fd = unsafe { BorrowedFd::borrow_raw(kept as u32 as RawFd) };
         let identity = FileIdentity::of(fd).ok()?;
         (Self::pack(fd.as_raw_fd(), identity.device) == kept).then_some(fd)
     }
 
-    /// Closes it, while no other thread asks for it.
+    /// Closes it. No other thread asks for it meanwhile, or uses it.
     pub(crate) fn close(&self) {
         if let Some(fd) = self.get()
             && let Some(slot) =

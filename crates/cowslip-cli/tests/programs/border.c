@@ -1,6 +1,6 @@
 /* A child gives up rights in the way that argv[1] names and then does all that a hostile one can, to see what its parent
  * writes later: it counts the descriptors that it has, ends the mappings that count it as a reader, and makes the mappings of
- * files longer. Natively it sees nothing. */
+ * files longer. Natively it sees nothing. argv[2] names what is special about the parent. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,9 +17,11 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 enum { BYTES = 32 << 20, PAGE = 4096, NOBODY = 65534, MOST = 256, ROUNDS = 3, POLLS = 1000 };
@@ -113,9 +115,57 @@ static void change(const char *how) {
         check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl");
     } else if (!strcmp(how, "filter")) {
         filter_calls();
+    } else if (!strcmp(how, "no new privileges, then a filter")) {
+        check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl");
+        filter_calls();
     } else if (!strcmp(how, "user namespace")) {
         check(unshare(CLONE_NEWUSER), "unshare");
+    } else if (!strcmp(how, "process namespace")) {
+        check(unshare(CLONE_NEWPID), "unshare");
     }
+}
+
+static char *memory;
+static ucontext_t parent, beside;
+
+static void leave_in_part(void) {
+    check(madvise(memory, 512 << 10, MADV_DONTFORK), "madvise");
+}
+
+static void leave(void) {
+    check(mlock(memory, BYTES), "mlock");
+}
+
+/* Calls what has memory leave an arena, on a stack in this memory, so that it cannot be copied. */
+static void on_stack(void (*act)(void)) {
+    getcontext(&beside);
+    beside.uc_stack.ss_sp = memory + (512 << 10);
+    beside.uc_stack.ss_size = 64 << 10;
+    beside.uc_link = &parent;
+    makecontext(&beside, act, 0);
+    swapcontext(&parent, &beside);
+    memset(memory + (512 << 10), 0, 64 << 10);
+}
+
+static void use_up_descriptors(void) {
+    struct rlimit limit = {1000, 1000};
+    check(setrlimit(RLIMIT_NOFILE, &limit), "setrlimit");
+    while (dup(1) >= 0) {}
+}
+
+/* In the child: the kernel refuses it, as a part is in use. */
+static void map_where_it_may_not(void) {
+    size_t half = BYTES / 2;
+    check(munmap(memory, half), "munmap");
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    if (mmap(memory, BYTES, PROT_READ | PROT_WRITE, flags, -1, 0) != MAP_FAILED) puts("it replaced memory");
+}
+
+/* Writes to memory that is not this program's. */
+static void write_unmapped(void) {
+    size_t half = BYTES / 2;
+    if (kernel(SYS_mprotect, (long)memory, (long)half, PROT_READ | PROT_WRITE, 0)) return;
+    memset(memory, 99, half);
 }
 
 /* True while a part of the memory is mapped privately from a file. */
@@ -136,17 +186,22 @@ int main(int count_of, char **arguments) {
     int ask[2], answer[2], descriptors = 0;
     uint64_t word = 7;
     char said = 0;
-    (void)count_of;
+    const char *special = count_of > 2 ? arguments[2] : "";
     setvbuf(stdout, NULL, _IOLBF, 0);
-    char *memory = new_memory();
+    memory = new_memory();
+    if (!strcmp(special, "a part left")) on_stack(leave_in_part);
+    if (!strcmp(special, "all left")) on_stack(leave);
     write_all(memory, word);
     check(pipe(ask), "pipe");
     check(pipe(answer), "pipe");
-    pid_t child = fork();
+    int is_cloned = !strcmp(arguments[1], "user namespace of a clone");
+    pid_t child = is_cloned ? syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0) : fork();
     check(child, "fork");
     if (child == 0) {
         close(ask[1]);
+        if (!strcmp(special, "a refused mapping")) map_where_it_may_not();
         change(arguments[1]);
+        if (!strcmp(special, "a refused mapping")) write_unmapped();
         for (int fd = 3; fd < 4096; fd++) descriptors += kernel(SYS_fcntl, fd, F_GETFD, 0, 0) >= 0;
         printf("descriptors: %d\n", descriptors);
         look_at_mappings();
@@ -162,6 +217,9 @@ int main(int count_of, char **arguments) {
     check(read(answer[0], &said, 1) - 1, "read");
     /* What is thawed where it lies is what the child's mappings show. */
     for (int polls = 0; is_frozen(memory) && polls < POLLS; polls++) poll(NULL, 0, 1);
+    for (size_t at = 0; at < BYTES; at += PAGE)
+        if (memcmp(memory + at, &word, sizeof word)) puts("the parent's memory changed");
+    if (!strcmp(special, "no descriptors")) use_up_descriptors();
     int seen = 0;
     char *later = NULL;
     for (int round = 0; round < ROUNDS; round++) {
@@ -175,7 +233,7 @@ int main(int count_of, char **arguments) {
         seen |= said;
     }
     for (size_t at = 0; at < BYTES; at += PAGE)
-        if (memcmp(memory + at, &word, sizeof word)) puts("the parent's memory is another");
+        if (memcmp(memory + at, &word, sizeof word)) puts("a store of the parent's is lost");
     close(ask[1]);
     waitpid(child, NULL, 0);
     puts(seen ? "the child saw what its parent wrote later" : "the child saw nothing");

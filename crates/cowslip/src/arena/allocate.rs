@@ -108,10 +108,10 @@ impl Shared {
     }
 
     /// Maps the holes of `range`; `false` if something else is mapped in one of them, which is not the arena's from then on.
-    /// A closed arena gives its holes up.
+    /// A closed arena gives its holes up, and so does a reader, to which the memory there would be its parent's.
     pub(crate) fn claim(&self, state: &mut State, range: VirtRange) -> Result<bool> {
         for hole in state.vma_map.holes(range) {
-            if state.is_closed {
+            if state.is_closed || state.role == Role::Reader {
                 state.vma_map.set(hole, Usage::Foreign, Prot::NONE);
                 continue;
             }

@@ -57,9 +57,6 @@ impl fmt::Display for Pages {
     }
 }
 
-/// Mode of a file that is [exposed](BackingFile::expose). A reader that cannot open the file cannot change it.
-const EXPOSED: u32 = 0o400;
-
 #[derive(Debug)]
 pub(crate) struct BackingFile {
     file: ReservedFd,
@@ -126,18 +123,26 @@ impl BackingFile {
         Ok(Self { file: ReservedFd::hold(file), identity, pages, is_exposed })
     }
 
-    /// In a reader: tells the owner for good that a process which is not to be trusted may map any part of the file.
+    /// In a reader: tells the owner for good that a process which is not to be trusted maps the file, and may map any part of it.
+    /// Both have the same open file description. A mapping of hugetlb pages cannot be made longer, and there is no other file
+    /// for them: such a file is not exposed.
     pub(crate) fn expose(&self) -> Result<(), Errno> {
         self.check_identity()?;
-        memfile::set_mode(self.fd(), EXPOSED)
+        if self.pages == Pages::Hugetlb { Ok(()) } else { memfile::mark(self.fd()) }
     }
 
-    /// In the owner: finds out if a reader has exposed the file. What cannot be asked is taken for exposed.
+    /// In the owner: finds out if a reader has exposed the file. If it cannot be asked it counts as exposed.
     pub(crate) fn look(&self) {
-        if memfile::mode(self.fd()) != Ok(EXPOSED) && self.check_identity().is_ok() {
-            return;
+        if self.check_identity().and_then(|()| memfile::is_marked(self.fd())) != Ok(false) {
+            self.set_exposed();
         }
-        self.is_exposed.store(true, Relaxed);
+    }
+
+    /// In the owner: processes that are not to be trusted may get mappings of the file for good.
+    pub(crate) fn set_exposed(&self) {
+        if self.pages != Pages::Hugetlb {
+            self.is_exposed.store(true, Relaxed);
+        }
     }
 
     /// True if nothing may become live in the file any more, whatever becomes of its readers.

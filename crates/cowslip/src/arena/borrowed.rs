@@ -216,7 +216,7 @@ impl BorrowedBase {
         read_file(self.fd()?, offset(arena, part), content)
     }
 
-    /// In a reader: what it maps stays, without a descriptor.
+    /// In a reader: closes the descriptors; its mappings stay.
     pub(crate) fn renounce(&self) {
         self.file.close_early();
         self.pin.close_early();

@@ -4,7 +4,7 @@ use cowslip_sys::error::{During, Result};
 use cowslip_sys::memfile;
 use cowslip_sys::memory::Prot;
 
-use super::state::{Shared, State};
+use super::state::{Role, Shared, State};
 use super::vma_map::Usage;
 use crate::arena::backing_file::offset;
 
@@ -19,6 +19,9 @@ impl Shared {
         for range in free {
             self.piece(range).unmap().during(OPERATION)?;
             state.vma_map.set(range, Usage::Foreign, Prot::NONE);
+            if state.role == Role::Reader {
+                continue;
+            }
             let parts: Vec<_> = state.by_file(range).collect();
             for part in parts {
                 let (file, start) = (state.file_at(part.start).fd(), offset(self.range, part));

@@ -154,6 +154,9 @@ impl Shared {
                 done = Err(Error::from_errno(OPERATION, errno).on(whole));
                 break;
             }
+            if is_left {
+                state.files.forget_target();
+            }
             for span in run {
                 match is_left {
                     true => state.vma_map.leave(span.range, span.prot),
@@ -196,6 +199,10 @@ impl Shared {
                 piece.map(state.file_at(part.start).fd(), Sharing::Private, span.prot)?;
             } else {
                 piece.advise(Advice::DoFork)?;
+            }
+            // Children get the mapping without a token that counts them.
+            if !state.files.are_renounced() {
+                state.file_at(part.start).set_exposed();
             }
         }
         Ok(())
@@ -352,7 +359,7 @@ impl Shared {
                 return Ok(());
             }
             if state.files.are_renounced() {
-                // What is mapped shows it, too. What reads as zeroes stays so without a page.
+                // The mapping shows the same. A page of zeroes is not copied: the target has them.
                 let is_wanted = |page: &VirtRange| !self.piece(*page).is_zero();
                 pages_of(part).filter(is_wanted).for_each(|page| {
                     let place = &mut place[page.start - part.start..][..page.len];

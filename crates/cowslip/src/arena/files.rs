@@ -8,21 +8,21 @@
 //! * A file with private chunks, or with places that were moved out of, may have readers. Nothing becomes live in it but
 //!   by a thaw, which comes after the last reader. So a child has no mapping of anything that its parent writes later.
 //! * A reader that [renounces](crate::raw::RawArena::renounce) the arena, as it is about to have fewer rights, marks the
-//!   files that it maps as *exposed*. Its mappings are not believed to end: nothing becomes live in such a file ever again.
-//!   What is frozen in it moves out instead of being thawed, and it is closed when nothing maps it.
+//!   files that it maps as *exposed*. It may end the mapping that counts it, and make others longer: nothing becomes live in
+//!   such a file ever again. Its frozen chunks move out instead of being thawed, and it is closed when none maps it.
 //! * A *vacated* place keeps its content as long as generations that read it are there. Then it is punched out, or its
 //!   file is closed if no chunk maps it any more.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip_sys::units::{CHUNK_BYTES, VirtRange};
 use cowslip_sys::{AsRawFd, Errno};
 
-use super::backing_file::{BackingFile, copy_data, offset};
+use super::backing_file::{BackingFile, Pages, copy_data, offset};
 use super::chunk_map::MOST_FILES;
 use super::state::{Chunk, Event, Shared, State};
+use super::vma_map::Usage;
 use crate::freeze::{Frozen, FrozenPiece};
 
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Files {
         self.target = None;
     }
 
-    /// True once the descriptors are closed: what a reader has is what it maps.
+    /// True in a reader that has closed all of them.
     pub(crate) fn are_renounced(&self) -> bool {
         self.slots.is_empty()
     }
@@ -171,8 +171,11 @@ impl Shared {
         Ok(target)
     }
 
-    /// Before free space is handed out: has chunks of which nothing is in use map a file without readers. Where there is none
-    /// to be had they stay in theirs, at a place that no reader maps: an error while there are views, which show it.
+    /// Before free space is handed out: has chunks of which nothing is in use map a file without readers. Those of hugetlb stay
+    /// in theirs, at a place that no reader maps.
+    ///
+    /// # Errors
+    /// As [`Self::target`].
     pub(crate) fn place_new(&self, state: &mut State, range: VirtRange) -> Result<(), Errno> {
         let has_readers = state.not_live() > 0 || state.files.has_vacated();
         if !has_readers && !state.files.has_exposed() {
@@ -197,8 +200,9 @@ impl Shared {
                     (first..at).for_each(|chunk| self.vacate(state, chunk, target));
                 }
                 Ok(target) => state.map.set_file(first..at, target),
-                Err(errno) if has_views || self.is_exposed(state, first..at) => return Err(errno),
-                Err(_) => {}
+                // A mapping of hugetlb pages cannot be made longer, by which a reader would see others of its file.
+                Err(_) if self.pages == Pages::Hugetlb && !has_views => {}
+                Err(errno) => return Err(errno),
             }
             for (piece, prot) in state.pieces(self.chunk_range(first, at - first)) {
                 self.map_live(state, piece, prot)?;
@@ -212,22 +216,25 @@ impl Shared {
         Ok(())
     }
 
-    /// True if one of these chunks maps an exposed file.
-    fn is_exposed(&self, state: &State, mut chunks: Range<usize>) -> bool {
-        chunks.any(|chunk| state.files.get(state.map.file(chunk)).is_exposed())
-    }
-
-    /// Where a chunk is to become live: a file without readers if its own is exposed; `None` stands for its own.
+    /// The file that a chunk moves to instead of becoming live in its own, which is exposed; `None` if it is not.
     ///
     /// # Errors
     /// As [`Self::target`].
     pub(crate) fn other_file(&self, state: &mut State, chunk: usize) -> Result<Option<u8>, Errno> {
-        // A borrowed chunk's content is not in the file that it is to have.
-        match state.files.get(state.map.file(chunk)).is_exposed() {
-            true if state.chunk(chunk) == Chunk::Borrowed => Err(Errno::NOTSUP),
-            true => self.target(state).map(Some),
-            false => Ok(None),
+        if !state.files.get(state.map.file(chunk)).is_exposed() {
+            return Ok(None);
         }
+        let target = self.target(state)?;
+        if state.chunk(chunk) != Chunk::Borrowed {
+            return Ok(Some(target));
+        }
+        // Nothing maps the place that its content is to have.
+        self.punch_in(state.files.get(target), self.chunk_range(chunk, 1))?;
+        if let Some(base) = &state.borrowed_base {
+            base.forget_filled();
+        }
+        self.vacate(state, chunk, target);
+        Ok(None)
     }
 
     /// A chunk maps `target` from here on. Readers of what it mapped before may be left.
@@ -300,12 +307,27 @@ impl Shared {
         for Vacated { file, chunk, .. } in gone {
             // Files that are closed below need no call for each place.
             if state.map.in_file(file) > 0 && state.map.file(chunk) != file {
-                let _ = self.punch_in(state.files.get(file), self.chunk_range(chunk, 1));
+                self.punch_unshown(state, file, self.chunk_range(chunk, 1));
             }
         }
         self.close_unused_files(state);
         self.count_vacated(state);
         state.files.vacated.len() < before
+    }
+
+    /// Gives back a place of a chunk that maps another file. Memory that left is still mapped from it.
+    fn punch_unshown(&self, state: &State, file: u8, place: VirtRange) {
+        let mut at = place.start;
+        let left = state.vma_map.within(place).filter(|span| span.usage == Usage::Left);
+        let ends = left.map(|span| span.range).chain([VirtRange::new(place.end(), 0)]);
+        for shown in ends {
+            let part = VirtRange::between(at, shown.start);
+            at = shown.end();
+            if !part.is_empty() {
+                // If it fails, the place goes with the file.
+                let _ = self.punch_in(state.files.get(file), part);
+            }
+        }
     }
 
     /// Tells observers from outside where the files are.

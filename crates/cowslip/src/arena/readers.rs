@@ -356,7 +356,7 @@ impl UsersToken {
         }
     }
 
-    /// In a reader that never takes the file over: its mapping counts it as long as it lives.
+    /// In a reader that never takes the file over: closes the descriptor and leaves the mapping.
     pub(crate) fn renounce(self) {
         self.token.keep_mapping(false);
     }

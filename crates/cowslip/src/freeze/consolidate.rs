@@ -73,7 +73,7 @@ pub(super) fn step(shared: &Shared, state: &mut State) -> Step {
     }
 }
 
-/// The file that holds the most of what is in use. One that is exposed holds nothing.
+/// The file that holds the most of what is in use. In one that is exposed nothing is live.
 fn fullest(shared: &Shared, state: &State) -> u8 {
     let mut used = [0; MOST_FILES];
     for span in state.vma_map.within(shared.range).filter(|span| span.usage == Usage::Used) {

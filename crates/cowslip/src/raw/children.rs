@@ -21,7 +21,8 @@ impl RawArena<'_> {
 
     /// Whether this process was forked from the arena's owner and has not become the owner itself.
     pub fn is_reader(&self) -> bool {
-        self.shared().lock().role == Role::Reader
+        // Without the lock, which the interrupted thread may have when a signal's handler asks.
+        self.shared().counters.is_owner.load(Relaxed) == 0
     }
 
     /// In a forked child: becomes the owner of the arena if no other process has any of it, neither the one that it was
@@ -42,7 +43,7 @@ impl RawArena<'_> {
         if !has_token || !state.users.as_ref().is_some_and(UsersToken::is_sole) {
             return Ok(false);
         }
-        // Such a reader's mapping of the token proves nothing.
+        // A reader that exposed a file may have ended its mapping of the token.
         state.files.look();
         if state.files.has_exposed() {
             return Ok(false);
@@ -82,12 +83,11 @@ impl RawArena<'_> {
         Ok(true)
     }
 
-    /// In a forked child that is about to have other rights: closes all descriptors by which it could reach what others
-    /// make of the arena. It stays a reader, and never takes the arena over. Its mappings stay. What is frozen is not
-    /// thawed where this child could see it, even if it changes its mappings by system calls of its own (`mremap(2)`).
+    /// In a forked child that is about to have other rights: closes all descriptors by which it could reach later content of
+    /// the arena. It stays a reader with the mappings that it has, and never takes the arena over. The owner makes nothing live
+    /// in the files that this child maps, so that it sees nothing even if it changes its mappings by system calls of its own
+    /// (`mremap(2)`). That does not hold for memory of the hugetlb pool.
     /// Nothing is done in the owner.
-    ///
-    /// The call comes before the rights change: it takes those of the process that made the arena (`fchmod(2)`).
     ///
     /// # Errors
     /// The kernel's, if the owner could not be told. The descriptors are closed.

@@ -94,6 +94,9 @@ impl TemplateBuilder {
         if let Some(users) = &state.users {
             users.forbid_takeover();
         }
+        // Clones in other processes could read later content through their descriptor.
+        home.set_exposed();
+        state.files.forget_target();
         drop(state);
         let base = Base {
             pin,

@@ -226,7 +226,7 @@ fn thaw_run(
         (false, false) => state.chunk(i) != Chunk::Borrowed,
     };
     let is_one_file = |i| state.map.file(i) == state.map.file(first);
-    // It moves, which takes longer.
+    // The chunk moves to another file: one is enough for a step.
     let is_exposed = state.file_at(shared.chunk_range(first, 1).start).is_exposed();
     let mut end = first + 1;
     while private == 0
