@@ -4,13 +4,14 @@
 
 mod support;
 
-use std::io::{Read, Write};
+use std::io::{PipeWriter, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip::raw::Departure;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, Prot};
+use cowslip_sys::process;
 use support::{
     Counters, PATIENCE, Watchdog, alone, eventually, fork_child, scaled, skip, status_of,
 };
@@ -143,4 +144,34 @@ fn nothing_becomes_live_in_a_file_that_a_reader_exposed() {
         assert!(holds(&counters, round) && (0..now.len()).all(|i| now.at(i).load(Relaxed) == 0));
         eventually("the exposed file is closed", || are_closed(&before));
     }
+}
+
+/// The arena's owner, whose first child renounced and has ended. Its second child says what becomes of the arena.
+fn owner(report: &PipeWriter) -> ! {
+    let arena = Arena::new(ByteCount::mib(32)).unwrap();
+    let counters = Counters::new(&arena, ByteCount::mib(8));
+    fill(&counters, 1);
+    let first = fork_child(&[&arena], || arena.raw().renounce().is_ok() && holds(&counters, 1));
+    assert_eq!(status_of(first.unwrap()), 0);
+    let owner = process::pid();
+    let _ = fork_child(&[&arena], || {
+        eventually("the owner ends", || process::parent_pid() != owner);
+        // To ask is to spend a token: it is asked twice.
+        let was_adopted = [(); 2].map(|()| arena.raw().adopt().unwrap());
+        let is_right = was_adopted == [false; 2] && holds(&counters, 1);
+        (&*report).write_all(&[u8::from(is_right)]).is_ok()
+    });
+    process::exit_now(0)
+}
+
+#[test]
+fn an_arena_with_an_exposed_file_is_not_taken_over() {
+    let _watchdog = Watchdog::start("an heir of an exposed file");
+    let (said, report) = std::io::pipe().unwrap();
+    let child = fork_child(&[], || owner(&report));
+    assert_eq!(status_of(child.unwrap()), 0);
+    drop(report);
+    let mut answer = [0];
+    (&said).read_exact(&mut answer).expect("it ended without an answer");
+    assert_eq!(answer, [1]);
 }

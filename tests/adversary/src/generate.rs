@@ -35,6 +35,7 @@ const OFTEN: &[(Op, u32)] = &[
     (Op::Signals, 2),
     (Op::Descriptors, 2),
     (Op::Tables, 1),
+    (Op::Border, 2),
     (Op::Lend, 1),
     (Op::Pause, 7),
 ];
@@ -317,7 +318,7 @@ impl Generator<'_> {
                 let ms = self.rng.u32(..5);
                 self.call(op, &[ms])
             }
-            Op::Pause => {
+            Op::Pause | Op::Border => {
                 let ms = self.pause();
                 self.call(op, &[ms])
             }

@@ -79,6 +79,7 @@ operations! {
     Signals "signals" [every_ms]
     Descriptors "descriptors" [] [how: "close_range" "closefrom" "close" "few" "none"]
     Tables "tables" [] [how: "unshare" "close_range"]
+    Border "border" [ms] [rights: "no-new-privileges" "same-users"; then: "goes-on" "hostile"]
     Lend "lend" [region pages] [by: "vfork" "peer" "peer-that-forks"]
     Retire "retire" [] [how: "pthread_exit" "exit"]
     Pause "pause" [ms]

@@ -104,6 +104,8 @@ calls! {
     close(fd: c_int) => libc::close(fd);
     close_range(first: libc::c_uint, flags: c_int) => libc::close_range(first, libc::c_uint::MAX, flags);
     unshare(flags: c_int) => libc::unshare(flags);
+    no_new_privileges() => libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    same_users() => libc::setresuid(libc::uid_t::MAX, libc::uid_t::MAX, libc::uid_t::MAX);
     shmget(len: usize) => libc::shmget(libc::IPC_PRIVATE, len, libc::IPC_CREAT | 0o600);
     shmat(id: c_int, addr: usize, flags: c_int) => libc::shmat(id, pointer(addr), flags);
     shmdt(addr: usize) => libc::shmdt(pointer(addr));

@@ -52,6 +52,13 @@ pub(crate) fn sequence(word: u64) -> Option<u64> {
     (word >= STREAM).then_some((word & !STREAM) >> 12)
 }
 
+/// Process, thread and call that wrote a word of a seed.
+pub(crate) fn writer(word: u64) -> Option<(usize, usize, usize)> {
+    let field = |shift: u32, mask: u64| (word >> shift & mask) as usize;
+    let process = field(52, 0xFFF).checked_sub(1)?;
+    (word < STREAM && process != LATE).then(|| (process, field(44, 0xFF), field(28, 0xFFFF)))
+}
+
 /// One page of the program's memory, or of a buffer: read word by word, whoever writes it meanwhile.
 pub(crate) fn read(at: usize) -> [u64; WORDS] {
     // SAFETY: the model says that a whole page is readable there; volatile, as others may write it.

@@ -183,12 +183,17 @@ impl Shared {
 
     /// The parts of `free` that can be handed out now.
     fn usable_parts(&self, state: &State, free: VirtRange) -> Vec<VirtRange> {
-        if state.not_live() + state.absent() + state.lost() == 0 {
+        let are_all_live = state.not_live() + state.absent() + state.lost() == 0;
+        if are_all_live && !state.files.has_exposed() {
             return vec![free];
         }
         let mut parts: Vec<VirtRange> = Vec::new();
         let is_usable = |i| match state.chunk(i) {
-            Chunk::Live => true,
+            // Beside memory that left it could not move to another file.
+            Chunk::Live => {
+                let is_exposed = state.files.get(state.map.file(i)).is_exposed();
+                !is_exposed || state.vma_map.is_unused(self.chunk_range(i, 1))
+            }
             // It is thawed first.
             Chunk::Clean => !is_stood_on(self.chunk_range(i, 1)),
             // A view shows what is under free private chunks too. Those of hugetlb have no other file.

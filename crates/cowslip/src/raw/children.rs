@@ -43,13 +43,13 @@ impl RawArena<'_> {
         if !has_token || !state.users.as_ref().is_some_and(UsersToken::is_sole) {
             return Ok(false);
         }
+        // At once: children of this process are to be counted, whatever fails below. Without a token they never take over.
+        state.users = UsersToken::new().ok();
         // A reader that exposed a file may have ended its mapping of the token.
         state.files.look();
         if state.files.has_exposed() {
             return Ok(false);
         }
-        // At once: children of this process are to be counted, whatever fails below. Without a token they never take over.
-        state.users = UsersToken::new().ok();
         // A child reads what it borrowed of the lender. What the parent made of it since is in the file.
         state.files.check_identities().during(OPERATION)?;
         let mut from = 0;

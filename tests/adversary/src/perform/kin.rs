@@ -181,6 +181,7 @@ fn live(me: &mut Me, birth: Birth) -> ! {
     let Birth { process, parent, parent_thread, hold, keeps_libc, streams, counters: counted } =
         birth;
     let from = me.process;
+    me.born_at = super::border::places();
     shared().totals.processes.fetch_add(1, Relaxed);
     if hold == "lent" {
         let held = me.regions.clone();

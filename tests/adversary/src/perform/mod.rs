@@ -3,6 +3,7 @@
 //! A thread's memory is its own: it alone writes it, and knows each page. A child knows what the thread that
 //! forked it knew. What other threads write meanwhile are streams and counters: [`stream`], [`counters`].
 
+mod border;
 mod copy;
 mod counters;
 mod descriptors;
@@ -63,6 +64,8 @@ pub(crate) struct Me {
     retires: Option<&'static str>,
     /// The parent, and what it holds while it waits for this process to look at it.
     parents: Option<kin::Parent>,
+    /// The calls of all threads when this process began.
+    born_at: border::Places,
 }
 
 /// What a call that cannot be made does.
@@ -107,6 +110,7 @@ impl Me {
             may_open: true,
             retires: None,
             parents: None,
+            born_at: border::NOWHERE,
         }
     }
 
@@ -171,6 +175,7 @@ impl Me {
             Op::Signals => self.signals(call),
             Op::Descriptors => self.descriptors(call),
             Op::Tables => self.tables(call),
+            Op::Border => self.border(call),
             Op::Lend => self.lend(call),
             Op::Retire => self.retire(call),
             Op::Pause => {
