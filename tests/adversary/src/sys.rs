@@ -106,6 +106,7 @@ calls! {
     unshare(flags: c_int) => libc::unshare(flags);
     no_new_privileges() => libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     same_users() => libc::setresuid(libc::uid_t::MAX, libc::uid_t::MAX, libc::uid_t::MAX);
+    same_users_of_thread() => libc::syscall(libc::SYS_setresuid, -1, -1, -1);
     shmget(len: usize) => libc::shmget(libc::IPC_PRIVATE, len, libc::IPC_CREAT | 0o600);
     shmat(id: c_int, addr: usize, flags: c_int) => libc::shmat(id, pointer(addr), flags);
     shmdt(addr: usize) => libc::shmdt(pointer(addr));

@@ -39,18 +39,19 @@ impl Me {
     pub(super) fn border(&mut self, call: &Call) -> Option<()> {
         let changed = match call.word(1) {
             "no-new-privileges" => sys::no_new_privileges(),
-            // It changes nothing, and a library cannot know that.
-            _ => sys::same_users(),
+            // It changes nothing, and a library cannot know that. libc's function waits for all threads that libc knows,
+            // in a child that libc did not fork those of the parent.
+            _ if self.may_allocate && self.is_alone() => sys::same_users(),
+            _ => sys::same_users_of_thread(),
         };
         self.expect("a change of rights", changed, Ok(0));
         if call.word(2) != "hostile" {
             return Some(());
         }
-        let is_alone = ALIVE.load(Relaxed) == 1 && self.threads.is_empty();
         let has_others = !self.children.is_empty() || self.signals.is_some();
         // Its parent may have written to it.
         let was_given = shared().letters(self.process).next().is_some();
-        if self.process == 0 || !is_alone || has_others || was_given || !self.may_open {
+        if self.process == 0 || !self.is_alone() || has_others || was_given || !self.may_open {
             return SKIP;
         }
         shared().totals.calls.fetch_add(1, Relaxed);
@@ -60,6 +61,10 @@ impl Me {
             mappings.iter().for_each(|mapping| self.look_for_later(*mapping));
         }
         sys::leave(0)
+    }
+
+    fn is_alone(&self) -> bool {
+        ALIVE.load(Relaxed) == 1 && self.threads.is_empty()
     }
 
     /// Fails if a page begins with a word that was written after this process was forked.
