@@ -65,9 +65,12 @@ pub(crate) fn without_service<T>(call: impl FnOnce() -> T) -> T {
 
 /// Gives up every way to later memory of this process' parents, if it does not own the arenas that it inherited.
 pub(crate) fn renounce() {
+    if config().off {
+        return;
+    }
     // First: a signal's handler may come here too, and wait for a lock that this thread has.
     let _blocked = BlockedSignals::enter();
-    if config().off || !program::is_own_process() || arenas().all(|it| !it.raw().is_reader()) {
+    if !program::is_own_process() || arenas().all(|it| !it.raw().is_reader()) {
         return;
     }
     making::adopt_all();

@@ -43,7 +43,7 @@ pub fn memfd(name: &str, kind: MemfdKind, len_bytes: u64) -> Result<OwnedFd> {
         flags |= MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     }
     let fd = fs::memfd_create(name, flags)?;
-    // The kernel gives a memfd all permissions: another user who gets it for reading could open it for writing.
+    // The kernel gives a memfd all permissions. Another user's process that is handed it for reading could open it for writing.
     fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
     fs::ftruncate(&fd, len_bytes)?;
     Ok(fd)

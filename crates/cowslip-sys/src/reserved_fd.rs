@@ -152,7 +152,7 @@ impl Drop for ReservedFd {
     }
 }
 
-/// A directory or mount of ours that stays open until it is [closed](Self::close). To ask for it is never to wait, not even
+/// A directory or mount of ours that stays open until it is [closed](Self::close). Asking for it never waits, not even
 /// in a child that was forked while another thread opened it.
 #[derive(Debug)]
 pub(crate) struct Kept(AtomicU64);

@@ -9,6 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::Relaxed;
 
 use cowslip::raw::Departure;
+#[cfg(feature = "failpoints")]
+use cowslip::raw::Usage;
 use cowslip::units::{ByteCount, CHUNK_BYTES, VirtRange, page_size_bytes};
 use cowslip::{Arena, Prot};
 use cowslip_sys::process;
@@ -174,4 +176,42 @@ fn an_arena_with_an_exposed_file_is_not_taken_over() {
     let mut answer = [0];
     (&said).read_exact(&mut answer).expect("it ended without an answer");
     assert_eq!(answer, [1]);
+}
+
+#[cfg(feature = "failpoints")]
+#[test]
+fn a_kept_chunk_of_a_file_that_is_exposed_moves_when_it_is_written() {
+    use cowslip_sys::Errno;
+    use cowslip_sys::failpoints::{Op, fail};
+
+    let _watchdog = Watchdog::start("a kept chunk");
+    let _alone = alone();
+    let arena = Arena::new(ByteCount::mib(64)).unwrap();
+    if !arena.track_changes(true) {
+        skip("pagemap_scan", "changes cannot be tracked here");
+        return;
+    }
+    let counters = Counters::new(&arena, ByteCount::mib(16));
+    fill(&counters, 1);
+    drop(arena.freeze().unwrap());
+    assert!(arena.wait_live(PATIENCE));
+    assert!(arena.metrics().kept_chunks > 0);
+    let range = counters.slice().range();
+    let before = mapped_files(range);
+    let part = VirtRange::new(range.start, page_size_bytes());
+    {
+        // There is no memory for a copy.
+        let _rule = fail(Op::Mmap, 0, u32::MAX, Errno::NOMEM);
+        // SAFETY: nothing refers to it meanwhile.
+        unsafe { arena.raw().detach(part, Departure::Advice) }.unwrap();
+    }
+    assert_eq!(arena.raw().parts(part)[0].1, Usage::Left);
+    fill(&counters, 2);
+    let rest = VirtRange::between(range.start + CHUNK_BYTES, range.end());
+    eventually("all of it is in another file", || {
+        mapped_files(rest).iter().all(|file| !before.contains(file))
+    });
+    assert!(holds(&counters, 2));
+    // Its old places are given back.
+    eventually("nothing is held twice", || arena.metrics().vacated_chunks == 0);
 }

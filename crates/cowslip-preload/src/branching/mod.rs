@@ -33,7 +33,8 @@ struct Handlers {
 
 fn call(handler: Handler) {
     if let Some(handler) = handler {
-        // SAFETY: C's contract: a function that may be called here.
+        // SAFETY: C's contract: the function takes and returns nothing, and may run on the thread that named it, at the moment
+        // for which it was named.
         unsafe { handler() };
     }
 }

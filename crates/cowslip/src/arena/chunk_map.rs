@@ -87,6 +87,7 @@ pub(crate) const TABLE: &[(Chunk, Event, Chunk)] = &[
     (Chunk::Frozen,      Event::Move,       Chunk::Live),
     (Chunk::Anonymous,   Event::Move,       Chunk::Live),
     (Chunk::FreePrivate, Event::Move,       Chunk::Live),
+    (Chunk::Clean,       Event::Move,       Chunk::Live),
     (Chunk::Borrowed,    Event::Move,       Chunk::Live),
     (Chunk::Live,        Event::Move,       Chunk::Live),
     (Chunk::Frozen,      Event::Break,      Chunk::Partial),

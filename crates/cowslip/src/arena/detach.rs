@@ -200,8 +200,9 @@ impl Shared {
             } else {
                 piece.advise(Advice::DoFork)?;
             }
-            // Children get the mapping without a token that counts them.
-            if !state.files.are_renounced() {
+            let is_of_file = !matches!(state.chunk(i), Chunk::Borrowed | Chunk::Anonymous);
+            if is_of_file && !state.files.are_renounced() {
+                // Children get the mapping without a token that counts them.
                 state.file_at(part.start).set_exposed();
             }
         }

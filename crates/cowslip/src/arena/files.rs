@@ -216,12 +216,14 @@ impl Shared {
         Ok(())
     }
 
-    /// The file that a chunk moves to instead of becoming live in its own, which is exposed; `None` if it is not.
+    /// The file that a chunk moves to instead of becoming live in its own, which is exposed; `None` if it is not. A partial
+    /// chunk stays: a part of it is live there already, and moves after the next fork.
     ///
     /// # Errors
     /// As [`Self::target`].
     pub(crate) fn other_file(&self, state: &mut State, chunk: usize) -> Result<Option<u8>, Errno> {
-        if !state.files.get(state.map.file(chunk)).is_exposed() {
+        let is_exposed = state.files.get(state.map.file(chunk)).is_exposed();
+        if !is_exposed || state.chunk(chunk) == Chunk::Partial {
             return Ok(None);
         }
         let target = self.target(state)?;
@@ -245,6 +247,8 @@ impl Shared {
             let until = state.generations.youngest_view().unwrap_or(0);
             state.files.vacated.push(Vacated { file, chunk, since, until });
             self.count_vacated(state);
+        } else if state.chunk(chunk) == Chunk::Clean {
+            state.files.abandon(file, chunk);
         }
         state.map.set_file(chunk..chunk + 1, target);
     }
@@ -359,7 +363,7 @@ impl Shared {
 }
 
 impl State {
-    /// Whether a file has no readers: no private chunk maps it, nothing was moved out of it for any, and none has exposed it.
+    /// True of a file without readers: no private chunk maps it, nothing was moved out of it for any, and none has exposed it.
     fn is_writable(&self, number: u8) -> bool {
         let is_vacated = || self.files.vacated.iter().any(|place| place.file == number);
         let is_exposed = || self.files.get(number).is_exposed();

@@ -213,8 +213,10 @@ fn thaw_run(
     if !is_plain(first) {
         return thaw_alone(shared, state, first, service);
     }
+    // If it is, the chunk moves to another file: one is enough for a step.
+    let is_exposed = state.files.get(state.map.file(first)).is_exposed();
     let is_borrowed = state.chunk(first) == Chunk::Borrowed;
-    if is_borrowed && fill_one(shared, state, run.clone())? {
+    if is_borrowed && !is_exposed && fill_one(shared, state, run.clone())? {
         return Ok(());
     }
     let thawing = Thawing::new(shared, service);
@@ -226,8 +228,6 @@ fn thaw_run(
         (false, false) => state.chunk(i) != Chunk::Borrowed,
     };
     let is_one_file = |i| state.map.file(i) == state.map.file(first);
-    // The chunk moves to another file: one is enough for a step.
-    let is_exposed = state.file_at(shared.chunk_range(first, 1).start).is_exposed();
     let mut end = first + 1;
     while private == 0
         && !is_exposed
