@@ -136,7 +136,9 @@ mod apart {
 
 fn reserve_near(hint: usize, len: usize, align: usize) -> Result<VirtRange> {
     failpoints::check(Op::Mmap)?;
-    let padded = len.checked_add(align).ok_or(Errno::NOMEM)?;
+    // A mapping begins with a page anyway.
+    let padding = align.saturating_sub(page_size_bytes());
+    let padded = len.checked_add(padding).ok_or(Errno::NOMEM)?;
     // SAFETY: without MAP_FIXED an anonymous mapping overlaps nothing, whatever the address.
     let start = unsafe {
         mm::mmap_anonymous(

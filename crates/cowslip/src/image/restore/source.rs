@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cowslip_sys::error::{During, Result};
-use cowslip_sys::memory::Advice;
+use cowslip_sys::memory::{Advice, Prot};
 use cowslip_sys::units::CHUNK_BYTES;
 use cowslip_sys::{AsFd, BorrowedFd, Errno, cache, memfile};
 
 use crate::arena::backing_file::BackingFile;
-use crate::arena::mapping::OwnedRange;
+use crate::arena::mapping::{OwnSpace, OwnedRange};
 use crate::arena::state::Shared;
 use crate::image::Image;
 use crate::image::chunk::{Scratch, is_zero};
@@ -33,13 +33,14 @@ const ENOUGH_FOR_WINDOW: usize = 4;
 /// What a thread that fetches works with.
 pub(super) struct Desk {
     window: Option<Arc<Window>>,
-    content: Vec<u8>,
+    /// Room for a chunk.
+    content: Option<OwnSpace>,
     scratch: Scratch,
 }
 
 impl Desk {
     fn new(window: Option<Arc<Window>>) -> Self {
-        Self { window, content: Vec::new(), scratch: Scratch::default() }
+        Self { window, content: None, scratch: Scratch::default() }
     }
 
     /// For the first of so many threads.
@@ -137,7 +138,14 @@ impl Source {
 
     fn read(&self, chunk: u32, desk: &mut Desk) -> Result<()> {
         let Desk { content, scratch, .. } = desk;
-        content.resize(CHUNK_BYTES, 0);
+        let room = match content {
+            Some(room) => room,
+            None => content.insert(room().during(OPERATION)?),
+        };
+        room.with_bytes(|content| self.read_by_way_of(content, scratch, chunk))
+    }
+
+    fn read_by_way_of(&self, content: &mut [u8], scratch: &mut Scratch, chunk: u32) -> Result<()> {
         let is_lent = self.lender.as_ref().is_some_and(|lender| lender.read(chunk, content));
         if !is_lent || !self.image.is_content(self.arena, chunk, content) {
             self.image.read_chunk_with(scratch, self.arena, chunk, content)?;
@@ -206,6 +214,18 @@ fn read_all(
         offset_bytes += bytes as u64;
     }
     Ok(())
+}
+
+/// Memory for a chunk, on a huge page if there is one: the first chunk is waited for, and page by page its buffer would
+/// take longer than its content.
+fn room() -> Result<OwnSpace, Errno> {
+    let room = OwnSpace::reserve(CHUNK_BYTES, CHUNK_BYTES)?;
+    room.map_anonymous(Prot::RW)?;
+    for advice in [Advice::DontFork, Advice::HugePage, Advice::PopulateWrite] {
+        // Without it the memory comes as it is touched.
+        let _ = room.advise(advice);
+    }
+    Ok(room)
 }
 
 /// Where a chunk lies in the file behind its arena.
