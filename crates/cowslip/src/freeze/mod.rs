@@ -221,8 +221,8 @@ impl Arena {
     }
 
     /// Waits until every chunk is live again, and the arena's own; `false` if that took longer than `patience`. It
-    /// starts the service thread if none runs that could make them so. Chunks of a [served
-    /// image](crate::image::Image::restore) are copied from then on.
+    /// starts the service thread if none runs that could make them so. Chunks of a
+    /// [served image](crate::image::Image::restore) are copied from then on.
     pub fn wait_live(&self, patience: Duration) -> bool {
         {
             let mut state = self.shared().lock();
