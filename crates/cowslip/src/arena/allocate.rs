@@ -107,8 +107,8 @@ impl Shared {
             && self.usable_parts(state, range) == [range]
     }
 
-    /// Maps the holes of `range`; `false` if something else is mapped in one of them, which no longer is the arena's
-    /// then. A closed arena drops its holes, and so does a reader: their memory would be its parent's.
+    /// Maps the holes of `range`; `false` if something else is mapped in one of them, which then no longer belongs to
+    /// the arena. A closed arena drops its holes, and so does a reader: their memory would be its parent's.
     pub(crate) fn claim(&self, state: &mut State, range: VirtRange) -> Result<bool> {
         for hole in state.vma_map.holes(range) {
             if state.is_closed || state.role == Role::Reader {
@@ -305,7 +305,7 @@ impl Shared {
                     self.revive(state, i).during(RELEASE)?
                 }
                 Chunk::Clean if part.len == CHUNK_BYTES => {
-                    // If it fails it is as with live memory.
+                    // A failure is harmless, as with live memory.
                     let _ = self.revive(state, i);
                 }
                 Chunk::FreePrivate | Chunk::Missing | Chunk::Poisoned => {}

@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    /// A row for each state, a column for each state after it.
+    /// A row for each state, with the events that change it.
     fn written() -> String {
         let mut rows = String::from("| state | events that change it |\n| --- | --- |\n");
         for state in STATES {

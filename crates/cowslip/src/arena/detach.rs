@@ -276,7 +276,7 @@ impl Shared {
     }
 
     /// Makes `whole`, spans without gaps, private anonymous memory. If it fails, a part of it may be that already, and
-    /// no longer is the arena's.
+    /// no longer the arena's.
     fn detach_run(
         &self,
         state: &mut State,

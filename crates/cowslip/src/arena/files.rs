@@ -121,7 +121,7 @@ impl Files {
         self.vacated.push(Vacated { file, chunk, since: UNREAD, until: 0 });
     }
 
-    /// Maps a place that was kept again. Returns the generation that it was frozen for.
+    /// Notes that a kept place is mapped again. Returns the generation that it was frozen for.
     pub(crate) fn reoccupy(&mut self, file: u8, chunk: usize) -> Option<u64> {
         let is_it = |place: &Vacated| (place.file, place.chunk) == (file, chunk);
         let place = self.vacated.iter().position(is_it)?;
@@ -241,7 +241,7 @@ impl Shared {
         Ok(None)
     }
 
-    /// Makes a chunk map `target` from here on. The place that it mapped before may still have readers.
+    /// Notes that a chunk maps `target` from here on. The place that it mapped before may still have readers.
     pub(crate) fn vacate(&self, state: &mut State, chunk: usize, target: u8) {
         let file = state.map.file(chunk);
         if state.chunk(chunk).has_base() {

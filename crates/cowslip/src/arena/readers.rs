@@ -1,4 +1,4 @@
-//! The readers of a base, and the time since which it has had them.
+//! Tells whether a base still has readers, and of which generation.
 //!
 //! Children, their children, children that closed every descriptor: all keep the memory mappings they were forked with,
 //! and only those, until they exit, are killed, or exec. A mapping therefore counts them: a page of a memfd, the
@@ -13,8 +13,8 @@
 //!   a chunk may be thawed, freed, reused  ⇔  no token of a generation ≥ its `since` is mapped by anybody
 //! ```
 //! A child cannot read chunks frozen after its fork, so they do not wait for it. A token is a descriptor: when [`MOST`]
-//! generations are read, new children join the youngest. Its chunks wait for more children than they need to, which is
-//! correct, and gives memory back a little later.
+//! generations are read, new children join the youngest. Its chunks then wait for more children than they need to: that
+//! is safe, and only gives memory back a little later.
 //!
 //! Views in this process are readers too, each of the generation that it was frozen for. They have no token: their numbers are
 //! kept, and a generation that comes after a view has a greater one.
@@ -77,7 +77,7 @@ impl Token {
 
     /// `EPERM` if the token is spent.
     fn map(&self) -> Result<(), Errno> {
-        // Writable: else newer kernels map a spent token too.
+        // Writable: otherwise newer kernels map a spent token too.
         self.page.map_file(self.fd(), 0, Sharing::Shared, Prot::RW)
     }
 

@@ -51,7 +51,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Looks when it is time for a look. True if a round is due now.
+    /// Called when a look is due. True if a round must be made now.
     fn look(&mut self, now_ns: u64, pages: Option<u64>) -> bool {
         let is_first = self.next_ns == 0;
         let delay = backoff(&mut self.delay_ns, FIRST_ROUND_NS, LAST_ROUND_NS);
@@ -97,7 +97,7 @@ impl Unmapped {
     }
 }
 
-/// Maps a part of it. True if there was one.
+/// Maps a part of the unmapped memory. True if there was one.
 pub(crate) fn map_some(shared: &Shared, state: &mut State) -> bool {
     let Some(part) = state.unmapped.take() else { return false };
     if shared.pages == Pages::Hugetlb {
@@ -154,8 +154,8 @@ pub(crate) fn map_resident(shared: &Shared, file: &BackingFile, range: VirtRange
     }
 }
 
-/// Has all frozen memory mapped again, if it is time for that and pages were written since. Returns the time to the
-/// next look, if there is one.
+/// Queues all frozen memory to be mapped again, if it is time for that and pages were written since. Returns the time
+/// to the next look, if there is one.
 pub(crate) fn begin_round(shared: &Shared, state: &mut State) -> Option<u64> {
     if state.not_live() == 0 {
         return None;

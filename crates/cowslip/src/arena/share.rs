@@ -88,7 +88,7 @@ impl Child {
         self.yielding.is_some()
     }
 
-    /// Asks the kernel, where nothing else reports it.
+    /// Asks the kernel whether it has ended, where nothing else reports it.
     pub(crate) fn has_ended(&self) -> bool {
         !process::is_running_child(self.pid)
     }

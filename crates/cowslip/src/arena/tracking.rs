@@ -1,8 +1,8 @@
 //! The freeze since which each chunk has had its content.
 //!
-//! Freezes to a view are numbered. A chunk's number is that of the first of them that had the content that the base has
-//! held ever since; it has none while it is live, or if the base was written for any other reason. A chunk has the same
-//! content in two freezes to a view if its number at the later one is not above the earlier one's.
+//! Freezes to a view are numbered. A chunk's number is that of the first freeze with the content that its base has held
+//! ever since; it has none while it is live, or if the base was written for any other reason. A chunk has the same
+//! content in two freezes to a view if its number at the later one is not above the number of the earlier one.
 
 use std::collections::VecDeque;
 

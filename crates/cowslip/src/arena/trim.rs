@@ -8,8 +8,8 @@
 //! the chunk can complete: a page of zeroes and a hole are the same to the program. The kernel splits the huge page at
 //! the first hole. Memory that a device may be writing to is left alone ([`super::io`]).
 //!
-//! The call that gives the eighth back does it: a program that never forks has no service thread, and other threads
-//! that write to the chunk wait for one look at 2 MiB at most. If it fails there, it is done in the background
+//! The call that gives the eighth back trims the chunk: a program that never forks has no service thread, and other
+//! threads that write to the chunk wait for one look at 2 MiB at most. If that fails, it is done in the background
 //! ([`super::grow::tend`]).
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The use and the protection of each part of an arena.
 //!
-//! The spans cover the whole range, in order, without gaps; neighbours differ. A freeze needs the protection: parts
-//! with different protection are mappings of their own to the kernel, like chunks that take base pages beside those
-//! that take huge ones.
+//! The spans cover the whole range, in order, without gaps; neighbours differ. Protection matters to a freeze: parts
+//! with different protection are mappings of their own to the kernel, and so are chunks that take base pages beside
+//! those that take huge ones.
 
 use std::collections::BTreeMap;
 

@@ -44,8 +44,8 @@ const QUIET_AFTER_FORK_NS: u64 = 10_000_000;
 /// For code that calls `fork` itself, such as the preload library; otherwise use [`fork`].
 pub struct PreparedFork<'a> {
     snapshots: Vec<Snapshot<'a>>,
-    /// The watched children, as whole in the child as the arenas. Locked last: the service thread does not look at its
-    /// children meanwhile.
+    /// The watched children, locked so that their list is whole in the child. Locked last: the service thread does not
+    /// look at its children meanwhile.
     watched: Vec<MutexGuard<'a, Vec<Arc<Child>>>>,
     method: Option<FreezeMethod>,
 }
@@ -76,7 +76,7 @@ impl<'a> PreparedFork<'a> {
             Some(snapshot::take(&mut snapshots)?)
         };
         snapshots.iter().for_each(Snapshot::have_dumped);
-        // Before the fork: a thread that is woken after it runs, and then the child does, before the caller goes on.
+        // Before the fork: a thread woken after it would run before the caller goes on, and so would the child.
         snapshots.iter().for_each(|snapshot| tell_service(snapshot, method));
         // Last, so that a failure before it leaves no child counted as a reader.
         snapshots.iter_mut().try_for_each(offer)?;

@@ -32,12 +32,12 @@
 //!
 //! A freeze to a view of clean chunks first makes the written ones live. For pages written since
 //! ([`snapshot::private`]), step 2 moves the private pages along, and before step 3, while all threads wait, they are
-//! copied into the file. Chunks without any are as they were at the freeze before. A fork calls clean chunks frozen
-//! again: its children read their base, and share their private pages with the parent until one of them writes.
+//! copied into the file. Chunks without such pages are as they were at the freeze before. A fork marks clean chunks
+//! frozen again: its children read their base, and share their private pages with the parent until one of them writes.
 //!
 //! A freeze to a view while views or children of earlier freezes live first moves written chunks out of the memory that
 //! they read ([`follow`]), and takes frozen chunks along like clean ones; a chunk that is written in between gets
-//! another file. The way back to a view ([`roll_back`]) maps the view's content again, while no thread looks.
+//! another file. The way back to a view ([`roll_back`]) maps the view's content again, while no thread accesses it.
 //!
 //! # Invariants
 //! * **I1, no lost update.** While a thaw copies a chunk no store to it completes: its pages are aside, and the range

@@ -175,7 +175,7 @@ fn start(shared: &Shared, service: Service, is_awaited: bool) -> Result<Running>
     Ok(Running { service, thread: thread.during(START)? })
 }
 
-/// Announces that no thread may rely on this one, and releases those that do.
+/// Announces that this thread can no longer be relied on, and releases the threads that wait for it.
 fn go_blind(service: &Service, shared: &Weak<Shared>) {
     service.sight.go_blind();
     service.set_urgent(false);
@@ -248,7 +248,7 @@ fn serve(service: &Service, shared: &Weak<Shared>) -> Result<End, Errno> {
         if events.is_empty() && !is_rung && ended.is_empty() && !is_due {
             false_alarms += u32::from(!has_slept);
             if false_alarms > MOST_FALSE_ALARMS {
-                // No other thread would run on this processor.
+                // Otherwise no other thread would run on this processor.
                 service.set_urgent(false);
                 waiting::nap(NAP)?;
             }

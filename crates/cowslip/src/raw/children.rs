@@ -27,7 +27,7 @@ impl RawArena<'_> {
 
     /// In a forked child: becomes the owner of the arena if no other process has any of it, neither the one that it was
     /// forked from nor a sibling, so that it can be thawed and used in full (a daemon after its parent's exit). True if
-    /// it is the owner now. An arena that there was a template of cannot be taken over.
+    /// it is the owner now. An arena that ever had a template cannot be taken over.
     ///
     /// # Errors
     /// The kernel's, if parts of the arena could not be mapped again, or emptied; it stays a reader then.

@@ -22,10 +22,10 @@ impl RawArena<'_> {
     /// meanwhile are its own, and space that is still free is handed out again.
     ///
     /// # Errors
-    /// See there.
+    /// See [`Arena::release`](crate::Arena::release).
     ///
     /// # Safety
-    /// See there.
+    /// The same as for [`Arena::release`](crate::Arena::release).
     pub unsafe fn unmap(&self, range: VirtRange) -> Result<()> {
         let shared = self.shared();
         shared.unmap(&mut shared.lock_restored(range), range)
@@ -105,8 +105,8 @@ impl RawArena<'_> {
         shared.detach_live(&mut shared.lock(), why)
     }
 
-    /// Calls `map` to map something else over `range` if all parts of it `may` be replaced, by their use. If it did,
-    /// `range` no longer is the arena's. No freeze comes in between.
+    /// Calls `map` to map something else over `range` if `may` allows it for the use of each part. If `map` did,
+    /// `range` no longer belongs to the arena. No freeze comes in between.
     pub fn replace_mapping<T>(
         &self,
         range: VirtRange,

@@ -117,8 +117,8 @@ impl Service {
         let _ = self.started.set(());
     }
 
-    /// Waits for that. Until then no thread may hold a lock or memory that the service thread could need, nor rely on
-    /// its reading events.
+    /// Waits until the thread has [started](Self::set_started). Until then no thread may hold a lock or memory that it
+    /// could need, nor rely on its reading events.
     pub(crate) fn wait_started(&self) {
         self.started.wait();
     }
@@ -203,7 +203,7 @@ impl Service {
     /// Notes that a freeze waits from here on for the thread to read events.
     pub(crate) fn begin_moves(&self) -> cowslip_sys::Result<()> {
         self.sight.begin_moves()?;
-        // The cause that keeps this thread from reading may keep the other: a filter, a descriptor that is gone.
+        // Whatever keeps this thread from reading may keep the other: a filter, a descriptor that is gone.
         self.uffd.read_events().map(drop)
     }
 
@@ -281,8 +281,8 @@ impl Services {
         self.slot().running.take()
     }
 
-    /// Takes those that cannot be relied on, to be stopped without the arena's lock: ending a thread frees memory that
-    /// libc allocated for it.
+    /// Takes the buried ones, to be stopped without the arena's lock: ending a thread frees memory that libc allocated
+    /// for it.
     pub(crate) fn take_buried(&self) -> Vec<Running> {
         std::mem::take(&mut self.slot().buried)
     }

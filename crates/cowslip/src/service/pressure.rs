@@ -65,7 +65,7 @@ pub(crate) enum Look {
 }
 
 impl Gauge {
-    /// True if a thaw must begin at once, in a program that uses so much. The answer may be some milliseconds old.
+    /// True if a thaw must begin at once, in a program that uses `used_bytes`. The answer may be some milliseconds old.
     pub(crate) fn is_short(&self, used_bytes: u64, look: Look) -> bool {
         let Ok(mut seen) = self.seen.try_lock() else { return false };
         let now_ns = process::now_ns();
@@ -116,14 +116,14 @@ impl Seen {
         self.of_group
     }
 
-    /// The most that the group took since its files were read: the loss of free memory on the machine.
+    /// The most that the group can have taken since its files were read: the loss of free memory on the machine.
     fn taken_since(&self, free_bytes: u64) -> u64 {
         self.free_bytes.saturating_sub(free_bytes)
     }
 
     /// True if the group may have come near its limit since its files were read. Once the kernel takes memory back from
-    /// files, free memory no longer falls by what the group takes: the answer is then always true, and so it is after a
-    /// while.
+    /// files, free memory no longer falls by what the group takes: the answer is therefore true whenever little is
+    /// free, and after a while.
     fn may_be_short(&self, now_ns: u64, used_bytes: u64, free_bytes: u64) -> bool {
         let Some(room) = self.of_group else { return false };
         let left = room.saturating_sub(self.taken_since(free_bytes));

@@ -31,7 +31,7 @@ use crate::freeze::{consolidate, moving};
 use crate::service::{Look, RUN_CHUNKS, Service, Window};
 pub(crate) use step::Step;
 
-/// The most borrowed chunks to copy the base of before they become live. Each is held twice meanwhile.
+/// The most borrowed chunks that are filled before they become live. Each is held twice meanwhile.
 const FILLED_CHUNKS: usize = 8;
 /// Bytes of an old view that are unmapped in one step.
 pub(super) const VIEW_STEP_BYTES: usize = 32 << 20;
@@ -42,7 +42,7 @@ const READERS_FIRST_LOOK_NS: u64 = 2_000_000;
 const READERS_LAST_LOOK_NS: u64 = 250_000_000;
 /// Longest wait of a fork for a thaw, while memory is short.
 const LONGEST_BEFORE_FORK_NS: u64 = 50_000_000;
-/// While memory is short.
+/// The longest pause between looks for readers while memory is short.
 const READERS_LOOK_WHEN_SHORT_NS: u64 = 10_000_000;
 /// The least time that a program stays frozen after its last child's end. It still has to wait for that child, and
 /// another fork at once finds the arena ready.
