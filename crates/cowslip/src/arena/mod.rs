@@ -212,7 +212,7 @@ impl Arena {
         Self::builder(capacity).build()
     }
 
-    /// An arena made to order. Address space is reserved now, memory is taken as it is touched.
+    /// A builder of an arena. Building it reserves address space; memory is taken as it is touched.
     pub fn builder(capacity: ByteCount) -> ArenaBuilder {
         ArenaBuilder { capacity, backing: Backing::default(), userfaultfd: true, address: None }
     }
@@ -264,8 +264,8 @@ impl Arena {
         shared.allocate_at(&mut shared.lock(), range, prot)
     }
 
-    /// Takes memory back: it may no longer be accessed (`munmap`). Parts that are free already are
-    /// skipped, parts that were surrendered are unmapped.
+    /// Takes memory back: it may no longer be accessed (`munmap`). Parts that are free already are skipped, parts that
+    /// left the arena are unmapped.
     ///
     /// # Errors
     /// The kernel's, if it is out of mappings (`vm.max_map_count`).

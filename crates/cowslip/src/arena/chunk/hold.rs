@@ -37,7 +37,7 @@ pub(super) enum By {
     Protection(RegisterMode),
 }
 
-/// Pieces of an arena that threads are kept from. They are let go when this is dropped.
+/// Pieces of an arena that threads are kept from. They are released when this is dropped.
 pub(super) struct Hold<'a> {
     shared: &'a Shared,
     uffd: &'a Uffd<ReservedFd>,

@@ -27,7 +27,7 @@ impl Deref for OwnSpace {
 }
 
 impl OwnSpace {
-    /// Reserves space in the midst of the program's mappings.
+    /// Reserves space among the program's mappings.
     pub(crate) fn reserve(len: usize, align: usize) -> Result<Self, Errno> {
         memory::reserve(len, align).map(|range| Self(OwnedRange(range)))
     }
