@@ -1,10 +1,10 @@
-//! Numbers and sizes on the command line: what is none, or out of range, is answered with the range.
+//! Numbers and sizes on the command line: an invalid value is answered with the range.
 
 use std::ops::RangeInclusive;
 
 use cowslip::units::ByteCount;
 
-/// A range that goes on to here has no end that anybody would come to.
+/// A range that extends beyond this is shown without an end.
 const ENDLESS: i128 = i32::MAX as i128;
 
 /// A whole number within a range.

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// How long the program may take to come to its branch point
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub(super) timeout: Duration,
-    /// Write what became of each copy as JSON to a file, or `-` for stdout
+    /// Write each copy's result as JSON to a file, or `-` for stdout
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
     /// Make no copies: have the program go on from its branch point

@@ -8,7 +8,7 @@ use crate::commands::numbers::{byte_count, whole};
 
 /// Save a Redis under write load, the stock ways and with Cowslip, and verify every save
 ///
-/// It takes one to two minutes on two processors, and says at the end what clients noticed of the saves. The exit code is
+/// It takes one to two minutes on two processors, and shows at the end how the saves affected clients. The exit code is
 /// 1 if a save was wrong, a request failed or a promise was missed, or it was interrupted.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

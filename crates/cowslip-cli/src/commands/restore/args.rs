@@ -16,7 +16,7 @@ use crate::commands::numbers::whole;
 pub(crate) struct Args {
     /// The image: a file or a URL
     pub(super) image: PathBuf,
-    /// How it becomes memory
+    /// The way to restore it
     #[arg(long, value_enum, default_value_t = StrategyArg::Hybrid)]
     pub(super) strategy: StrategyArg,
     /// Which of the image's arenas

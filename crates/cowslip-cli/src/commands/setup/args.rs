@@ -34,7 +34,7 @@ pub(crate) struct Args {
     pub(super) json: Option<PathBuf>,
 }
 
-/// With the suffix `.service`.
+/// Adds the suffix `.service`.
 fn service_name(text: &str) -> Result<String, String> {
     let name = text.strip_suffix(".service").unwrap_or(text);
     let is_plain = |it: char| it.is_ascii_alphanumeric() || ":-_.\\@".contains(it);

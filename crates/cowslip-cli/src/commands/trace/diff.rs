@@ -1,4 +1,4 @@
-//! `cowslip trace diff`: what differs between two traces.
+//! `cowslip trace diff`: the differences between two traces.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -156,7 +156,7 @@ fn groups(diff: &Diff, top: usize) -> Vec<String> {
     lines
 }
 
-/// What changed beside the number.
+/// Describes the changes beside the number.
 fn sides(sides: &[Option<GroupSide>; 2]) -> String {
     match sides {
         [None, Some(_)] => "only in the second".into(),

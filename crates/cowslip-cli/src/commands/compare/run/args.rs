@@ -61,8 +61,8 @@ pub(crate) struct RunArgs {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Order {
-    /// By lot
+    /// At random
     Random,
-    /// Good, bad, bad, good: what drifts evenly falls out
+    /// Good, bad, bad, good: even drift cancels out
     Abba,
 }
