@@ -122,7 +122,7 @@ pub(crate) unsafe fn options<T: Options>(given: *const T) -> Answer<T> {
     unsafe { ptr::copy_nonoverlapping(given.cast::<u8>(), (&raw mut options).cast(), known) };
     let size_known = size_of::<T>();
     if size_bytes > size_known {
-        // SAFETY: so many bytes are readable (the caller's).
+        // SAFETY: as many bytes are readable (the caller promises it).
         let rest = unsafe {
             slice::from_raw_parts(given.cast::<u8>().add(size_known), size_bytes - size_known)
         };

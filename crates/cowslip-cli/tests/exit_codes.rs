@@ -1,4 +1,5 @@
-//! Exit code 70: a failure for want of memory or room, or for use by others, is neither a "no" nor a wrong request.
+//! Exit code 70: a failure for lack of memory or room, or because something is in use, is neither a "no" nor a wrong
+//! request.
 
 mod support;
 

@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: 
         return fail(libc::EINVAL);
     }
     if flags & CLOSE_RANGE_UNSHARE != 0 {
-        // Done first: there may be no other descriptor to close.
+        // Done first: below there may be nothing left to close.
         // SAFETY: a part of the program's own call.
         if unsafe { tables::unshare(libc::CLONE_FILES) } != 0 {
             return -1;

@@ -18,7 +18,7 @@ use crate::next::Next;
 use crate::program::{arenas, config, guarded, is_own_process};
 
 const FILE: &CStr = c"/proc/self/stat";
-/// Counts the fields after the name, which may hold spaces and ends with a parenthesis.
+/// The field's index after the name, which may hold spaces and ends with a parenthesis.
 const THREADS: usize = 17;
 
 /// The number of service threads in this process.

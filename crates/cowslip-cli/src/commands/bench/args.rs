@@ -17,7 +17,8 @@ pub(crate) enum Action {
     Fork(BenchArgs<fork::Part>),
     /// The whole cycle of Redis's saves: the effect on clients, the cost [default size: 1 GiB, with --full 4 GiB]
     Save(BenchArgs<save::Part>),
-    /// Restoring from an image and saving to it, all ways and others' (Vansa 2023) [default size: 512 MiB]
+    /// Restoring from an image and saving to it, in all ways and beside other tools (Vansa 2023) [default size: 512
+    /// MiB]
     Restore(BenchArgs<restore::Part>),
     /// Memory held but not used, faults and stalls under huge pages (Ingens, 2016) [default size: 1 GiB]
     Bloat(BenchArgs<bloat::Part>),

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// A variable for the environment of the copies
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = variable)]
     pub(super) env: Vec<String>,
-    /// Where they read standard input; %i is the copy's number [default: as this command for one copy, else nothing]
+    /// Where they read standard input; %i is the copy's number [default: this command's for one copy, else nothing]
     #[arg(long, value_name = "FILE")]
     pub(super) input: Option<String>,
     /// Where their standard output goes; %i is the copy's number [default: where this command's goes]

@@ -8,7 +8,7 @@ use cowslip_sys::{AsFd, BorrowedFd};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::{flag, low_level};
 
-/// They no longer end the process.
+/// Signals that no longer end the process.
 pub(super) struct Signals {
     last: Arc<AtomicUsize>,
     woken: PipeReader,

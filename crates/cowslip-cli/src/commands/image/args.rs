@@ -35,7 +35,7 @@ pub(crate) struct PruneArgs {
     /// How many of the youngest images stay
     #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     pub(super) keep: u32,
-    /// Merge chains of more images than this; the image that results takes the pointers over
+    /// Merge chains of more images than this; the resulting image takes over the pointers
     #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     pub(super) merge: Option<u32>,
     /// Also keep images that were needed this long ago: they may still be read
@@ -61,7 +61,7 @@ pub(crate) struct PushArgs {
     pub(super) file: PathBuf,
     /// Where it goes; one that ends in `/` is a folder
     pub(super) url: String,
-    /// Have the object of this name beside it name it, unless that names a younger one
+    /// Point the object of this name beside it to it, unless that points to a younger one
     #[arg(long, value_name = "NAME")]
     pub(super) latest: Option<String>,
     /// Write JSON to a file, or `-` for stdout

@@ -26,7 +26,7 @@ pub(crate) struct PromoteArgs {
     pub(super) view: Option<View>,
     #[command(flatten)]
     pub(super) who: Who,
-    /// Do it now and end, instead of going on
+    /// Do it now and end, instead of running on
     #[arg(long)]
     pub(super) once: bool,
     /// With --once: the part of all anonymous memory that has to be huge in the end (0 to 1), else the exit code is 1
@@ -149,13 +149,13 @@ pub(super) struct Weighed<T> {
 /// Settings to override
 #[derive(clap::Args, Debug)]
 pub(super) struct How {
-    /// Promote from this much of a region in use on [default: 90]
+    /// Promote regions with at least this much in use [default: 90]
     #[arg(long, value_name = "PERCENT", value_parser = whole(1..=100u8))]
     pub(super) threshold: Option<u8>,
-    /// Split huge pages with less of them in use; 0: none [default: 20]
+    /// Split huge pages with less than this in use; 0: none [default: 20]
     #[arg(long, value_name = "PERCENT", value_parser = whole(0..=99u8))]
     pub(super) demote_below: Option<u8>,
-    /// Most of a target's time that promotion may hold it up [default: 5, with --once 25]
+    /// Largest part of a target's time for which promotion may hold it up [default: 5, with --once 25]
     #[arg(long, value_name = "PERCENT", value_parser = positive(100.0))]
     pub(super) stall_budget: Option<f64>,
     /// Ask the kernel which memory is accessed, and treat hot memory first (DAMON, else clear_refs)

@@ -70,9 +70,9 @@ pub(crate) struct ExportArgs {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FormatArg {
-    /// A row an event
+    /// A row per event
     Csv,
-    /// An object an event, a line each
+    /// An object per event, one per line
     Jsonl,
     /// Call stacks with their numbers of faults, functions by name
     Folded,
@@ -98,7 +98,7 @@ pub(crate) struct ImportArgs {
     pub(super) json: Option<PathBuf>,
 }
 
-/// Say what each privilege lets one see here, and which command gives it
+/// Show what each privilege makes visible here, and which command grants it
 #[derive(clap::Args, Debug)]
 pub(crate) struct PermissionsArgs {
     /// Write JSON to a file, or `-` for stdout (then no table)
@@ -120,7 +120,7 @@ pub(crate) struct RecordArgs {
     /// The call stacks to record, by frame pointers
     #[arg(long, value_enum, default_value_t = StacksArg::Maps)]
     pub(super) stacks: StacksArg,
-    /// Record one of so many faults
+    /// Record one in N faults
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1..=u64::MAX))]
     pub(super) one_in: u64,
     /// Each processor's ring [default: 8M, less where that is not permitted]

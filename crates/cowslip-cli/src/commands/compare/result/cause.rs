@@ -112,7 +112,7 @@ fn largest(comparison: &Comparison, effect: f64) -> Vec<&Row> {
     rows
 }
 
-/// The difference as a part of the larger mean: 1 from or to nought.
+/// The difference as a part of the larger mean: 1 from or to zero.
 fn size(row: &Row) -> f64 {
     let (good, bad) = row.means;
     (bad - good).abs() / good.abs().max(bad.abs())

@@ -28,7 +28,7 @@ pub(super) fn seconds(seconds: f64) -> String {
     human(seconds * 1e9, "ns")
 }
 
-/// A change from nought is unbounded.
+/// A change from zero is unbounded.
 pub(super) fn is_relevant(row: &Row, effect: f64) -> bool {
     row.change.is_none_or(|change| change.value.abs() >= effect)
 }
@@ -44,7 +44,7 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-/// Formats a value with its sign, which it lacks if it is rounded to nought.
+/// Formats a value with its sign, which it lacks if it is rounded to zero.
 fn signed(value: f64, decimals: usize) -> String {
     let text = fixed(value, decimals);
     let is_nought = text.bytes().all(|it| matches!(it, b'0' | b'.'));

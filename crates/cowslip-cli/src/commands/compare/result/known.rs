@@ -113,7 +113,7 @@ pub(super) fn causes<'a>(
     all
 }
 
-/// Counters that differ and usually cost more than a hundredth of the good runs' time, the dearest first.
+/// Counters that differ and usually cost more than a hundredth of the good runs' time, the most expensive first.
 pub(super) fn costly<'a>(
     comparison: &'a Comparison,
     split: &TimeSplit,

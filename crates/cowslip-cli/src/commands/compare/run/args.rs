@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use crate::commands::compare::result::How;
 use crate::commands::numbers::{between, whole};
 
-/// Run a good and a bad command in turns, record what the kernel counts, and compare
+/// Run a good and a bad command in turns, record the kernel's counters, and compare
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cowslip compare run -n 10 --good './old' --bad './new' -o runs\n  \
