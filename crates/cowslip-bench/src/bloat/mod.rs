@@ -57,7 +57,7 @@ pub enum Part {
     Requests,
     /// Two equal processes started apart, and scarce huge pages
     Fairness,
-    /// What the daemon costs, and what it costs others
+    /// The daemon's processor time, and its effect on a busy process
     Overhead,
     /// Time until a process on base pages is on huge pages
     Coverage,
