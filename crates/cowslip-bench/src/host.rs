@@ -40,7 +40,8 @@ static WORST_WARMED: AtomicU64 = AtomicU64::new(0);
 
 /// Cost of a first touch of `bytes` of free memory now, and the time stolen meanwhile.
 ///
-/// # Errors [`Error::Failed`] without so much memory, or without `/proc/stat`.
+/// # Errors
+/// [`Error::Failed`] without so much memory, or without `/proc/stat`.
 pub fn measure(bytes: ByteCount) -> Result<HostState> {
     let before = Ticks::now()?;
     let touch_ns = touch_ns(bytes, &Interrupt::default())?;
@@ -50,7 +51,8 @@ pub fn measure(bytes: ByteCount) -> Result<HostState> {
 /// Touches `bytes` of free memory, on pages of both sizes, until that costs no more than memory in use: the next
 /// measurement finds it warm. [`Span::end`] tells whether that worked.
 ///
-/// # Errors Like [`measure`]; [`Error::Interrupted`].
+/// # Errors
+/// Like [`measure`]; [`Error::Interrupted`].
 pub fn warm(bytes: ByteCount, stop: &Interrupt) -> Result<()> {
     let most = floor_ns()? * MOST_TOUCH_RATIO;
     let mut price = f64::INFINITY;
@@ -76,7 +78,8 @@ pub struct Span(Ticks);
 impl Span {
     /// Starts a span.
     ///
-    /// # Errors Like [`measure`].
+    /// # Errors
+    /// Like [`measure`].
     pub fn begin() -> Result<Self> {
         floor_ns()?;
         WORST_WARMED.store(0, Relaxed);
@@ -86,7 +89,8 @@ impl Span {
     /// The dearest touch after a warming, and the stolen time, since [`begin`](Self::begin). Without a warming it is
     /// the cost of a touch of memory in use.
     ///
-    /// # Errors Like [`measure`].
+    /// # Errors
+    /// Like [`measure`].
     pub fn end(self) -> Result<HostState> {
         let stolen = self.0.stolen_until(&Ticks::now()?);
         let warmed = WORST_WARMED.swap(0, Relaxed) as f64 / 1e3;

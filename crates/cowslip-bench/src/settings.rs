@@ -19,7 +19,8 @@ pub(crate) struct HeldSettings {
 impl HeldSettings {
     /// Remembers the values of these files.
     ///
-    /// # Errors [`Error::Denied`] if one may not be changed.
+    /// # Errors
+    /// [`Error::Denied`] if one may not be changed.
     pub(crate) fn hold(paths: &[String]) -> Result<Self> {
         let mut will = Vec::new();
         for path in paths {

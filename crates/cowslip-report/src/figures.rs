@@ -33,8 +33,8 @@ const END: &str = "<!-- end -->";
 
 /// Fills the tables of `page` from the results in `folder`.
 ///
-/// # Errors Errors of the file system; [`io::ErrorKind::InvalidData`] for a table, a result or a figure that is
-/// missing.
+/// # Errors
+/// Errors of the file system; [`io::ErrorKind::InvalidData`] for a table, a result or a figure that is missing.
 pub fn fill(folder: &Path, page: &str) -> io::Result<String> {
     let tables = parse(&folder.join("figures.json"))?;
     let mut filled = String::new();

@@ -14,7 +14,8 @@ use super::{sink, units};
 
 /// Writes `report` to `path`, or to standard output if that is `-`.
 ///
-/// # Errors Like [`sink::write`].
+/// # Errors
+/// Like [`sink::write`].
 pub fn write(report: &Report, path: &Path) -> io::Result<()> {
     sink::write(path, &render(report).map_err(io::Error::other)?)
 }

@@ -7,7 +7,8 @@ use super::sink;
 
 /// Writes a report, or any other value with a JSON form, to `path`, or to standard output if that is `-`.
 ///
-/// # Errors Like [`sink::write`].
+/// # Errors
+/// Like [`sink::write`].
 pub fn write(report: &impl serde::Serialize, path: &Path) -> io::Result<()> {
     let text = serde_json::to_string_pretty(report)?;
     sink::write(path, &(text + "\n"))

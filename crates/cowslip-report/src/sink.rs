@@ -10,14 +10,16 @@ use cowslip_sys::error::io_kind;
 ///
 /// A file is replaced once all of it is written, or stays as it was; a device or a pipe is written to.
 ///
-/// # Errors The error names the action and the file.
+/// # Errors
+/// The error names the action and the file.
 pub fn write(path: &Path, text: &str) -> io::Result<()> {
     write_bytes(path, text.as_bytes())
 }
 
 /// Like [`write()`], for binary data.
 ///
-/// # Errors Like [`write()`].
+/// # Errors
+/// Like [`write()`].
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if path == Path::new("-") {
         return print_bytes(bytes);

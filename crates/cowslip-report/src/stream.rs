@@ -28,7 +28,8 @@ impl Stream {
     /// Opens a file that will be `path`, which other users may not read. Writes to a device or a FIFO itself, and to
     /// standard output if `path` is `-`.
     ///
-    /// # Errors The error names the file.
+    /// # Errors
+    /// The error names the file.
     pub fn open(path: &Path) -> io::Result<Self> {
         if path == Path::new("-") {
             return Ok(Self(Target::Stdout(io::stdout())));
@@ -44,7 +45,8 @@ impl Stream {
 
     /// Puts the written file in place.
     ///
-    /// # Errors The error names the file, which stays as it was.
+    /// # Errors
+    /// The error names the file, which stays as it was.
     pub fn finish(self) -> io::Result<()> {
         match self.0 {
             Target::Stdout(mut stdout) => stdout.flush(),

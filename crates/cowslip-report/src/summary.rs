@@ -120,7 +120,8 @@ struct Host {
 
 /// Reads the results in `folder`, and returns the page.
 ///
-/// # Errors Errors of the file system; [`io::ErrorKind::InvalidData`] for a file that is no result, with its name.
+/// # Errors
+/// Errors of the file system; [`io::ErrorKind::InvalidData`] for a file that is no result, with its name.
 pub fn markdown(folder: &Path) -> io::Result<String> {
     let (hosts, ratios) = read(folder)?;
     let reasons = folder.join("reasons.json");

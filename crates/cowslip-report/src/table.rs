@@ -12,7 +12,8 @@ const UNFIT: &str =
     "‡ measured while the host was unfit: it took processor time, or free memory back";
 /// Prints `report` to standard output, in colour if that is a terminal that wants it.
 ///
-/// # Errors Like [`sink::print`].
+/// # Errors
+/// Like [`sink::print`].
 pub fn print(report: &Report) -> io::Result<()> {
     sink::print(&render(report, Paint::of_stdout()))
 }

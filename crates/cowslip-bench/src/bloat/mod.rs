@@ -67,8 +67,9 @@ pub enum Part {
 
 /// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
 ///
-/// # Errors [`crate::Error::Interrupted`], or [`crate::Error::Denied`] without the privileges that every part needs.
-/// Any other failure of a part is a note of the report.
+/// # Errors
+/// [`crate::Error::Interrupted`], or [`crate::Error::Denied`] without the privileges that every part needs. Any other
+/// failure of a part is a note of the report.
 pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
     let system = System::hold()?;
     system.set(&Settings::NEVER)?;

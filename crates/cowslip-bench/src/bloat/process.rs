@@ -46,7 +46,8 @@ pub(super) enum Said {
 
 /// `cowslip bench bloat-process`: reads commands from standard input until it ends.
 ///
-/// # Errors [`Error::Failed`] if a line is no command, or cannot be read or answered.
+/// # Errors
+/// [`Error::Failed`] if a line is no command, or cannot be read or answered.
 pub fn run() -> Result<()> {
     // Makes the kernel choose this process if memory runs out.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");

@@ -17,7 +17,8 @@ const STORE: &str = "store-";
 
 /// Renders a page that needs only a browser.
 ///
-/// # Errors A template that does not fit, which is a mistake of this program.
+/// # Errors
+/// A template that does not fit, which is a mistake of this program.
 pub fn page(outcome: &Outcome, report: &Report) -> Result<String, minijinja::Error> {
     let mut environment = Environment::new();
     environment.add_template("page.html", include_str!("page.html"))?;

@@ -39,7 +39,8 @@ pub(crate) struct Panel {
 
 /// Draws requests around the fork, for the first three setups; nothing if there are none.
 ///
-/// # Errors A template that does not fit, which is a mistake of this program.
+/// # Errors
+/// A template that does not fit, which is a mistake of this program.
 pub fn picture(outcome: &Outcome) -> Result<String, minijinja::Error> {
     let measured: Vec<_> = outcome.measured.iter().take(PANELS).collect();
     draw(&around_fork(&measured))

@@ -86,7 +86,8 @@ enum Held {
 
 /// `cowslip bench restore-process`: returns the text that the bench that started it reads.
 ///
-/// # Errors [`Error::Failed`] if the restore is impossible.
+/// # Errors
+/// [`Error::Failed`] if the restore is impossible.
 pub fn run(args: &ProcessArgs) -> Result<String> {
     observe(args).map(|observed| serde_json::json!(observed).to_string())
 }

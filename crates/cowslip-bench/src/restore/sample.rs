@@ -1,8 +1,8 @@
 #![allow(unsafe_code)]
 //! The content that is saved and restored: random words that can be told from any others.
 //!
-//! # Safety A [`View`] is of restored memory that is readable as long as its holder lives, and that no thread writes
-//! to.
+//! # Safety
+//! A [`View`] is of restored memory that is readable as long as its holder lives, and that no thread writes to.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

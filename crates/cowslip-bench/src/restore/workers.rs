@@ -45,7 +45,8 @@ pub struct WorkerArgs {
 
 /// `cowslip bench restore-worker`: reports each step, and does the next when it is told to.
 ///
-/// # Errors [`Error::Failed`] if the restore is impossible.
+/// # Errors
+/// [`Error::Failed`] if the restore is impossible.
 pub fn run(args: &WorkerArgs) -> Result<()> {
     let image = Image::open(&args.image)?;
     let Some(socket) = &args.socket else {

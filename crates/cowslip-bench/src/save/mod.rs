@@ -46,8 +46,9 @@ pub fn default_size(full: bool) -> ByteCount {
 
 /// Runs the parts of `only`, or all, and adds their results to the report, even if it is interrupted.
 ///
-/// # Errors [`Error::Interrupted`], or [`Error::Failed`] if there is no server to run. Any other failure of a part is a
-/// note of the report.
+/// # Errors
+/// [`Error::Interrupted`], or [`Error::Failed`] if there is no server to run. Any other failure of a part is a note of
+/// the report.
 pub fn run(options: &Options, only: &[Part], bench: &mut Bench<'_>) -> Result<()> {
     let full = bench.clock.is_full();
     let programs = programs(full, bench)?;

@@ -125,8 +125,9 @@ pub(crate) struct Session<'a> {
 /// Runs all setups, and adds their results to `report`. It ends soon after `stop` becomes true, with the results so
 /// far, and leaves no server and no file behind on any exit path.
 ///
-/// # Errors If nothing can be measured: no `redis-server`, or options that cannot work. A server that does not start is
-/// a skipped row; one that fails later a note and a failed request.
+/// # Errors
+/// If nothing can be measured: no `redis-server`, or options that cannot work. A server that does not start is a
+/// skipped row; one that fails later a note and a failed request.
 pub fn run(
     options: &Options,
     stop: &Interrupt,

@@ -1,9 +1,10 @@
 #![allow(unsafe_code)]
 //! Memory for the store, of each kind, and the holder of its content while it is saved: a child, or a frozen view.
 //!
-//! # Safety A [`Memory`] owns its range, which is mapped readable and writable until it is dropped. The advice given
-//! here changes no content. A child reads the range, writes to files that are open and ends: all of it
-//! async-signal-safe, and without allocation.
+//! # Safety
+//! A [`Memory`] owns its range, which is mapped readable and writable until it is dropped. The advice given here
+//! changes no content. A child reads the range, writes to files that are open and ends: all of it async-signal-safe,
+//! and without allocation.
 
 use std::fmt;
 use std::fs::{self, File};

@@ -33,8 +33,8 @@ pub struct Options {
 /// Runs all stores and adds their results to `report`. It ends soon after `stop` becomes true, with the results so far,
 /// and leaves no process and no file behind on any exit path.
 ///
-/// # Errors If the size cannot work. A store that cannot start is a skipped row; one that fails later a note and a
-/// failed save.
+/// # Errors
+/// If the size cannot work. A store that cannot start is a skipped row; one that fails later a note and a failed save.
 pub fn run(
     options: &Options,
     stop: &Interrupt,

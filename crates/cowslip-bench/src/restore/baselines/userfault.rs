@@ -5,8 +5,9 @@
 //! into a buffer first, nothing is checked. Pages must be filled before they are moved, so they are read into a huge
 //! page of the thread's own. On a processor of its own the thread polls for faults; on the program's it sleeps.
 //!
-//! # Safety The file's mapping is only read, of a file that is never written, and lives as long as the thread. The
-//! stage is the thread's own.
+//! # Safety
+//! The file's mapping is only read, of a file that is never written, and lives as long as the thread. The stage is the
+//! thread's own.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
