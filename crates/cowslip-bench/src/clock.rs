@@ -47,7 +47,7 @@ fn part_of(ends: Instant, share: f64) -> Instant {
     now + ends.saturating_duration_since(now).mul_f64(share.clamp(0.0, 1.0))
 }
 
-/// The numbers of rounds, from 0 on, as long as another one fits the time.
+/// The numbers of rounds, from 0 on, while another one fits the time.
 #[derive(Clone, Debug)]
 pub(crate) struct Rounds {
     began: Instant,

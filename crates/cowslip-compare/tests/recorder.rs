@@ -1,4 +1,4 @@
-//! The recorder beside programs whose faults and processes the kernel counts as well.
+//! The recorder beside programs with faults and processes that the kernel counts as well.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Images of stores, cached on a local disk while they are read: a machine's processes fetch the same data only once.
+//! Images of stores, cached on a local disk: data that one process of a machine has read is not fetched again.
 //!
 //! ```text
 //!  read ─▶ in the cache? ──yes──▶ a file, IDENTITY.cowslip

@@ -121,7 +121,7 @@ impl HttpService for Client {
         *request.headers_mut() = parts.headers;
         let last = Last::default();
         *request.body_mut() = Some(match body.as_bytes() {
-            // An empty body of this kind can be sent again after a redirect.
+            // An empty body can then be sent again after a redirect.
             Some(bytes) if bytes.is_empty() => Bytes::new().into(),
             _ => reqwest::Body::wrap(Sent { body, rest: Bytes::new(), last: last.clone() }),
         });

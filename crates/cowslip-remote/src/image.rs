@@ -117,7 +117,7 @@ pub(crate) struct RemoteImage {
     /// Its beginning, until that is read.
     head: Mutex<Option<Bytes>>,
     beginning: Bytes,
-    /// Fetched since the image was opened.
+    /// The fetch of the working set, which began when the image was opened.
     working_set: Mutex<Option<JoinHandle<Option<Bytes>>>>,
 }
 

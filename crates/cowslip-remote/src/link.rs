@@ -1,8 +1,7 @@
 //! A model of the link to a store, which sets the size and the number of requests. Pure.
 //!
 //! A request costs its latency before the first byte comes. Ranges grow until the transfer takes [`TRANSFERS`] times as
-//! long. While one stream's request waits for its first byte the others' bytes come, which takes that many more
-//! requests than streams.
+//! long. Some requests wait for their first byte, so keeping all streams busy takes more requests than streams.
 
 use std::time::Duration;
 

@@ -174,7 +174,7 @@ impl fmt::Debug for Location {
     }
 }
 
-/// A name as a part of a key: unchanged, like in a URL, unless it would lead elsewhere.
+/// A name as a part of a key: unchanged, as in a URL, unless it would lead elsewhere.
 fn part(name: &str) -> PathPart<'_> {
     PathPart::parse(name).unwrap_or_else(|_| name.into())
 }

@@ -5,7 +5,7 @@
 //!       ─▶ keep    the youngest, what pointers name, and all that these need, now and a while ago
 //!       ─▶ delete  the rest
 //! ```
-//! Present readers opened images that were there a while ago, so images that were needed then are deleted later. An
+//! Present readers may have opened images that were there a while ago, so images needed then are deleted later. An
 //! image that is deleted while it is read is an error to the reader, never other bytes.
 
 use std::collections::{HashMap, HashSet};

@@ -24,7 +24,7 @@ const SAVE: &str = "save an image";
 pub struct Pushed {
     /// The URL of the image.
     pub url: String,
-    /// Images that were sent: the image, and those that it needs that were not there.
+    /// Images that were sent: the image, and needed ones that were not there.
     pub sent_images: usize,
     /// Their bytes.
     pub sent_bytes: u64,
@@ -36,7 +36,7 @@ pub struct Pushed {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Pulled {
-    /// Images that were written: the image, and those that it needs that were not there.
+    /// Images that were written: the image, and needed ones that were not there.
     pub images: usize,
     /// Their bytes.
     pub bytes: u64,
@@ -129,7 +129,7 @@ fn place_of(image: &Image, location: &Location) -> Result<Option<Location>> {
 }
 
 /// Writes the image at a URL to a file, and the images that it needs beside it, unless they are there. Every chunk is
-/// checked on its way; a file is there whole or not at all. `progress` is called like by [`push`].
+/// checked on its way; a file is there whole or not at all. `progress` is called as in [`push`].
 ///
 /// # Errors
 /// Like [`open`](crate::open); [`ErrorKind::Usage`] if another image has the name of one that is needed;
@@ -194,7 +194,7 @@ fn pull_from(
 
 /// Saves the content of frozen arenas to a URL, while the program runs on. `parent`, if there is one, is the URL of an
 /// image in the same folder: then the new image holds only the differences. [`SaveOptions::parent`] is ignored.
-/// `progress` is called like by [`push`].
+/// `progress` is called as in [`push`].
 ///
 /// # Errors
 /// Like [`cowslip::image::save`]; the store's.

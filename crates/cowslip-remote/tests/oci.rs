@@ -1,5 +1,5 @@
 //! Images in a registry of OCI: Docker's own, of Debian's package `docker-registry`, on loopback. Images there are read
-//! by `skopeo` and unpacked by `umoci`, like by a container's runtime.
+//! by `skopeo` and unpacked by `umoci`, as a container's runtime does.
 
 mod support;
 

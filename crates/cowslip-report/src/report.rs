@@ -237,11 +237,11 @@ pub struct Ratio {
 /// A measurement over time, for the charts.
 #[derive(Debug, Clone, Serialize)]
 pub struct Series {
-    /// The system, like in a [`Row`].
+    /// The system, as in a [`Row`].
     pub system: String,
-    /// The metric, like in a [`Row`].
+    /// The metric, as in a [`Row`].
     pub metric: String,
-    /// The unit, like in a [`Row`].
+    /// The unit, as in a [`Row`].
     pub unit: &'static str,
     /// Seconds since the run of this system began, and the value then.
     pub points: Vec<(f64, f64)>,

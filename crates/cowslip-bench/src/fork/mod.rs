@@ -24,8 +24,8 @@ pub(crate) use promises::PROMISES;
 /// A measurement that can be selected.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// How long fork holds a small program up, by size, since its start, the first time, again and in a row, and its child's page
-    /// tables; natively, with the bundled malloc and under `cowslip run`
+    /// How long fork holds a small program up, by size, since its start, the first time, again and in a row, and its
+    /// child's page tables; natively, with the bundled malloc and under `cowslip run`
     Latency,
     /// The same within this process, by the library's own fork, and mechanisms that are no program
     Library,

@@ -131,7 +131,7 @@ impl Worker for ClonedWorker<'_> {
     }
 }
 
-/// A file of a tmpfs with huge pages, mapped privately: `MADV_DONTNEED` drops the writes, like in WebAssembly runtimes.
+/// A file of a tmpfs with huge pages, mapped privately: `MADV_DONTNEED` drops the writes, as WebAssembly runtimes do it.
 struct MappedWorker {
     file: File,
     memory: Memory,

@@ -102,7 +102,7 @@ fn observe(args: &ProcessArgs) -> Result<Observed> {
     };
     prepare(source, args.cold)?;
     if !args.cold && args.method.is_of_template() {
-        // Reads it like the sources of the other methods, which were read a moment ago.
+        // Reads it, because the sources of the other methods were read a moment ago.
         let clone = Held::Clone(template(args)?.map(Place::Anywhere)?);
         read::read(View(clone.range(place)), 0);
     }

@@ -1,4 +1,4 @@
-//! A tenth of the memory, touched like by a program that comes back to work.
+//! A tenth of the memory, touched in the way of a program that comes back to work.
 //!
 //! Programs touch little of their memory at first, again and again, and related data lies together: a tenth of the
 //! pages, in an eighth of the chunks, which are scattered. The next page to touch is drawn by Zipf's law (the page of

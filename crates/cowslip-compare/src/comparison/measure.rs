@@ -36,7 +36,7 @@ pub enum MeasureChoice {
 /// The way that counters were compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Counters {
-    /// For counters whose own runs do not show it.
+    /// The default for counters with inconclusive runs.
     pub by_default: Measure,
     /// The number of counters compared by their counts in a run.
     pub counts: usize,
@@ -50,8 +50,8 @@ const SURE: f64 = 0.01;
 const EQUALLY_LONG: f64 = 1.01;
 
 impl Measure {
-    /// For counters whose own runs do not show it: counts if each run is a command that ended by itself, and they did
-    /// not all end after the same time.
+    /// The default for counters with inconclusive runs: counts if each run is a command that ended by itself, and they
+    /// did not all end after the same time.
     pub(super) fn by_default(choice: MeasureChoice, good: &[Run], bad: &[Run]) -> Self {
         let runs = || good.iter().chain(bad);
         let is_work = match choice {

@@ -97,7 +97,7 @@ impl Comparison {
         self.rows.iter().any(|row| row.verdict == Verdict::Differs)
     }
 
-    /// The row of the metric that it is about; `None` also if that is the same everywhere.
+    /// The row of the metric that it is about; `None` also for a metric that is the same everywhere.
     pub fn primary_row(&self) -> Option<&Row> {
         self.rows.iter().find(|row| Some(&row.metric) == self.primary.as_ref())
     }

@@ -107,7 +107,7 @@ impl Row {
         };
     }
 
-    /// Measures the dependence of the samples, which are those of one run a side, on the ones before.
+    /// Measures the dependence of the samples of one run a side on the ones before.
     pub(super) fn measure_dependence(&mut self) {
         let share = |values: &[f64]| {
             let it = Autocorrelation::of(values).filter(|it| it.is_dependent(values.len()))?;

@@ -25,7 +25,7 @@ pub enum UnitChoice {
 pub enum Unit {
     /// A run.
     Run,
-    /// A sample; those of one run may depend on each other.
+    /// A sample; samples of one run may depend on each other.
     Sample,
 }
 

@@ -3,7 +3,7 @@
 use super::noncentral::{bisect, noncentral_cdf};
 use super::{Moments, Welch, two_sided_quantile};
 
-/// The probability with which an effect is to be found.
+/// The wanted probability of finding an effect.
 pub const WANTED_POWER: f64 = 0.8;
 /// A larger number of runs is impractical.
 const MOST_RUNS: u32 = 1_000_000;

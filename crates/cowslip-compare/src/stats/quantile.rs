@@ -1,6 +1,6 @@
 //! Quantiles of a sample, and the median among them.
 
-/// The quantile of sorted values at `share` (0 to 1), between the two values around it, like in most programs (Hyndman
+/// The quantile of sorted values at `share` (0 to 1), between the two values around it, as in most programs (Hyndman
 /// and Fan's seventh). `None` without values.
 ///
 /// ```

@@ -76,7 +76,7 @@ fn asymptotic(n1: f64, n2: f64, greater: f64, ties: f64) -> f64 {
     libm::erfc(z / std::f64::consts::SQRT_2)
 }
 
-/// Twice the share of orders whose U is at most `least`; `None` if they are too many to count.
+/// Twice the share of orders with a U of at most `least`; `None` if they are too many to count.
 ///
 /// The counts are the coefficients of the Gaussian binomial Π (1 − xⁿ²⁺ⁱ) / (1 − xⁱ).
 fn exact(fewer: usize, more: usize, least: usize) -> Option<f64> {

@@ -141,7 +141,7 @@ impl Filler {
             while let Some(address) = addresses.pop() {
                 let at = (address - self.shared.memory.range().start) / self.step * self.step;
                 if let Err(error) = self.fill(at) {
-                    // A thread that waits for this page would wait for ever.
+                    // The thread that waits for this page would hang.
                     eprintln!("cowslip: a userfaultfd baseline: {error}");
                     process::exit_now(1);
                 }
