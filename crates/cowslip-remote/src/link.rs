@@ -19,7 +19,7 @@ const LATE_LEAST: Duration = Duration::from_millis(50);
 /// Assumed before the first measurement.
 const FIRST_LATENCY: f64 = 0.03;
 const FIRST_RATE: f64 = 100e6;
-/// Before the first answer nothing is known, so nothing is late.
+/// A request is late after this before the first answer, when nothing is known.
 const FIRST_PATIENCE: Duration = Duration::from_secs(1);
 /// The weight of a new measurement.
 const WEIGHT: f64 = 0.2;
