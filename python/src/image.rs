@@ -49,7 +49,7 @@ pub(crate) struct Save {
 #[pymethods]
 impl Save {
     /// Starts to save a view and a pickle in a thread, which holds the view until it ends. The thread calls
-    /// `watcher._end(result, error)` at its end and, once it is followed, `watcher._tell(done_bytes,
+    /// `watcher._end(result, error)` at its end, and once it is followed, `watcher._tell(done_bytes,
     /// total_bytes)` before.
     #[staticmethod]
     #[pyo3(signature = (frozen, path, roots, pickled, watcher, parent = None, compression = "none", threads = 0))]

@@ -56,7 +56,7 @@ impl View {
         drop(held);
     }
 
-    /// Ends new buffers.
+    /// Refuses new buffers from here on.
     pub(crate) fn close(&self) {
         let mut held = self.lock();
         held.is_open = false;

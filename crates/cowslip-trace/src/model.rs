@@ -74,7 +74,7 @@ pub enum EventKind {
         /// The new thread.
         child_tid: u32,
     },
-    /// Another program replaced the process': none of its memory is left.
+    /// Another program took over the process: none of its memory is left.
     Exec {
         /// The new thread name.
         name: Arc<str>,

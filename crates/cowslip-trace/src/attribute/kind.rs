@@ -24,7 +24,7 @@ pub enum FaultKind {
     FileRead,
     /// A file's page that was in memory.
     FileMapped,
-    /// A page of shared memory that another mapping or process had touched first.
+    /// A page of shared memory that another mapping or process had brought in.
     SharedMapped,
     /// The page had been touched, and no event took it away (`mprotect`, NUMA hints, migration, races).
     Repeated,

@@ -41,8 +41,8 @@ pub struct Mapping {
 
 /// A mapping, or a part of it, at one place for some time: a bar in the picture.
 ///
-/// A mapping has several spans if it was cut, moved or grew. A forked child's mapping has its first span from
-/// its first fault on.
+/// A mapping has several spans if it was cut, moved or grew. A forked child's mapping gets its first span at
+/// its first fault; that span begins with the fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span {
     /// The mapping.

@@ -100,7 +100,7 @@ impl<R: Read> Reader<R> {
         Ok(true)
     }
 
-    /// The frames of a stack so far; empty for one that is not in this trace.
+    /// The frames of a stack of the events so far; empty for one that is not in this trace.
     pub fn frames(&self, stack: StackId) -> &[u64] {
         self.stacks.get(stack.0.get() as usize - 1).map_or(&[], |frames| frames)
     }

@@ -3,7 +3,7 @@
 //! * [`Recorder`]: attaches to processes or launches a command, and passes events to a
 //!   [`Sink`](crate::model::Sink), in the order of time.
 //! * [`EventWindow`]: a sink that keeps only the last seconds.
-//! * [`permissions()`]: the events that each privilege allows.
+//! * [`permissions()`]: the data that each privilege gives.
 //!
 //! ```text
 //! rings ── decode ──▶ merge ── by time ──▶ assemble ── reorder ──▶ sink

@@ -1,4 +1,4 @@
-//! The events that each privilege allows a recording to see, found out by trying.
+//! The data that each privilege gives a recording, found out by trying.
 
 use cowslip_sys::Errno;
 use cowslip_sys::capabilities::SETCAP;
@@ -8,12 +8,12 @@ use super::attach::{RING, online_cpus};
 use super::plan::{ALLOCATION, CALLS, ENTRIES, Role, Source};
 use super::status::{PERMIT_KERNEL, PERMIT_OWN, PERMIT_RINGS, PermissionStatus, status_of};
 
-/// A kind of event that a recording can see, if the kernel permits it.
+/// Data that a recording can have, if the kernel permits it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Permission {
     /// A name that stays the same between versions.
     pub name: &'static str,
-    /// The events that it allows.
+    /// A description of the data.
     pub gives: &'static str,
     /// The result of trying it here.
     pub status: PermissionStatus,
