@@ -6,9 +6,10 @@ use std::process::Command;
 
 use support::{Folder, compile, run, under_cowslip};
 
-const WAYS: [&str; 10] = [
+const WAYS: [&str; 11] = [
     "users",
     "users by number",
+    "file user by number",
     "effective user",
     "capabilities",
     "no new privileges",

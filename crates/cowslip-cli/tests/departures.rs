@@ -56,6 +56,12 @@ fn assert_left(reports: &[Value; 2], why: Departure, chunks: u64) {
 }
 
 #[test]
+fn memory_that_is_read_and_written_as_a_file_leaves() {
+    let Some(reports) = compared("poked", &[], &[]) else { return };
+    assert_left(&reports, Departure::Poked, 10);
+}
+
+#[test]
 fn buffers_that_are_read_past_the_page_cache_leave() {
     let Some(reports) = compared("direct", &["FILE"], &[]) else { return };
     assert_left(&reports, Departure::DirectIo, 12);

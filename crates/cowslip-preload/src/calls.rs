@@ -15,7 +15,7 @@ use cowslip_sys::process::BlockedSignals;
 
 use crate::{
     advice, cloning, descriptors, direct_io, faults, filters, futexes, limits, mapping, moving,
-    rights, rings, segments, tables, threads,
+    poked, rights, rings, segments, tables, threads,
 };
 
 const SYS_MSEAL: c_long = 462;
@@ -35,6 +35,10 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_readv,
         libc::SYS_preadv,
         libc::SYS_preadv2,
+        libc::SYS_pwrite64,
+        libc::SYS_pwritev,
+        libc::SYS_pwritev2,
+        libc::SYS_lseek,
         libc::SYS_open,
         libc::SYS_openat,
         libc::SYS_openat2,
@@ -83,6 +87,8 @@ static KINDS: [u8; NUMBERS] = {
         libc::SYS_setregid,
         libc::SYS_setresuid,
         libc::SYS_setresgid,
+        libc::SYS_setfsuid,
+        libc::SYS_setfsgid,
         libc::SYS_setgroups,
         libc::SYS_capset,
         libc::SYS_landlock_restrict_self,
@@ -240,7 +246,10 @@ unsafe extern "C-unwind" fn handle(
             | libc::SYS_set_tid_address
             | libc::SYS_set_robust_list
             | libc::SYS_rseq => futexes::before_call(number, [a, b, c, d, e]),
-            _ => direct_io::before_call(number, a, b, c),
+            _ => {
+                poked::before_call(number, b, c, d);
+                direct_io::before_call(number, a, b, c);
+            }
         }
         passthrough::syscall(number, a, b, c, d, e, f)
     }

@@ -7,7 +7,7 @@
 //! # Safety
 //! See [`crate::mapping`].
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_long, c_void};
 
 use cowslip::raw::Departure;
 use cowslip_sys::process;
@@ -33,12 +33,27 @@ pub(crate) fn make_room(offset: i64, len: usize) {
     }
 }
 
+/// The same for `syscall(2)`.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn before_call(number: c_long, b: c_long, c: c_long, d: c_long) {
+    match number {
+        libc::SYS_pread64 | libc::SYS_pwrite64 => make_room(d, c as usize),
+        libc::SYS_preadv | libc::SYS_preadv2 | libc::SYS_pwritev | libc::SYS_pwritev2 => {
+            make_room(d, 1);
+        }
+        libc::SYS_lseek => make_room(b, 1),
+        _ => {}
+    }
+}
+
 in_front_of! {
     pwrite(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => make_room(offset, len);
     pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => make_room(offset, len);
     __pwrite64(fd: c_int, buffer: *const c_void, len: usize, offset: i64) -> isize, if is_address(offset) => make_room(offset, len);
     pwritev(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => make_room(offset, 1);
     pwritev64(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64) -> isize, if is_address(offset) => make_room(offset, 1);
+    pwritev2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, if is_address(offset) => make_room(offset, 1);
+    pwritev64v2(fd: c_int, buffers: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize, if is_address(offset) => make_room(offset, 1);
     lseek(fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => make_room(offset, 1);
     lseek64(fd: c_int, offset: i64, whence: c_int) -> i64, if is_address(offset) => make_room(offset, 1);
 }

@@ -108,6 +108,10 @@ static void change(const char *how) {
     } else if (!strcmp(how, "users by number")) {
         check(syscall(SYS_setresgid, NOBODY, NOBODY, NOBODY), "setresgid");
         check(syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY), "setresuid");
+    } else if (!strcmp(how, "file user by number")) {
+        syscall(SYS_setfsgid, NOBODY);
+        syscall(SYS_setfsuid, NOBODY);
+        check(syscall(SYS_setfsuid, NOBODY) == NOBODY ? 0 : -1, "setfsuid");
     } else if (!strcmp(how, "effective user")) {
         check(seteuid(NOBODY), "seteuid");
     } else if (!strcmp(how, "capabilities")) {
