@@ -36,6 +36,7 @@ pub(crate) fn perform() {
 }
 
 fn take(layout: Layout) -> usize {
+    assert!(layout.align() <= 4096, "the store has no memory that is aligned further");
     let (at, end) = REST.get();
     let start = at.next_multiple_of(layout.align());
     if start + layout.size() <= end {
@@ -44,7 +45,7 @@ fn take(layout: Layout) -> usize {
     }
     let size = SLAB.max(layout.size().next_multiple_of(4096));
     let start = NEXT.fetch_add(size, Relaxed);
-    assert!(start + size <= SIZE && layout.align() <= 4096, "the performer's memory is used up");
+    assert!(start + size <= SIZE, "the performer's memory is used up");
     REST.set((start + layout.size(), start + size));
     start
 }

@@ -98,10 +98,10 @@ impl TemplateClone {
     /// # Errors
     /// An error of the kernel, if it has no random bytes.
     pub fn after_fork(&mut self) -> Result<()> {
-        self.remap_zeroed()
+        self.renew_identity()
     }
 
-    pub(super) fn remap_zeroed(&mut self) -> Result<()> {
+    pub(super) fn renew_identity(&mut self) -> Result<()> {
         self.identity = Identity::new(&self.base)?;
         let mut hooks = std::mem::take(&mut self.hooks.0);
         self.with_identity(|clone, identity| {

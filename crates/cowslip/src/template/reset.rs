@@ -31,12 +31,12 @@ impl TemplateClone {
         const OPERATION: &str = "reset a clone";
         if self.scans {
             match self.drop_written() {
-                Ok(()) => return self.remap_zeroed(),
+                Ok(()) => return self.renew_identity(),
                 Err(errno) => self.scans = !is_lacking(errno),
             }
         }
         self.map_regions(|inherit| inherit != Inherit::Shared).during(OPERATION)?;
-        self.remap_zeroed()
+        self.renew_identity()
     }
 
     fn drop_written(&mut self) -> Result<(), Errno> {
