@@ -5,7 +5,7 @@
 //!                                                                  │
 //!  criu restore --lazy-pages ◀─userfaultfd─ criu lazy-pages ◀─socket─ [Server] ◀── a hybrid restore of it
 //! ```
-//! What CRIU's protocol lets a page server decide, and what not, stands in `docs/criu.md`.
+//! What CRIU's protocol lets a page server decide, and what not, stands in `docs/restore.md`.
 
 mod dump;
 mod import;

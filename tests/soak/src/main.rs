@@ -1,5 +1,5 @@
 //! A soak of images in object stores: a program that saves every second, others that restore what it saved, a store on
-//! the way to which all goes wrong, and `kill -9` (README.md).
+//! the way to which all goes wrong, and `kill -9` (docs/testing.md).
 
 mod check;
 mod driver;

@@ -2,7 +2,7 @@
 //!
 //! An [`Attributor`] replays the events in the order of time into an address space for each process: maps,
 //! unmaps, moves, the program break, forks (the child gets the space) and execs (it is gone). Beside the
-//! mappings it keeps which pages were touched, given back, or shared by a fork. `docs/trace-analysis.md` has the rule
+//! mappings it keeps which pages were touched, given back, or shared by a fork. `docs/trace.md` has the rule
 //! of each [`FaultKind`].
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! The rules by which a fault has its kind; `docs/trace-analysis.md` says them in words.
+//! The rules by which a fault has its kind; `docs/trace.md` says them in words.
 
 use super::kind::FaultKind;
 use super::pages::Page;

@@ -1,4 +1,4 @@
-//! Address spaces page by page, with the rules of `docs/trace-analysis.md` written a second time: slow and plain.
+//! Address spaces page by page, with the rules of `docs/trace.md` written a second time: slow and plain.
 
 use std::collections::BTreeMap;
 

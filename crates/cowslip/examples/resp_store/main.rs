@@ -5,7 +5,7 @@
 //! cargo run --release --example resp_store -- --image store.cowslip --every 1s
 //! redis-cli -p 6380 set greeting hello
 //! ```
-//! `docs/living-on-images.md` says how it works and what a client can rely on.
+//! `docs/guides/store.md` says how it works and what a client can rely on.
 
 mod checkpoints;
 mod commands;
